@@ -1,0 +1,30 @@
+# Every target makes its own .venv on first use; a second run installs nothing.
+# make PYTHON=/path/to/python3.11 TARGET chooses the interpreter.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check setup lock clean
+BIN := .venv/bin
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: ## make .venv with everything a developer needs
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,dev
+
+demo: ## raw ratings to measured scores, in one command (generated data)
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu
+	@$(BIN)/rankline run movielens $(ARGS)
+
+check: setup ## ruff and the type checker
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: check ## everything that must pass before a change lands
+	@$(BIN)/pytest $(ARGS)
+
+lock: setup ## renew constraints.txt from pyproject.toml
+	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --universal --python-version 3.10 \
+		--no-emit-index-url --no-annotate --no-header --quiet --output-file constraints.txt --upgrade
+
+clean: ## remove the environment and the caches, keep work/ and model_repository/
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

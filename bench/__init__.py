@@ -1,0 +1,1 @@
+"""Rankline measured against its peers: `python -m bench NAME`."""

@@ -1,0 +1,1 @@
+"""The front desk: command line, recipes and the whole pipeline."""

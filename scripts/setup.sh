@@ -1,0 +1,56 @@
+#!/bin/sh
+# Makes .venv with the pinned dependencies; a second call with nothing changed does nothing.
+# Usage: scripts/setup.sh EXTRAS     (for example: scripts/setup.sh cpu,dev)
+set -eu
+cd "$(dirname "$0")/.."
+extras=$1
+
+sum=$(cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+wanted=.venv/.installed-$(echo "$extras" | tr ',' '-')
+for stamp in "$wanted"*-"$sum"; do  # an environment with more extras will do
+    [ -f "$stamp" ] && exit 0
+done
+
+fail() {
+    echo "setup: $1" >&2
+    exit 1
+}
+
+# Says in one line what the interpreter $1 lacks; nothing when it will do.
+lack() {
+    "$1" - <<'PY'
+import importlib.util, os, sys, sysconfig
+found = "%d.%d" % sys.version_info[:2]
+v = sysconfig.get_config_var
+libs = [os.path.join(d or "", v("INSTSONAME") or "") for d in (v("LIBDIR"), os.path.join(v("LIBDIR") or "", v("MULTIARCH") or ""))]
+if sys.version_info[:2] not in ((3, 10), (3, 11)):
+    print("it is Python %s, and 3.10 or 3.11 is needed (Debian/Ubuntu: apt-get install python3.11 python3.11-venv python3.11-dev)" % found)
+elif not ((v("INSTSONAME") or "").find(".so") > 0 and any(map(os.path.exists, libs))):
+    print("it has no shared libpython, which Triton's Python backend links (apt-get install libpython%s; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install %s)" % (found, found))
+elif not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
+    print("it has no C headers, which NVTabular compiles against (apt-get install python%s-dev)" % found)
+elif importlib.util.find_spec("ensurepip") is None:
+    print("it cannot make virtual environments (apt-get install python%s-venv)" % found)
+PY
+}
+
+python=
+reasons=
+for candidate in ${PYTHON:-python3.11 python3.10 python3}; do
+    command -v "$candidate" >/dev/null 2>&1 || continue
+    reason=$(lack "$candidate" 2>/dev/null) || reason="it does not start"
+    if [ -z "$reason" ]; then
+        python=$candidate
+        break
+    fi
+    reasons="$reasons; $candidate will not do: $reason"
+done
+[ -n "$python" ] || fail "no suitable Python: ${reasons#; }${reasons:+; }set PYTHON=/path/to/python3.11 to choose another, or apt-get install python3.11 python3.11-venv python3.11-dev"
+command -v g++ >/dev/null 2>&1 || fail "g++ was not found, and NVTabular compiles a C++ extension (apt-get install g++)"
+
+echo "setup: installing into .venv with $("$python" --version) (extras: $extras)"
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+uv=$(grep '^uv==' constraints.txt)
+[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv"
+.venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e ".[$extras]"
+touch "$wanted-$sum"

@@ -1,0 +1,1 @@
+"""Export, Triton backends, the embedded server, client and benchmark. Never imports `training`."""

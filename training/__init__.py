@@ -1,0 +1,1 @@
+"""Loaders, layers, models, the training loop and tracking. Never imports `serving`."""

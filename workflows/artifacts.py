@@ -1,0 +1,231 @@
+"""Directories on disk that are whole or not there: manifest, checksums, atomic publish.
+
+Every noun of the flow (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`:
+what it is, what it was made from, which versions made it, and the SHA-256 and size of each file. A stage fills a
+hidden sibling, which then takes the place of the old directory in one exchange, so a killed stage leaves the old
+artifact or the new one, never a mixture.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from workflows.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+_PACKAGES = (
+    "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "pyarrow", "numpy", "mlflow", "nvidia-pytriton",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """One file of an artifact."""
+
+    sha256: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a directory holds and where it comes from.
+
+    Attributes:
+        kind: noun, e.g. "prepared-data".
+        fingerprint: SHA-256 over kind, origin and the checksums of all files: the artifact's identity.
+        made_from: name → fingerprint of each artifact or source that went in.
+        details: counts and choices worth showing; JSON values only.
+        files: POSIX path below the directory → record.
+        versions: package → version that made it.
+        created_at: UTC, ISO 8601; not part of the fingerprint.
+    """
+
+    kind: str
+    fingerprint: str
+    made_from: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    created_at: str = ""
+
+    def to_json(self) -> str:
+        """Render as the text of `manifest.json`."""
+        document = {
+            "format_version": FORMAT_VERSION,
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "created_at": self.created_at,
+            "made_from": dict(self.made_from),
+            "details": dict(self.details),
+            "versions": dict(self.versions),
+            "files": {path: {"sha256": f.sha256, "num_bytes": f.num_bytes} for path, f in sorted(self.files.items())},
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest":
+        """Read `manifest.json` of `directory` without looking at the files it lists.
+
+        Raises:
+            ArtifactError: no manifest, or one that cannot be read.
+        """
+        path = directory / MANIFEST
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
+            format_version = document.pop("format_version")
+            manifest = cls(files=files, **document)
+        except FileNotFoundError:
+            raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
+        if format_version != FORMAT_VERSION:
+            raise ArtifactError(
+                f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
+            )
+        return manifest
+
+
+@contextmanager
+def publish(
+    target: Path, kind: str, *, made_from: Mapping[str, str] | None = None, details: dict[str, Any] | None = None
+) -> Iterator[Path]:
+    """Fill a new artifact and put it at `target` in one step when the block ends without an error.
+
+    Args:
+        target: directory to make or replace. One that exists and is no artifact is refused, so that a wrong path
+            never costs anybody their files.
+        kind: noun written into the manifest.
+        made_from: name → fingerprint of what went in.
+        details: written into the manifest; the block may go on filling it.
+
+    Yields:
+        The hidden sibling directory to write into.
+
+    Raises:
+        ArtifactError: `target` is a file or a directory that is not an artifact.
+    """
+    target = target.absolute()
+    refuse_foreign(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    staging.chmod(0o755)
+    try:
+        yield staging
+        manifest = _describe(staging, kind, made_from or {}, details or {})
+        (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        _replace(staging, target)
+    finally:
+        # After an exchange the hidden name holds the old artifact.
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def refuse_foreign(target: Path) -> None:
+    """Refuse a target that holds something which no stage of ours made.
+
+    Raises:
+        ArtifactError: `target` is a file, or a directory with files in it and no manifest.
+    """
+    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file()):
+        raise ArtifactError(
+            f"{target} exists and is not an artifact of Rankline. Choose another path."
+        )
+
+
+def load_manifest(directory: Path, kind: str, *, verify: bool = True) -> Manifest:
+    """Read the manifest of an artifact and check it against the files.
+
+    Args:
+        directory: the artifact.
+        kind: what the caller expects it to be.
+        verify: compare the checksum of every file; without it only the sizes.
+
+    Raises:
+        ArtifactError: missing, of another kind, or a file is missing or damaged.
+    """
+    if not directory.is_dir():
+        raise ArtifactError(f"{directory} does not exist. Expected {kind}: run the stage that makes it first.")
+    manifest = Manifest.read(directory)
+    if manifest.kind != kind:
+        raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
+    for name, expected in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise ArtifactError(f"{path} is missing from the {kind}. Make the {kind} again.")
+        if path.stat().st_size != expected.num_bytes:
+            raise ArtifactError(
+                f"{path} has {path.stat().st_size} bytes, expected {expected.num_bytes}. Make the {kind} again."
+            )
+        if verify and sha256_of(path) != expected.sha256:
+            raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
+    return manifest
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape an artifact."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
+    files = {
+        path.relative_to(directory).as_posix(): FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
+    return Manifest(
+        kind=kind,
+        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+        made_from=made_from,
+        details=details,
+        files=files,
+        versions=versions(),
+        created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def _replace(staging: Path, target: Path) -> None:
+    """Put `staging` at `target`; an old artifact ends up under the name of `staging`."""
+    if not target.exists():
+        staging.rename(target)
+    elif not _exchange(staging, target):  # a file system without exchange: two renames, the old kept until the end
+        aside = staging.with_name(staging.name + ".old")
+        target.rename(aside)
+        staging.rename(target)
+        aside.rename(staging)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two paths atomically with Linux's renameat2; False where the system cannot."""
+    at_fdcwd, rename_exchange = -100, 2
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    return bool(renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), rename_exchange) == 0)

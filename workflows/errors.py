@@ -1,0 +1,80 @@
+"""Everything that a user can cause, as one tree of exceptions.
+
+    RanklineError
+    ├── DataError           raw rows or files are not what was expected
+    │   └── DownloadError   a dataset could not be fetched whole
+    ├── SpecError           a feature spec is not valid, or does not fit the data
+    ├── ArtifactError       something on disk is missing, damaged, or belongs to something else
+    ├── ConfigError         an option is out of its range, or options contradict each other
+    ├── MissingExtraError   a feature needs an optional dependency
+    ├── ExportError         workflow and model cannot become an ensemble
+    │   ├── LoweringError   an NVTabular operator has no compiled form
+    │   └── ParityError     offline and served results differ
+    └── ServingError        a server or a request failed
+        ├── ServerError     the server did not start, or died
+        └── RequestError    the server refused a request
+
+A message says what was got, what was expected and what to do, in one or two lines. The command line prints it
+without a traceback and exits with status 1.
+"""
+
+
+class RanklineError(Exception):
+    """Anything that a user can cause and mend."""
+
+
+class DataError(RanklineError):
+    """Raw rows or files are not what was expected."""
+
+
+class DownloadError(DataError):
+    """A dataset could not be fetched whole."""
+
+
+class SpecError(RanklineError):
+    """A feature spec is not valid, or does not fit the data."""
+
+
+class ArtifactError(RanklineError):
+    """Something on disk is missing, damaged, or belongs to something else."""
+
+
+class ConfigError(RanklineError):
+    """An option is out of its range, or options contradict each other."""
+
+
+class MissingExtraError(RanklineError):
+    """A feature needs an optional dependency.
+
+    Args:
+        feature: what was asked for.
+        extra: name of the extra in pyproject.toml that brings it.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra {extra!r}. Install it with: pip install -e '.[{extra}]'")
+        self.extra = extra
+
+
+class ExportError(RanklineError):
+    """Workflow and model cannot become an ensemble."""
+
+
+class LoweringError(ExportError):
+    """An NVTabular operator has no compiled form."""
+
+
+class ParityError(ExportError):
+    """Offline and served results differ."""
+
+
+class ServingError(RanklineError):
+    """A server or a request failed."""
+
+
+class ServerError(ServingError):
+    """The server did not start, or died."""
+
+
+class RequestError(ServingError):
+    """The server refused a request."""
