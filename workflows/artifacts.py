@@ -139,9 +139,7 @@ def refuse_foreign(target: Path) -> None:
         ArtifactError: `target` is a file, or a directory with files in it and no manifest.
     """
     if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file()):
-        raise ArtifactError(
-            f"{target} exists and is not an artifact of Rankline. Choose another path."
-        )
+        raise ArtifactError(f"{target} exists and is not an artifact of Rankline. Choose another path.")
 
 
 def load_manifest(directory: Path, kind: str, *, verify: bool = True) -> Manifest:

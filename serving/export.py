@@ -1,0 +1,214 @@
+"""export: prepared data and trained model → one Triton ensemble.
+
+The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflow` in an `Ensemble`); `NativeRuntime`
+writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the others request by request.
+An exported ensemble is one directory, and that directory is a Triton model repository:
+
+    NAME/                NAME/config.pbtxt             platform: "ensemble"
+    NAME_transform/      config.pbtxt, 1/plan          backend: "nvtabular"
+    NAME_predict/        config.pbtxt, 1/model.savedmodel   backend: "tensorflow"
+    manifest.json
+"""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.compile import compile_workflow
+from serving.merlin import Ensemble, PredictTensorflow, Runtime, TransformWorkflow, postorder_iter_nodes
+from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.parity import check_parity
+from serving.plan import TransformPlan
+from workflows.artifacts import Manifest, load_manifest, publish
+from workflows.errors import ArtifactError, ConfigError, ExportError
+from workflows.prepare import PreparedData
+from workflows.progress import SILENT, Progress
+from workflows.tensor_names import NNZS, PADDED_SIGNATURE, SCORE, VALUES
+from workflows.upstream import quiet_nvtabular
+
+KIND = "ensemble"
+VERSION = "1"
+_ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedEnsemble:
+    """An ensemble on disk; its directory is a Triton model repository."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def load(cls, path: Path) -> "ExportedEnsemble":
+        """Open an ensemble and check its files against the manifest.
+
+        Raises:
+            ArtifactError: missing or damaged.
+        """
+        return cls(path=path, manifest=load_manifest(path, KIND))
+
+    @property
+    def name(self) -> str:
+        """Name of the ensemble model."""
+        return str(self.manifest.details["name"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """How an ensemble is served.
+
+    Attributes:
+        name: of the ensemble model; the steps are NAME_transform and NAME_predict.
+        max_batch_size: most rows of one request.
+    """
+
+    name: str
+    max_batch_size: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"model name is {self.name!r}, expected letters, digits, '-' and '_'.")
+
+
+def export_ensemble(
+    prepared: PreparedData,
+    trained: Path,
+    output: Path,
+    config: ExportConfig,
+    *,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Compile, compare, write and publish.
+
+    Args:
+        prepared: the data that the model was trained on.
+        trained: directory of a trained-model artifact.
+        output: directory of the ensemble, replaced when it is whole.
+        config: name and limits.
+        progress: told the steps that are done.
+
+    Raises:
+        ArtifactError: an artifact is damaged, or the two do not belong together.
+        LoweringError: the workflow holds an operator that cannot be compiled.
+        ParityError: offline and served results differ.
+    """
+    model = load_manifest(trained, "trained-model")
+    _check_same_origin(prepared, trained, model)
+    saved_model = trained / "model.savedmodel"
+    workflow = prepared.workflow()
+    with quiet_nvtabular():
+        serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
+    progress.update(1, 4, "compile")
+    plan = compile_workflow(serving_workflow)
+    progress.update(2, 4, "compare with NVTabular and TensorFlow")
+    parity = check_parity(serving_workflow, plan, saved_model, prepared.heldout())
+    progress.update(3, 4, "write")
+    details: dict[str, Any] = {
+        "name": config.name,
+        "config": asdict(config),
+        "parity": asdict(parity),
+        "run_id": model.details.get("run_id"),
+        "tracking_uri": model.details.get("tracking_uri"),
+    }
+    made_from = {"prepared-data": prepared.manifest.fingerprint, "trained-model": model.fingerprint}
+    with publish(output, KIND, made_from=made_from, details=details) as directory, quiet_nvtabular():
+        graph = (
+            serving_workflow.input_schema.column_names
+            >> TransformWorkflow(serving_workflow)
+            >> PredictTensorflow(str(saved_model))
+        )
+        ensemble = Ensemble(graph, serving_workflow.input_schema)
+        ensemble.export(str(directory), runtime=NativeRuntime(plan), config=config)
+    progress.update(4, 4, "published")
+    return ExportedEnsemble.load(output)
+
+
+class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
+    """Writes a merlin-systems graph as a native Triton ensemble.
+
+    Args:
+        plan: the compiled form of the graph's workflow.
+    """
+
+    def __init__(self, plan: TransformPlan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def export(self, ensemble: Ensemble, path: str, config: ExportConfig) -> list[ModelConfig | EnsembleConfig]:
+        """Write the model directories below `path`.
+
+        Args:
+            ensemble: a graph of exactly one workflow and one TensorFlow model after it.
+            path: existing directory.
+            config: name and limits.
+
+        Returns:
+            The configurations that were written, the ensemble's last.
+
+        Raises:
+            ExportError: the graph has another shape.
+        """
+        ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
+        models = [op for op in ops if isinstance(op, PredictTensorflow)]
+        if sum(isinstance(op, TransformWorkflow) for op in ops) != 1 or len(models) != 1:
+            raise ExportError(
+                f"the graph holds {[type(op).__name__ for op in ops]}, expected TransformWorkflow >> PredictTensorflow."
+            )
+        transform = self._transform_config(config)
+        predict = ModelConfig(
+            name=f"{config.name}_predict",
+            backend="tensorflow",
+            inputs=transform.outputs,
+            outputs=(Tensor(name=SCORE, dtype="float32"),),
+            max_batch_size=config.max_batch_size,
+            parameters={"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": PADDED_SIGNATURE},
+        )
+        whole = _ensemble_config(config, transform, predict)
+        configs: list[ModelConfig | EnsembleConfig] = [transform, predict, whole]
+        for entry in configs:
+            version = Path(path) / entry.name / VERSION
+            version.mkdir(parents=True)
+            (version.parent / "config.pbtxt").write_text(to_pbtxt(entry), encoding="utf-8")
+        self._plan.save(Path(path) / transform.name / VERSION / "plan")
+        shutil.copytree(models[0].path, Path(path) / predict.name / VERSION / "model.savedmodel")
+        return configs
+
+    def _transform_config(self, config: ExportConfig) -> ModelConfig:
+        outputs: list[Tensor] = []
+        for spec in (column.spec for column in self._plan.columns):
+            if spec.width is None:
+                outputs.append(Tensor(name=spec.name, dtype=spec.dtype))
+            else:
+                outputs.append(Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,)))
+                outputs.append(Tensor(name=spec.name + NNZS, dtype="int32"))
+        return ModelConfig(
+            name=f"{config.name}_transform",
+            backend="nvtabular",
+            inputs=tuple(Tensor(name=spec.name, dtype=spec.dtype) for spec in self._plan.inputs),
+            outputs=tuple(outputs),
+            max_batch_size=config.max_batch_size,
+        )
+
+
+def _ensemble_config(config: ExportConfig, transform: ModelConfig, predict: ModelConfig) -> EnsembleConfig:
+    between = {tensor.name: _ENCODED + tensor.name for tensor in transform.outputs}
+    return EnsembleConfig(
+        name=config.name,
+        inputs=transform.inputs,
+        outputs=predict.outputs,
+        max_batch_size=config.max_batch_size,
+        steps=(
+            Step(model=transform.name, inputs={t.name: t.name for t in transform.inputs}, outputs=between),
+            Step(model=predict.name, inputs=between, outputs={t.name: t.name for t in predict.outputs}),
+        ),
+    )
+
+
+def _check_same_origin(prepared: PreparedData, trained: Path, model: Manifest) -> None:
+    origin = model.made_from.get("prepared-data")
+    if origin != prepared.manifest.fingerprint:
+        raise ArtifactError(
+            f"{trained} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
+            f"{prepared.manifest.fingerprint[:12]}. Give the data that the model was trained on, or train again."
+        )

@@ -1,0 +1,118 @@
+"""Triton model configurations, written through Triton's own protobuf schema."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+from tritonclient.utils import np_to_triton_dtype
+
+from workflows.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An input or output.
+
+    Attributes:
+        name: tensor name.
+        dtype: NumPy dtype name.
+        dims: shape without the batch dimension.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A model that a backend runs.
+
+    Attributes:
+        name: directory and model name.
+        backend: name of the backend folder.
+        inputs, outputs: tensors without the batch dimension.
+        max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
+        parameters: strings for the backend.
+    """
+
+    name: str
+    backend: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_batch_size(self.max_batch_size)
+
+    def to_protobuf(self) -> Any:
+        """The configuration as `inference.ModelConfig`."""
+        config = _skeleton(self)
+        config.backend = self.backend
+        config.dynamic_batching.SetInParent()  # join what waits, wait for nothing
+        config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=1)
+        for key, value in self.parameters.items():
+            config.parameters[key].string_value = value
+        return config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One model of an ensemble.
+
+    Attributes:
+        model: name of the model.
+        inputs: tensor of the model → tensor of the ensemble.
+        outputs: the same for its outputs.
+    """
+
+    model: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig:
+    """Models that Triton runs one after another without a round trip."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        _check_batch_size(self.max_batch_size)
+
+    def to_protobuf(self) -> Any:
+        """The configuration as `inference.ModelConfig`."""
+        config = _skeleton(self)
+        config.platform = "ensemble"
+        for step in self.steps:
+            entry = config.ensemble_scheduling.step.add(model_name=step.model, model_version=-1)
+            entry.input_map.update(step.inputs)
+            entry.output_map.update(step.outputs)
+        return config
+
+
+def to_pbtxt(config: ModelConfig | EnsembleConfig) -> str:
+    """The text of `config.pbtxt`."""
+    return str(text_format.MessageToString(config.to_protobuf()))
+
+
+def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
+    message = pb.ModelConfig(name=config.name, max_batch_size=config.max_batch_size)
+    for entries, tensors in ((message.input, config.inputs), (message.output, config.outputs)):
+        for tensor in tensors:
+            data_type = pb.DataType.Value(f"TYPE_{np_to_triton_dtype(np.dtype(tensor.dtype))}")
+            entries.add(name=tensor.name, data_type=data_type, dims=tensor.dims)
+    return message
+
+
+def _check_batch_size(max_batch_size: int) -> None:
+    if max_batch_size < 1:
+        raise ConfigError(f"max_batch_size is {max_batch_size}, expected at least 1: tensors have the batch first.")

@@ -1,0 +1,87 @@
+"""Saved NVTabular workflows, loaded without running code from the file.
+
+NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read by an unpickler that resolves a
+short list of names of the data libraries and of `workflows.operators`, so a tampered file is refused before it runs.
+What this rules out is `LambdaOp` with a lambda, whose code lives in the pickle: write an operator class instead.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from workflows.errors import ArtifactError
+from workflows.upstream import nvt, quiet_nvtabular
+
+from merlin.dag import Graph  # isort: skip
+from nvtabular.ops import StatOperator  # isort: skip
+
+# Classes may come from here …
+_CLASS_MODULES = (
+    "nvtabular.ops.", "nvtabular.workflow.", "workflows.operators",
+    "merlin.core.dispatch", "merlin.dag.", "merlin.dtypes.", "merlin.io.data", "merlin.schema.",
+    "pandas._libs.", "pandas.core.", "dask.dataframe.core", "dask.highlevelgraph",
+)  # fmt: skip
+# … and these are the only other names, most of them what NumPy and pandas rebuild their arrays with.
+_NAMES = {
+    ("builtins", name) for name in ("slice", "set", "frozenset", "list", "dict", "tuple", "object", "range")
+} | {
+    ("collections", "OrderedDict"), ("collections", "defaultdict"),
+    ("numpy", "dtype"), ("numpy", "ndarray"),
+    ("numpy.core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"),
+    ("pandas._libs.internals", "_unpickle_block"), ("pandas.core.indexes.base", "_new_Index"),
+}  # fmt: skip
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Resolves classes and reconstruction helpers of the data libraries, nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _NAMES:
+            return super().find_class(module, name)
+        if module.startswith(_CLASS_MODULES) and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise ArtifactError(f"it refers to {module}.{name}, which is not data")
+
+
+def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
+    """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies."""
+    workflow.save(str(directory))
+
+
+def load_workflow(directory: Path) -> nvt.Workflow:
+    """Load a saved NVTabular workflow, running no code from the file.
+
+    Raises:
+        ArtifactError: missing, damaged, or it refers to something that is not data.
+    """
+    path = directory / "workflow.pkl"
+    try:
+        with path.open("rb") as stream, quiet_nvtabular():
+            workflow = _DataUnpickler(stream).load()
+    except FileNotFoundError:
+        raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{path} was not loaded: {error}. Expected NVTabular operators and data only; "
+            "write a LambdaOp as a class in workflows/operators.py."
+        ) from None
+    except Exception as error:  # damaged pickles raise anything
+        raise ArtifactError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). Prepare the data again."
+        ) from None
+    if not isinstance(workflow, nvt.Workflow):
+        raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
+    keep_vocabularies_in(workflow, directory)
+    return workflow
+
+
+def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
+    """Tell a workflow's statistics where their files are; before a fit, where to write them.
+
+    Without it NVTabular writes `categories/` into the current directory.
+    """
+    for node in Graph.get_nodes_by_op_type([workflow.output_node], StatOperator):
+        node.op.set_storage_path(str(directory), copy=False)
