@@ -13,7 +13,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -126,7 +126,7 @@ def publish(
         yield staging
         manifest = _describe(staging, kind, made_from or {}, details or {})
         (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        _replace(staging, target)
+        _replace(staging, target, exchange_paths)
     finally:
         # After an exchange the hidden name holds the old artifact.
         shutil.rmtree(staging, ignore_errors=True)
@@ -209,18 +209,18 @@ def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details:
     )
 
 
-def _replace(staging: Path, target: Path) -> None:
+def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]) -> None:
     """Put `staging` at `target`; an old artifact ends up under the name of `staging`."""
     if not target.exists():
         staging.rename(target)
-    elif not _exchange(staging, target):  # a file system without exchange: two renames, the old kept until the end
+    elif not exchange(staging, target):  # a file system without exchange: two renames, the old kept until the end
         aside = staging.with_name(staging.name + ".old")
         target.rename(aside)
         staging.rename(target)
         aside.rename(staging)
 
 
-def _exchange(first: Path, second: Path) -> bool:
+def exchange_paths(first: Path, second: Path) -> bool:
     """Swap two paths atomically with Linux's renameat2; False where the system cannot."""
     at_fdcwd, rename_exchange = -100, 2
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from workflows.errors import ConfigError
+
+GOLDEN = Path(__file__).parent / "golden"
+
+PREDICT = ModelConfig(
+    name="m_predict",
+    backend="tensorflow",
+    inputs=(Tensor(name="user", dtype="int64"), Tensor(name="tags__values", dtype="int64", dims=(10,))),
+    outputs=(Tensor(name="score", dtype="float32"),),
+    max_batch_size=64,
+    parameters={"TF_SIGNATURE_DEF": "serving_padded"},
+)
+ENSEMBLE = EnsembleConfig(
+    name="m",
+    inputs=(Tensor(name="user", dtype="int64"),),
+    outputs=(Tensor(name="score", dtype="float32"),),
+    max_batch_size=64,
+    steps=(
+        Step(model="m_transform", inputs={"user": "user"}, outputs={"user": "encoded.user"}),
+        Step(model="m_predict", inputs={"user": "encoded.user"}, outputs={"score": "score"}),
+    ),
+)
+
+
+@pytest.mark.parametrize(("config", "golden"), [(PREDICT, "model.pbtxt"), (ENSEMBLE, "ensemble.pbtxt")])
+def test_config_is_what_it_was(config: ModelConfig | EnsembleConfig, golden: str) -> None:
+    assert to_pbtxt(config) == (GOLDEN / golden).read_text()
+
+
+@pytest.mark.parametrize("config", [PREDICT, ENSEMBLE])
+def test_a_batch_size_without_room_is_refused(config: ModelConfig | EnsembleConfig) -> None:
+    with pytest.raises(ConfigError, match="max_batch_size is 0, expected at least 1"):
+        type(config)(**(vars(config) | {"max_batch_size": 0}))

@@ -1,0 +1,135 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflows import artifacts
+from workflows.artifacts import MANIFEST, Manifest, load_manifest, publish
+from workflows.errors import ArtifactError
+
+
+def make(target: Path, text: str = "one", **kwargs: str) -> Manifest:
+    with publish(target, "thing", made_from=kwargs) as directory:
+        (directory / "sub").mkdir()
+        (directory / "sub" / "file.txt").write_text(text)
+    return load_manifest(target, "thing")
+
+
+def test_a_published_artifact_loads_with_its_files_and_origin(tmp_path: Path) -> None:
+    manifest = make(tmp_path / "a", source="abc")
+    assert manifest.made_from == {"source": "abc"}
+    assert manifest.files["sub/file.txt"].num_bytes == 3
+    assert manifest.versions["python"]
+
+
+def test_equal_contents_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
+    first, second, third = make(tmp_path / "a"), make(tmp_path / "b"), make(tmp_path / "c", "two")
+    assert first.fingerprint == second.fingerprint
+    assert third.fingerprint != first.fingerprint
+    assert make(tmp_path / "d", source="abc").fingerprint != first.fingerprint
+
+
+def test_a_failed_stage_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
+    old = make(tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt), publish(tmp_path / "a", "thing") as directory:
+        (directory / "half.txt").write_text("half")
+        raise KeyboardInterrupt
+    assert load_manifest(tmp_path / "a", "thing") == old
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_publishing_again_replaces_the_whole_directory(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    with publish(tmp_path / "a", "thing") as directory:
+        (directory / "other.txt").write_text("new")
+    assert set(load_manifest(tmp_path / "a", "thing").files) == {"other.txt"}
+    assert not (tmp_path / "a" / "sub").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("exchange", [artifacts.exchange_paths, lambda _first, _second: False])
+def test_replacing_swaps_with_and_without_help_of_the_file_system(
+    tmp_path: Path, exchange: Callable[[Path, Path], bool]
+) -> None:
+    for name in ("staging", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    artifacts._replace(tmp_path / "staging", tmp_path / "target", exchange)
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["staging"]
+    assert [path.name for path in (tmp_path / "staging").iterdir()] == ["target"]
+
+
+def test_an_exchange_that_cannot_be_done_is_reported(tmp_path: Path) -> None:
+    assert not artifacts.exchange_paths(tmp_path / "missing", tmp_path / "also-missing")
+
+
+@pytest.mark.parametrize("content", ["directory", "file"])
+def test_what_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) -> None:
+    target = tmp_path / "precious"
+    if content == "file":
+        target.write_text("mine")
+    else:
+        target.mkdir()
+        (target / "mine.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"precious exists and is not an artifact.*another path"):
+        make(target)
+    assert target.exists()
+
+
+def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert make(tmp_path / "a").kind == "thing"
+
+
+@given(st.binary(min_size=1, max_size=64), st.data())
+def test_any_changed_byte_is_found(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, data: st.DataObject
+) -> None:
+    target = tmp_path_factory.mktemp("artifact") / "a"
+    with publish(target, "thing") as directory:
+        (directory / "data").write_bytes(content)
+    position = data.draw(st.integers(0, len(content) - 1))
+    damaged = bytearray(content)
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    (target / "data").write_bytes(bytes(damaged))
+    with pytest.raises(ArtifactError, match="does not match its checksum"):
+        load_manifest(target, "thing")
+
+
+def test_a_missing_or_shorter_file_is_named(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a/sub/file.txt").write_text("on")
+    with pytest.raises(ArtifactError, match=r"file\.txt has 2 bytes, expected 3"):
+        load_manifest(tmp_path / "a", "thing")
+    (tmp_path / "a/sub/file.txt").unlink()
+    with pytest.raises(ArtifactError, match=r"file\.txt is missing"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    with pytest.raises(ArtifactError, match="holds thing, expected other"):
+        load_manifest(tmp_path / "a", "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not json", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"kind": "thing"}', "cannot be read"),
+        (json.dumps({"format_version": 99, "kind": "thing", "fingerprint": "", "files": {}}), "format version 99"),
+    ],
+)
+def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(ArtifactError, match=message):
+        load_manifest(tmp_path, "thing")
+
+
+def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"nowhere does not exist.*run the stage"):
+        load_manifest(tmp_path / "nowhere", "thing")

@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflows.errors import SpecError
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, Feature, FeatureSpec, Source
+
+NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
+SIZES = st.integers(1, 10**9)
+
+
+@st.composite
+def features(draw: st.DrawFn, name: str) -> Feature:
+    lists = draw(st.booleans())
+    is_id = draw(st.booleans())
+    return Feature(
+        name=name,
+        dtype=draw(st.sampled_from(["int32", "int64", "float32"])),
+        cardinality=draw(SIZES) if is_id else None,
+        embedding_dim=draw(SIZES) if is_id else None,
+        is_list=lists,
+        max_length=draw(SIZES) if lists else None,
+    )
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> FeatureSpec:
+    names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+    columns = [draw(features(name)) for name in names]
+    label = Feature(name="".join(names) + "label", dtype="float32")
+    return FeatureSpec(
+        features=(*columns, label),
+        channels={
+            CATEGORICAL: tuple(f.name for f in columns if f.cardinality),
+            CONTINUOUS: tuple(f.name for f in columns if not f.cardinality),
+            LABEL: (label.name,),
+        },
+        sources={"train": Source(files=("train/a.parquet",), num_rows=draw(SIZES))},
+        metadata={"dataset": draw(NAMES)},
+    )
+
+
+@given(specs())
+def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
+    assert FeatureSpec.from_yaml(spec.to_yaml()) == spec
+
+
+LABELS = Feature(name="y", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Feature(name="a", dtype="int65"), "'int65' is not a NumPy dtype"),
+        (lambda: Feature(name="a", dtype="int64", cardinality=0, embedding_dim=1), "cardinality is 0"),
+        (lambda: Feature(name="a", dtype="int64", is_list=True), "max_length"),
+        (lambda: FeatureSpec(features=(LABELS, LABELS), channels={LABEL: ("y",)}), r"\['y'\] more than once"),
+        (lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("z",)}), r"holds \['z'\].*Available: \['y'\]"),
+        (lambda: FeatureSpec(features=(LABELS,), channels={}), "'label' is empty"),
+        (
+            lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CATEGORICAL: ("y",)}),
+            "'y' has no cardinality",
+        ),
+    ],
+)
+def test_a_contradiction_is_refused_by_name(make: object, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[1, 2]", "cannot be read"),
+        ("feature_spec: {a: {dtype: int64, colour: red}}\nchannel_spec: {}", "colour"),
+        ("feature_spec: {a: {dtype: int64}}", "lacks 'channel_spec'"),
+    ],
+)
+def test_bad_yaml_is_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        FeatureSpec.from_yaml(text)
+
+
+def test_a_missing_file_and_split_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"feature_spec\.yaml does not exist"):
+        FeatureSpec.read(tmp_path)
+    spec = FeatureSpec(features=(LABELS,), channels={LABEL: ("y",)})
+    with pytest.raises(SpecError, match=r"no split 'test'. Available: \[\]"):
+        spec.source("test")
+    with pytest.raises(SpecError, match=r"no feature 'x'. Available: \['y'\]"):
+        spec["x"]

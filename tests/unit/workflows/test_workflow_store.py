@@ -1,0 +1,105 @@
+import os
+import pickle
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from workflows.errors import ArtifactError
+from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
+from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
+
+RATINGS = pd.DataFrame({"user": [1, 1, 2, 7], "item": [10, 20, 10, 99], "rating": [1.0, 5.0, 3.0, 4.0]})
+ITEMS = pd.DataFrame({"item": [10, 20], "genres": [["a", "é"], []]})
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> nvt.Workflow:
+    with quiet_nvtabular():
+        genres = (["item"] >> ops.JoinExternal(ITEMS, on=["item"]))["genres"] >> NullToEmptyList() >> ops.Categorify()
+        ids = ["user"] >> HashedCategorify(freq_threshold=2, num_buckets=4)
+        workflow = nvt.Workflow(ids + genres + (["rating"] >> GreaterThan(3.0)))
+        keep_vocabularies_in(workflow, tmp_path / "scratch")
+        workflow.fit(nvt.Dataset(RATINGS))
+        save_workflow(workflow, tmp_path / "workflow")
+    return workflow
+
+
+def transformed(workflow: nvt.Workflow) -> pd.DataFrame:
+    with quiet_nvtabular():
+        return workflow.transform(RATINGS.copy())
+
+
+def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    loaded = load_workflow(tmp_path / "workflow")
+    expected, actual = transformed(workflow), transformed(loaded)
+    for name in expected:
+        assert [list(v) if name == "genres" else v for v in actual[name]] == [
+            list(v) if name == "genres" else v for v in expected[name]
+        ]
+
+
+def test_a_workflow_may_move_after_it_was_saved(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    (tmp_path / "workflow").rename(tmp_path / "elsewhere")
+    assert len(transformed(load_workflow(tmp_path / "elsewhere"))) == len(RATINGS)
+
+
+class _Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> object:
+        return os.mkdir, (str(self.marker),)
+
+
+def test_code_in_the_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "pwned"
+    (tmp_path / "workflow.pkl").write_bytes(pickle.dumps(_Malicious(marker)))
+    with pytest.raises(ArtifactError, match=r"refers to posix\.mkdir, which is not data"):
+        load_workflow(tmp_path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["numpy.memmap", "numpy.load", "pandas.read_pickle", "builtins.eval", "os.system"])
+def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
+    module, attribute = name.rsplit(".", 1)
+    (tmp_path / "workflow.pkl").write_bytes(f"c{module}\n{attribute}\n.".encode())
+    with pytest.raises(ArtifactError, match=f"refers to {name}, which is not data"):
+        load_workflow(tmp_path)
+
+
+def test_a_lambda_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(["user"] >> ops.LambdaOp(lambda column: column + 1))
+        workflow.fit(nvt.Dataset(RATINGS))
+        save_workflow(workflow, tmp_path / "workflow")
+    with pytest.raises(ArtifactError, match="write a LambdaOp as a class in workflows/operators.py"):
+        load_workflow(tmp_path / "workflow")
+
+
+def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"holds no workflow\.pkl"):
+        load_workflow(tmp_path)
+    path = tmp_path / "workflow" / "workflow.pkl"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        load_workflow(tmp_path / "workflow")
+    path.write_bytes(pickle.dumps({"no": "workflow"}))
+    with pytest.raises(ArtifactError, match="holds dict, expected an NVTabular workflow"):
+        load_workflow(tmp_path / "workflow")
+    assert workflow is not None
+
+
+def test_an_unseen_id_gets_the_same_bucket_in_every_row(workflow: nvt.Workflow) -> None:
+    rows = pd.DataFrame({"user": [500, 1, 500, 500], "item": [10] * 4, "rating": [1.0] * 4})
+    with quiet_nvtabular():
+        ids = workflow.transform(rows)["user"].tolist()
+    assert ids[0] == ids[2] == ids[3]
+    assert 2 <= ids[0] < 6
+    assert ids[1] == 6
+
+
+def test_a_rating_on_the_threshold_is_negative(workflow: nvt.Workflow) -> None:
+    assert transformed(workflow)["rating"].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert transformed(workflow)["rating"].dtype == "float32"
