@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from workflows.artifacts import Manifest, load_manifest, publish
-from workflows.datasets import Dataset, PrepareConfig
+from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError, DataError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, FILE_NAME, LABEL, Feature, FeatureSpec, Source
+from workflows.prepare_config import PrepareConfig
 from workflows.progress import SILENT, Progress
 from workflows.splits import random_split, time_split
 from workflows.upstream import nvt, quiet_nvtabular

@@ -1,8 +1,8 @@
 """The datasets, one file each. A new one is a file here and a line in DATASETS."""
 
-from workflows.datasets.base import Dataset, PrepareConfig
+from workflows.datasets.base import Dataset
 from workflows.datasets.movielens import MOVIELENS
 
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in (MOVIELENS,)}
 
-__all__ = ["DATASETS", "Dataset", "PrepareConfig"]
+__all__ = ["DATASETS", "Dataset"]

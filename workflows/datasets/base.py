@@ -7,46 +7,16 @@ from typing import Protocol
 
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
-from workflows.errors import ConfigError
+from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
 from workflows.upstream import nvt
-
-SPLITS = ("random", "time")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """How raw rows become training data.
-
-    Attributes:
-        split: "random" permutes the rows with `seed`; "time" validates on the latest.
-        valid_share: share of the rows that validates, in (0, 1).
-        seed: of the random split.
-        frequency_threshold: ids seen less often count as unseen; 0 keeps all.
-        hash_buckets: number of ids that unseen values are hashed to; 0 gives them one id together.
-    """
-
-    split: str = "random"
-    valid_share: float = 0.2
-    seed: int = 42
-    frequency_threshold: int = 0
-    hash_buckets: int = 0
-
-    def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ConfigError(f"split is {self.split!r}. Available: {', '.join(SPLITS)}.")
-        if not 0 < self.valid_share < 1:
-            raise ConfigError(f"valid_share is {self.valid_share}, expected a share between 0 and 1.")
-        for name in ("seed", "frequency_threshold", "hash_buckets"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 or more.")
 
 
 class Generator(Protocol):
     """Writes a dataset of the same shape, so that everything runs without a download."""
 
-    def __call__(self, directory: Path, *, num_rows: int, seed: int, progress: Progress) -> float:
-        """Write raw files into `directory` and return the best AUC that any model can reach on them."""
+    def __call__(self, directory: Path, *, num_rows: int, seed: int, progress: Progress) -> object:
+        """Write raw files into `directory`, and last `truth.json` with the `best_auc` that any model can reach."""
 
 
 @dataclass(frozen=True, kw_only=True)

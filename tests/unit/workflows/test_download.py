@@ -1,0 +1,247 @@
+import hashlib
+import io
+import socket
+import threading
+import zipfile
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from workflows.download import Archive, download
+from workflows.errors import DownloadError
+
+
+@dataclass
+class Site:
+    """A web site on 127.0.0.1: what it serves, how it misbehaves, and what it was asked."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    knows_ranges: bool = True
+    chunked: bool = False
+    cuts: list[int] = field(default_factory=list)  # bytes after which each of the next answers breaks off
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    port: int = 0
+
+    def url(self, name):
+        return f"http://127.0.0.1:{self.port}/{name}"
+
+
+def handler_of(site):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args):
+            pass
+
+        def do_GET(self):
+            self.close_connection = True
+            wanted = self.headers.get("Range")
+            site.asked.append((self.path, wanted))
+            content = site.files.get(self.path.lstrip("/"))
+            if content is None:
+                self.send_error(404)
+                return
+            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and site.knows_ranges else 0
+            if start >= len(content):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(content)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.answer(content[start:])
+
+        def answer(self, rest):
+            sent = rest[: site.cuts.pop(0)] if site.cuts else rest
+            if site.chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                end = b"0\r\n\r\n" if sent == rest else b""
+                self.wfile.write(f"{len(sent):x}\r\n".encode() + sent + b"\r\n" + end)
+            else:
+                self.send_header("Content-Length", str(len(rest)))
+                self.end_headers()
+                self.wfile.write(sent)
+
+    return Handler
+
+
+@pytest.fixture
+def site():
+    site = Site()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(site)) as server:
+        site.port = server.server_port
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield site
+        server.shutdown()
+        thread.join()
+
+
+def zipped(**files):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as bundle:
+        for name, content in files.items():
+            bundle.writestr(name, content)
+    return stream.getvalue()
+
+
+RATINGS = b"userId,movieId\n" + b"".join(b"%d,%d\n" % (row, row % 7) for row in range(20_000))
+CONTENT = zipped(**{"ml/ratings.csv": RATINGS, "ml/movies.csv": b"movieId\n"})
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def archive(site):
+    site.files["ml.zip"] = CONTENT
+    return Archive(name="ml", url=site.url("ml.zip"), md5=MD5)
+
+
+def assert_whole(directory):
+    assert (directory / "ml" / "ratings.csv").read_bytes() == RATINGS
+    assert (directory / "ml" / "movies.csv").read_bytes() == b"movieId\n"
+    assert [path.name for path in directory.iterdir()] == ["ml"]
+
+
+def test_fetches_checks_and_unpacks_and_the_second_call_asks_nothing(site, archive, tmp_path):
+    told = []
+
+    class Listener:
+        def update(self, done, total, note=""):
+            told.append((done, total, note))
+
+    assert download(archive, tmp_path / "data", progress=Listener()) == tmp_path / "data" / "ml"
+    assert_whole(tmp_path / "data")
+    assert told[-1] == (len(CONTENT), len(CONTENT), "ml")
+    asked = list(site.asked)
+    download(archive, tmp_path / "data")
+    assert site.asked == asked == [("/ml.zip", None)]
+
+
+def test_a_cut_connection_is_resumed_where_it_broke(site, archive, tmp_path):
+    site.cuts = [1000, 70_000]
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked == [("/ml.zip", None), ("/ml.zip", "bytes=1000-"), ("/ml.zip", "bytes=71000-")]
+
+
+def test_a_cut_chunked_transfer_is_resumed_too(site, archive, tmp_path):
+    site.chunked, site.cuts = True, [1000]
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked == [("/ml.zip", None), ("/ml.zip", "bytes=1000-")]
+
+
+def test_a_server_that_sends_no_more_is_given_up_and_a_later_call_goes_on(site, archive, tmp_path):
+    site.cuts = [1000, 0, 0]
+    with pytest.raises(DownloadError, match="broke off after 1000 bytes. Run it again to go on from there"):
+        download(archive, tmp_path)
+    assert not (tmp_path / "ml").exists()
+    site.cuts = []
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked[-1] == ("/ml.zip", "bytes=1000-")
+
+
+def test_a_server_that_ignores_ranges_starts_again(site, archive, tmp_path):
+    site.knows_ranges, site.cuts = False, [1000]
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked == [("/ml.zip", None), ("/ml.zip", "bytes=1000-")]
+
+
+def test_a_part_that_is_already_whole_is_used(site, archive, tmp_path):
+    (tmp_path / "ml.part").write_bytes(CONTENT)
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked == [("/ml.zip", f"bytes={len(CONTENT)}-")]
+
+
+def test_a_part_longer_than_the_file_is_thrown_away(site, archive, tmp_path):
+    (tmp_path / "ml.part").write_bytes(CONTENT + b"x")
+    download(archive, tmp_path)
+    assert_whole(tmp_path)
+    assert site.asked[-1] == ("/ml.zip", None)
+
+
+def test_a_wrong_checksum_removes_the_file(site, archive, tmp_path):
+    site.files["ml.zip"] = zipped(**{"ml/ratings.csv": b"other"})
+    with pytest.raises(DownloadError, match=f"came with MD5 [0-9a-f]{{32}}, expected {MD5}. It was removed"):
+        download(archive, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", [f"MD5 (ml.zip) = {MD5}\n", f"{MD5.upper()}  ml.zip\n"])
+def test_without_a_known_checksum_the_one_beside_the_archive_counts(site, archive, tmp_path, text):
+    unknown = Archive(name="ml", url=archive.url)
+    site.files["ml.zip.md5"] = text.encode()
+    download(unknown, tmp_path / "right")
+    assert_whole(tmp_path / "right")
+    site.files["ml.zip"] = zipped(**{"ml/ratings.csv": b"other"})
+    with pytest.raises(DownloadError, match=f"expected {MD5}"):
+        download(unknown, tmp_path / "wrong")
+
+
+def test_without_any_checksum_the_zip_must_be_whole(site, archive, tmp_path):
+    unknown = Archive(name="ml", url=archive.url)
+    download(unknown, tmp_path / "right")
+    assert_whole(tmp_path / "right")
+    site.files["ml.zip"] = CONTENT[:500] + b"damage" + CONTENT[506:]
+    with pytest.raises(DownloadError, match="is no whole zip file .* It was removed: run it again"):
+        download(unknown, tmp_path / "wrong")
+    assert list((tmp_path / "wrong").iterdir()) == []
+
+
+def test_a_page_in_place_of_the_checksum_is_refused(site, archive, tmp_path):
+    site.files["ml.zip.md5"] = b"<html>later</html>"
+    with pytest.raises(DownloadError, match="holds '<html>later</html>', expected an MD5"):
+        download(Archive(name="ml", url=archive.url), tmp_path)
+
+
+def test_an_archive_without_a_top_folder_becomes_one(site, archive, tmp_path):
+    site.files["ml.zip"] = zipped(**{"ratings.csv": RATINGS, "movies.csv": b"movieId\n"})
+    download(Archive(name="ml", url=archive.url), tmp_path)
+    assert_whole(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "ml/../../evil.txt", "..\\evil.txt"])
+def test_a_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
+    site.files["ml.zip"] = zipped(**{"ml/ratings.csv": b"1", name: b"evil"})
+    with pytest.raises(DownloadError, match="would lie outside its folder. Not unpacked"):
+        download(Archive(name="ml", url=archive.url), tmp_path / "data")
+    assert not (tmp_path / "data" / "ml").exists()
+    assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
+
+
+def test_a_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
+    with pytest.raises(DownloadError, match="nothing.zip was answered with 404 Not Found.*--data-dir DIR"):
+        download(Archive(name="ml", url=site.url("nothing.zip"), md5=MD5), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
+    with socket.socket() as bound:  # bound and not listening: nobody else takes the port, and it refuses
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/ml.zip"
+        with pytest.raises(DownloadError) as caught:
+            download(Archive(name="ml", url=url, md5=MD5), tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{url} could not be reached (")
+    assert message.endswith("--data-dir DIR, or leave out --download too to generate data.")
+    assert len(message.splitlines()) == 1
+
+
+def test_a_silent_server_is_not_waited_for_longer_than_the_timeout(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/ml.zip"
+        with pytest.raises(DownloadError, match="could not be reached .*timed out"):
+            download(Archive(name="ml", url=url, md5=MD5), tmp_path, timeout_s=0.05)
+
+
+def test_a_directory_that_cannot_be_made_is_told(site, archive, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DownloadError, match="ml cannot be stored in .*file"):
+        download(archive, tmp_path / "file")
