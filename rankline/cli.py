@@ -1,0 +1,391 @@
+"""The command line: one verb for each arrow of the flow, and `run` for all of them."""
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+from rich.markup import escape
+from training.config import TrainConfig
+from typer.core import TyperGroup
+
+from rankline.display import CONSOLE, ERRORS, Stages
+from rankline.options import Overrides, with_options
+from rankline.recipes import RECIPES, Recipe, recipe_named
+from rankline.source import SourceConfig
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from workflows.errors import ConfigError, RanklineError, ServingError
+from workflows.prepare_config import PrepareConfig
+
+if TYPE_CHECKING:
+    from serving.client import Client
+
+GRPC_PORT = 8001  # Triton's own
+BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
+
+
+class _Group(TyperGroup):
+    """Prints what a user can mend in one or two lines; the traceback is behind --debug."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RanklineError as error:
+            if ctx.params.get("debug"):
+                raise
+            ERRORS.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="From raw interactions to served scores, measured. Start with: **rankline run movielens**",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="  \n".join(f"{r.name}: {r.summary}" for r in RECIPES.values()))
+]
+WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
+Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with seeds one after another.")]
+BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="HOST:PORT", help=f"gRPC of a server. Default: port {GRPC_PORT}, else one just for this call."
+    ),
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result for machines too.")]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the libraries say.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    """Set up the process before any verb."""
+    if show_version:
+        CONSOLE.print(f"rankline {version('rankline')}")
+        raise typer.Exit
+    if not debug:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
+        warnings.filterwarnings("ignore")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
+
+
+@app.command()
+@with_options(SourceConfig, PrepareConfig, TrainConfig)
+def run(
+    recipe: RecipeName,
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    seeds: Seeds = 1,
+    batch_sizes: BatchSizes = BATCH_SIZES,
+    json_file: JsonFile = None,
+    overrides: Overrides,
+) -> None:
+    """Everything: prepare, train, export, serve, bench, and a summary.
+
+    **Examples**
+
+    rankline run movielens
+
+    rankline run movielens --data-dir ml-25m --batch-size 32768
+
+    rankline run movielens --download ml-latest-small --seeds 5 --json result.json
+    """
+    from rankline import pipeline
+    from rankline.summary import print_summary
+
+    chosen = _configured(recipe, overrides)
+    sizes = _parse_batch_sizes(batch_sizes)
+    with Stages(pipeline.STAGES) as stages:
+        result = pipeline.run(
+            chosen,
+            overrides.apply(SourceConfig()),
+            Workspace(recipe=recipe, root=work_dir, repository=repository),
+            stages,
+            num_seeds=seeds,
+            batch_sizes=sizes,
+        )
+    print_summary(result, CONSOLE)
+    if json_file:
+        pipeline.write_json(result.to_dict(), json_file)
+
+
+@app.command()
+@with_options(SourceConfig, PrepareConfig)
+def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
+    """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
+
+    **Examples**
+
+    rankline prepare movielens --data-dir ml-1m --split time
+
+    rankline prepare movielens --rows 1000000 --frequency-threshold 5 --hash-buckets 100
+    """
+    from rankline import pipeline
+
+    with Stages(["source", "prepare"]) as stages:
+        prepared, _ = pipeline.prepare(
+            _configured(recipe, overrides),
+            overrides.apply(SourceConfig()),
+            Workspace(recipe=recipe, root=work_dir),
+            stages,
+        )
+    CONSOLE.print(f"prepared data: {prepared.path}")
+
+
+@app.command()
+@with_options(TrainConfig)
+def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
+    """Train on prepared data, tracked in MLflow.
+
+    **Example**
+
+    rankline train movielens --epochs 5 --learning-rate 0.002
+    """
+    from rankline import pipeline
+    from workflows.prepare import PreparedData
+
+    workspace = Workspace(recipe=recipe, root=work_dir)
+    chosen = _configured(recipe, overrides)
+    with Stages(["train"]) as stages:
+        trained, _ = pipeline.train(chosen, PreparedData.load(workspace.prepared), workspace, stages, seeds)
+    CONSOLE.print(f"model: {trained.path}\nMLflow run: {trained.run_id} in {trained.tracking_uri}", soft_wrap=True)
+
+
+@app.command()
+def export(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY) -> None:
+    """Workflow and model to one Triton ensemble, if both agree with what is served.
+
+    **Example**
+
+    rankline export movielens --repository model_repository
+    """
+    from rankline import pipeline
+    from workflows.prepare import PreparedData
+
+    workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
+    with Stages(["export"]) as stages:
+        pipeline.export(_configured(recipe), PreparedData.load(workspace.prepared), workspace, stages)
+
+
+@app.command()
+def serve(
+    recipe: RecipeName = "movielens",
+    *,
+    repository: Repository = REPOSITORY,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65534, help="gRPC port; HTTP is the one before it, metrics the one after it. 0 takes free ones."
+        ),
+    ] = GRPC_PORT,
+    log_file: Annotated[Path | None, typer.Option(help="Keep the server's log here.")] = None,
+) -> None:
+    """Run a real Triton on this machine, on loopback, until Ctrl-C.
+
+    **Examples**
+
+    rankline serve
+
+    rankline serve movielens --port 0
+    """
+    from serving.ensemble import ExportedEnsemble
+    from serving.server import EmbeddedServer, ServerConfig
+
+    ensemble = ExportedEnsemble.load(Workspace(recipe=recipe, repository=repository).ensemble)
+    config = ServerConfig(
+        repositories=(ensemble.path,),
+        grpc_port=port,
+        http_port=port and port - 1,
+        metrics_port=port and port + 1,
+        log_path=log_file,
+    )
+    with CONSOLE.status(f"starting tritonserver with {ensemble.path}"):
+        server = EmbeddedServer(config)
+        server.start()
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        CONSOLE.print(f"gRPC     {server.endpoints.grpc}")
+        CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
+        CONSOLE.print(f"metrics  {server.endpoints.metrics}")
+        CONSOLE.print("Ctrl-C stops it.")
+        while not stop.wait(timeout=0.5):
+            server.check_alive()
+    finally:
+        server.stop()
+    CONSOLE.print("stopped")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def predict(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Option("--recipe", help="Whose ensemble.")] = "movielens",
+    *,
+    input_file: Annotated[str | None, typer.Option("--input", metavar="FILE", help='Rows; "-" is stdin.')] = None,
+    format_name: Annotated[str | None, typer.Option("--format", help="csv, parquet or jsonl.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: stdout.")] = None,
+    repository: Repository = REPOSITORY,
+    url: Url = None,
+) -> None:
+    """Score rows: one from options, or many from a CSV, Parquet or JSON lines file.
+
+    **Examples**
+
+    rankline predict --userId 1 --movieId 31
+
+    rankline predict --input rows.csv --output scored.csv
+
+    echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
+    """
+    from rankline.rows import from_options, read_rows, write_scores
+
+    if (input_file is None) == (not context.args):
+        raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
+    rows, found = (from_options(context.args), "jsonl") if input_file is None else read_rows(input_file, format_name)
+    with _client(recipe, repository, url) as client:
+        scores = client.predict(rows)
+    write_scores(rows, scores, found, output)
+
+
+@app.command()
+def recommend(
+    recipe: Annotated[str, typer.Option("--recipe", help="Whose ensemble.")] = "movielens",
+    *,
+    user: Annotated[
+        int, typer.Option("--user", help="Who to recommend to; somebody unseen gets what most people like.")
+    ],
+    top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    url: Url = None,
+) -> None:
+    """Score the whole catalogue for one user through the server, and show the best.
+
+    **Example**
+
+    rankline recommend --user 1 --top 10
+    """
+    from rankline.recommend import best_items
+    from rankline.summary import print_items
+    from workflows.prepare import PreparedData
+
+    prepared = PreparedData.load(Workspace(recipe=recipe, root=work_dir).prepared)
+    with _client(recipe, repository, url) as client:
+        print_items(best_items(client, prepared, user, top), CONSOLE)
+
+
+@app.command()
+def bench(
+    recipe: RecipeName = "movielens",
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    url: Url = None,
+    batch_sizes: BatchSizes = BATCH_SIZES,
+    json_file: JsonFile = None,
+) -> None:
+    """Latency percentiles and rows/s over gRPC, logged to the MLflow run that trained the model.
+
+    **Examples**
+
+    rankline bench
+
+    rankline bench movielens --batch-sizes 1,16384 --json bench.json
+    """
+    from rankline import pipeline
+    from rankline.summary import print_report
+    from rankline.tracking import log_report
+    from serving.ensemble import ExportedEnsemble
+    from workflows.prepare import PreparedData
+
+    sizes = _parse_batch_sizes(batch_sizes)
+    workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
+    ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
+    with Stages(["bench"]) as stages, stages.stage("bench") as progress, _client(recipe, repository, url) as client:
+        report, served_auc = pipeline.bench(client, prepared, ensemble, sizes, progress=progress)
+        log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
+        progress.update(1, 1, f"served AUC {served_auc:.4f}")
+    print_report(report, CONSOLE)
+    CONSOLE.print(f"logged to MLflow run {ensemble.run_id}; table, JSON and plot in {workspace.report}", soft_wrap=True)
+    if json_file:
+        pipeline.write_json(report.to_dict(), json_file)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine and say what works.
+
+    **Example**
+
+    rankline doctor
+    """
+    from rankline.doctor import examine
+    from rankline.summary import print_checks
+
+    checks = examine()
+    print_checks(checks, CONSOLE)
+    if not all(check.works for check in checks if check.required):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point of the `rankline` command."""
+    app()
+
+
+def _configured(name: str, overrides: Overrides | None = None) -> Recipe:
+    recipe = recipe_named(name)
+    return recipe if overrides is None else recipe.with_overrides(overrides)
+
+
+def _parse_batch_sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers separated by commas: 1,64,4096") from None
+
+
+@contextmanager
+def _client(recipe: str, repository: Path, url: str | None) -> Iterator["Client"]:
+    """A client of the server at `url`, of the one on the default port, or of one that lives as long as the block."""
+    from serving.client import Client
+    from serving.ensemble import ExportedEnsemble
+    from serving.server import EmbeddedServer, ServerConfig
+
+    recipe_named(recipe)
+    with ExitStack() as stack:
+        client = _running_client(url or f"127.0.0.1:{GRPC_PORT}", recipe, required=url is not None)
+        if client is None:
+            ensemble = ExportedEnsemble.load(Workspace(recipe=recipe, repository=repository).ensemble)
+            server = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(ensemble.path,))))
+            client = Client(server.endpoints.grpc, ensemble.name)
+        yield stack.enter_context(client)
+
+
+def _running_client(url: str, recipe: str, *, required: bool) -> "Client | None":
+    from serving.client import Client
+
+    try:
+        return Client(url, recipe)
+    except ServingError:
+        if required:
+            raise
+        return None

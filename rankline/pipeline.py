@@ -1,0 +1,277 @@
+"""The whole pipeline: source → prepare → train → export → serve → bench, each stage one function.
+
+Heavy libraries are imported inside the stages, so that `rankline --help` answers at once.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankline.display import Stages
+from rankline.recipes import Recipe
+from rankline.source import SourceConfig, obtain
+from rankline.workspace import Workspace
+from serving.benchmark.report import BenchmarkReport
+from serving.export_config import ExportConfig
+from workflows.errors import ServingError
+from workflows.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from serving.client import Client
+    from serving.ensemble import ExportedEnsemble
+    from training.train import TrainedModel
+    from workflows.prepare import PreparedData
+
+STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
+# Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
+_AUC_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How good the model is on the validation rows.
+
+    Attributes:
+        per_seed: seed → metrics of the model trained with it; the first is the one that is exported.
+        best_auc: best AUC that any model can reach, where the data is generated.
+        served_auc: AUC of the scores that the server gave for the same rows.
+    """
+
+    per_seed: Mapping[int, Mapping[str, float]]
+    best_auc: float | None
+    served_auc: float
+
+    def mean(self, metric: str) -> float:
+        """Mean over the seeds."""
+        return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
+
+    def std(self, metric: str) -> float:
+        """Sample standard deviation over the seeds; 0 for one seed."""
+        values = [metrics[metric] for metrics in self.per_seed.values()]
+        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Means under the metric's name, deviations under NAME_std."""
+        metrics = next(iter(self.per_seed.values()))
+        return (
+            {name: self.mean(name) for name in metrics}
+            | {f"{name}_std": self.std(name) for name in metrics}
+            | {"best_auc": self.best_auc, "served_auc": self.served_auc}
+            | {"seeds": {str(seed): dict(values) for seed, values in self.per_seed.items()}}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a whole run reached and where it lies."""
+
+    recipe: Recipe
+    source: str
+    quality: Quality
+    report: BenchmarkReport
+    prepared: "PreparedData"
+    trained: "TrainedModel"
+    ensemble: "ExportedEnsemble"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The machine-readable result of `rankline run --json`."""
+        return {
+            "recipe": self.recipe.name,
+            "source": self.source,
+            "rows": dict(self.prepared.manifest.details["rows"]),
+            "quality": self.quality.to_dict(),
+            **self.report.to_dict(),
+            "artifacts": {
+                "prepared": str(self.prepared.path),
+                "model": str(self.trained.path),
+                "ensemble": str(self.ensemble.path),
+                "run_id": self.trained.run_id,
+                "tracking_uri": self.trained.tracking_uri,
+            },
+        }
+
+
+def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages) -> tuple["PreparedData", str]:
+    """Stages source and prepare.
+
+    Returns:
+        The prepared data, and a few words on where it comes from.
+    """
+    from workflows.datasets import DATASETS
+    from workflows.prepare import prepare as prepare_rows
+
+    dataset = DATASETS[recipe.dataset]
+    with stages.stage("source") as progress:
+        found = obtain(dataset, source, workspace.raw, progress=progress)
+        raw = dataset.read(found.directory)
+        progress.update(1, 1, f"{found.description}: {len(raw.rows):,} rows, {len(raw.catalog):,} items")
+    with stages.stage("prepare") as progress:
+        prepared = prepare_rows(
+            dataset, raw, workspace.prepared, recipe.prepare, best_auc=found.best_auc, progress=progress
+        )
+        progress.update(1, 1, _describe_rows(prepared))
+    return prepared, found.description
+
+
+def train(
+    recipe: Recipe, prepared: "PreparedData", workspace: Workspace, stages: Stages, num_seeds: int = 1
+) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
+    """Stage train: the recipe's seed first, then the ones after it.
+
+    Returns:
+        The model of the first seed, which is the one to export, and the metrics of each seed.
+    """
+    from training.tracking import TrackingConfig
+    from training.train import train as train_model
+
+    models = []
+    first = recipe.train.seed
+    with stages.stage("train") as progress:
+        for number in range(num_seeds):
+            seed = first + number
+            models.append(
+                train_model(
+                    prepared.path,
+                    workspace.model if number == 0 else workspace.model_of_seed(seed),
+                    replace(recipe.train, seed=seed),
+                    tracking=TrackingConfig(directory=workspace.root, experiment=recipe.name),
+                    progress=_Share(progress, number, num_seeds),
+                )
+            )
+        metrics = {first + number: model.metrics for number, model in enumerate(models)}
+        progress.update(1, 1, _describe_quality(metrics))
+    return models[0], metrics
+
+
+def export(recipe: Recipe, prepared: "PreparedData", workspace: Workspace, stages: Stages) -> "ExportedEnsemble":
+    """Stage export: one ensemble of workflow and model."""
+    from serving.export import export_ensemble
+
+    with stages.stage("export") as progress:
+        ensemble = export_ensemble(
+            prepared, workspace.model, workspace.ensemble, ExportConfig(name=recipe.name), progress=progress
+        )
+        parity = ensemble.manifest.details["parity"]
+        progress.update(1, 1, f"{ensemble.path}: parity on {parity['num_rows']:,} rows")
+    return ensemble
+
+
+def bench(
+    client: "Client",
+    prepared: "PreparedData",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    *,
+    progress: Progress = SILENT,
+) -> tuple[BenchmarkReport, float]:
+    """Score the held-out rows once and compare with training, then measure.
+
+    Returns:
+        The report, and the AUC of the served scores.
+
+    Raises:
+        ArtifactError: the ensemble was exported from other data.
+        ServingError: the served scores do not rank as the model did offline.
+    """
+    from serving.benchmark.load import measure
+    from workflows.auc import exact_auc
+
+    ensemble.check_made_from(prepared.manifest)
+    heldout = prepared.heldout()
+    rows = heldout.select(list(prepared.inputs))
+    scores = client.predict(rows)
+    served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
+    _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
+    report = measure(client, rows, batch_sizes, expected=scores, progress=progress)
+    return report, served_auc
+
+
+def run(
+    recipe: Recipe,
+    source: SourceConfig,
+    workspace: Workspace,
+    stages: Stages,
+    *,
+    num_seeds: int,
+    batch_sizes: Sequence[int],
+) -> RunResult:
+    """All stages, one after another.
+
+    Raises:
+        RanklineError: a stage failed; what the earlier ones published stays.
+    """
+    from rankline.tracking import log_report
+    from serving.client import Client
+    from serving.server import EmbeddedServer, ServerConfig
+
+    prepared, description = prepare(recipe, source, workspace, stages)
+    trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
+    ensemble = export(recipe, prepared, workspace, stages)
+    with stages.stage("serve") as progress:
+        server = EmbeddedServer(ServerConfig(repositories=(ensemble.path,), log_path=workspace.log))
+        server.start()
+        progress.update(1, 1, f"tritonserver on {server.endpoints.grpc}")
+    try:
+        with stages.stage("bench") as progress, Client(server.endpoints.grpc, ensemble.name) as client:
+            report, served_auc = bench(client, prepared, ensemble, batch_sizes, progress=progress)
+            log_report(report, trained.tracking_uri, trained.run_id, workspace.report)
+            progress.update(1, 1, f"logged to MLflow run {trained.run_id[:8]}")
+    finally:
+        server.stop()
+    quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.get("best_auc"), served_auc=served_auc)
+    return RunResult(
+        recipe=recipe,
+        source=description,
+        quality=quality,
+        report=report,
+        prepared=prepared,
+        trained=trained,
+        ensemble=ensemble,
+    )
+
+
+def write_json(document: Mapping[str, Any], path: Path) -> None:
+    """Write a result for machines, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.part")
+    staging.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    staging.replace(path)
+
+
+class _Share(Progress):
+    """One of several equal parts of a stage."""
+
+    def __init__(self, whole: Progress, number: int, of: int) -> None:
+        self._whole, self._number, self._of = whole, number, of
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        """See `workflows.progress.Progress`."""
+        seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
+        self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
+
+
+def _describe_rows(prepared: "PreparedData") -> str:
+    details = prepared.manifest.details
+    parts = [f"{count:,} {split}" for split, count in details["rows"].items()]
+    parts += [f"dropped {count:,} ({reason})" for reason, count in details["dropped"].items() if count]
+    parts += [f"{count:,} × {remark}" for remark, count in details["noticed"].items() if count]
+    return ", ".join(parts)
+
+
+def _describe_quality(metrics: Mapping[int, Mapping[str, float]]) -> str:
+    aucs = [values["valid_auc"] for values in metrics.values()]
+    spread = f" ± {np.std(aucs, ddof=1):.4f} over {len(aucs)} seeds" if len(aucs) > 1 else ""
+    return f"AUC {np.mean(aucs):.4f}{spread}"
+
+
+def _check_served_auc(served: float, offline: float) -> None:
+    if not abs(served - offline) <= _AUC_TOLERANCE:
+        raise ServingError(
+            f"the served scores have AUC {served:.5f}, the model had {offline:.5f} offline. "
+            "The ensemble does not serve what was trained: export again."
+        )

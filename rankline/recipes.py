@@ -1,0 +1,56 @@
+"""The recipes: which dataset, which model, which choices. A new one is one line in RECIPES."""
+
+from dataclasses import dataclass, field, replace
+
+from training.config import TrainConfig
+
+from rankline.options import Overrides
+from workflows.errors import ConfigError
+from workflows.prepare_config import PrepareConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole run by name.
+
+    Attributes:
+        name: also the name of the ensemble and of the MLflow experiment.
+        summary: one line for `rankline recipes`.
+        dataset: key in `workflows.datasets.DATASETS`.
+        prepare: split and encoding.
+        train: model and hyperparameters.
+    """
+
+    name: str
+    summary: str
+    dataset: str
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def with_overrides(self, overrides: Overrides) -> "Recipe":
+        """The recipe with options of the command line in place of its own values."""
+        return replace(self, prepare=overrides.apply(self.prepare), train=overrides.apply(self.train))
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="movielens", summary="MovieLens, the MLP tuned", dataset="movielens"),
+        Recipe(
+            name="movielens-seed",
+            summary="MovieLens as in NVIDIA's notebook: 512-wide tables, SGD, one epoch",
+            dataset="movielens",
+        ),
+    )
+}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe called `name`.
+
+    Raises:
+        ConfigError: there is none; the message lists them.
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name!r}. Available: {', '.join(RECIPES)}.")
+    return RECIPES[name]

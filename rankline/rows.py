@@ -1,0 +1,83 @@
+"""Rows in from options, CSV, Parquet or JSON lines; scores out in the same form."""
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
+from pyarrow import json as arrow_json
+
+from workflows.errors import ConfigError, DataError
+
+FORMATS = ("csv", "parquet", "jsonl")
+_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def from_options(arguments: Sequence[str]) -> pa.Table:
+    """One row from `--column value` or `--column=value`; a value is read as JSON where it can be, else as text.
+
+    Raises:
+        ConfigError: an option has no value, or a value no option.
+    """
+    row: dict[str, Any] = {}
+    words = iter(arguments)
+    for word in words:
+        name, equals, text = word.removeprefix("--").partition("=")
+        value = text if equals else next(words, None)
+        if not word.startswith("--") or not name or value is None:
+            raise ConfigError(f"{word!r} is not a column with a value. Example: --userId 1 --movieId 31")
+        try:
+            row[name] = json.loads(value)
+        except ValueError:
+            row[name] = value
+    return pa.Table.from_pylist([row])
+
+
+def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
+    """Read rows from a file, or from stdin for "-".
+
+    Args:
+        path: file name or "-".
+        format_name: one of FORMATS; None takes the file's ending, and JSON lines for stdin.
+
+    Returns:
+        The rows and the format they were in.
+
+    Raises:
+        ConfigError: the format cannot be told.
+        DataError: the file is missing, or not of that format.
+    """
+    chosen = format_name or ("jsonl" if path == "-" else _SUFFIXES.get(Path(path).suffix.lower(), ""))
+    if chosen not in FORMATS:
+        raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
+    try:
+        source = io.BytesIO(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
+        if chosen == "csv":
+            return csv.read_csv(source), chosen
+        if chosen == "parquet":
+            return parquet.read_table(source), chosen
+        return arrow_json.read_json(source), chosen
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as {chosen}: {error}") from None
+
+
+def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: str, output: Path | None) -> None:
+    """Write the rows with a column `score` beside them, to a file or stdout."""
+    scored = rows.append_column("score", pa.array(scores))
+    sink = io.BytesIO()
+    if format_name == "parquet":
+        parquet.write_table(scored, sink)
+    elif format_name == "csv":
+        csv.write_csv(scored, sink)
+    else:
+        sink.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in scored.to_pylist()).encode())
+    if output is None:
+        sys.stdout.buffer.write(sink.getvalue())
+        sys.stdout.buffer.flush()
+    else:
+        output.write_bytes(sink.getvalue())

@@ -1,0 +1,80 @@
+"""Where raw data comes from: a directory, a download, or the dataset's own generator."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workflows.errors import ConfigError
+from workflows.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from workflows.datasets import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """Which rows to take.
+
+    Attributes:
+        data_dir: directory with raw files, in any layout in which the dataset ships.
+        download: name of an archive to download, e.g. ml-latest-small, ml-1m or ml-25m.
+        rows: number of rows to generate when neither is given; by default 500,000.
+        data_seed: seed of the generated rows; by default 1.
+    """
+
+    data_dir: Path | None = None
+    download: str | None = None
+    rows: int = 500_000
+    data_seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data_dir is not None and self.download is not None:
+            raise ConfigError("--data-dir and --download were both given. Choose one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Raw files on disk.
+
+    Attributes:
+        directory: what the dataset's reader takes.
+        description: a few words for people.
+        best_auc: best AUC that any model can reach, where it is known.
+    """
+
+    directory: Path
+    description: str
+    best_auc: float | None = None
+
+
+def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
+    """Find, download or generate raw files.
+
+    Args:
+        dataset: whose files.
+        config: where from.
+        cache: directory for what is downloaded or generated; what is there already is used again.
+        progress: told bytes or rows.
+
+    Raises:
+        ConfigError: no archive of that name.
+        DownloadError: the archive could not be fetched whole.
+    """
+    if config.data_dir is not None:
+        return Source(directory=config.data_dir, description=str(config.data_dir))
+    if config.download is not None:
+        from workflows.download import download
+
+        if config.download not in dataset.archives:
+            raise ConfigError(
+                f"no archive {config.download!r} of {dataset.name}. Available: {', '.join(dataset.archives)}."
+            )
+        directory = download(dataset.archives[config.download], cache, progress=progress)
+        return Source(directory=directory, description=config.download)
+    directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}"
+    truth = directory / "truth.json"  # generators write it last
+    if not truth.is_file():
+        dataset.generate(directory, num_rows=config.rows, seed=config.data_seed, progress=progress)
+    best_auc = float(json.loads(truth.read_text(encoding="utf-8"))["best_auc"])
+    return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc)

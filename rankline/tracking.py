@@ -1,0 +1,31 @@
+"""Benchmark reports, logged to the MLflow run that trained the model: the one importer of MLflow in rankline/."""
+
+from pathlib import Path
+
+from mlflow import MlflowClient
+
+from serving.benchmark.plot import write_plot
+from serving.benchmark.report import BenchmarkReport
+
+
+def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
+    """Write table, JSON and plot into `directory`, and log them with the figures to a run.
+
+    Figures become metrics such as `p50_ms` and `rows_per_s` with the batch size as the step, so that `mlflow ui`
+    draws them as curves beside those of other models.
+
+    Args:
+        report: what was measured.
+        tracking_uri: MLflow store of the run.
+        run_id: run that trained the model.
+        directory: made when it is missing; files of an earlier report are replaced.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "bench.json").write_text(report.to_json(), encoding="utf-8")
+    (directory / "bench.csv").write_text(report.to_csv(), encoding="utf-8")
+    write_plot(report, directory / "bench.png")
+    client = MlflowClient(tracking_uri=tracking_uri)
+    for result in report.bench:
+        for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "rows_per_s"):
+            client.log_metric(run_id, f"bench/{name}", getattr(result, name), step=result.batch_size)
+    client.log_artifacts(run_id, str(directory), artifact_path="bench")

@@ -1,0 +1,163 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from workflows.datasets import DATASETS
+from workflows.datasets.raw import RawData
+from workflows.errors import ArtifactError, ConfigError, DataError
+from workflows.prepare import PreparedData, prepare
+from workflows.prepare_config import PrepareConfig
+from workflows.upstream import quiet_nvtabular
+
+MOVIELENS = DATASETS["movielens"]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
+    directory = tmp_path_factory.mktemp("raw")
+    MOVIELENS.generate(directory, num_rows=9_000, seed=3, progress=_Recorder())
+    return MOVIELENS.read(directory)
+
+
+@pytest.fixture(scope="module")
+def prepared(raw: RawData, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepare(MOVIELENS, raw, tmp_path_factory.mktemp("work") / "prepared", best_auc=0.8)
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, float]] = []
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.reports.append((done, total))
+
+
+def split(prepared: PreparedData, name: str) -> pd.DataFrame:
+    files = [prepared.path / file for file in prepared.spec.source(name).files]
+    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+
+
+def test_the_last_fifth_of_the_seeded_permutation_validates_in_its_order(prepared: PreparedData, raw: RawData) -> None:
+    order = np.random.default_rng(42).permutation(len(raw.rows))
+    expected = raw.rows.take(pa.array(order[-len(raw.rows) // 5 :]))
+    heldout = prepared.heldout()
+    assert heldout["userId"].to_pylist() == expected["userId"].to_pylist()
+    assert heldout["rating"].to_pylist() == [float(r > 3) for r in expected["rating"].to_pylist()]
+    assert split(prepared, "valid")["rating"].tolist() == heldout["rating"].to_pylist()
+
+
+def test_the_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared: PreparedData) -> None:
+    with quiet_nvtabular():
+        encoded = prepared.workflow().transform(prepared.heldout().to_pandas())
+    valid = split(prepared, "valid")
+    assert encoded["userId"].tolist() == valid["userId"].tolist()
+    assert encoded["movieId"].tolist() == valid["movieId"].tolist()
+    assert [list(v) for v in encoded["genres"]] == [list(v) for v in valid["genres"]]
+
+
+def test_splits_come_as_several_files_of_several_row_groups_and_no_row_is_lost(prepared: PreparedData) -> None:
+    for name in ("train", "valid"):
+        source = prepared.spec.source(name)
+        metadata = [pq.ParquetFile(prepared.path / file).metadata for file in source.files]
+        assert len(metadata) > 1
+        assert sum(m.num_rows for m in metadata) == source.num_rows
+    assert pq.ParquetFile(prepared.path / "train/part-000.parquet").metadata.num_row_groups > 1
+
+
+def test_the_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
+    train = split(prepared, "train")
+    for feature in prepared.spec.categorical:
+        values = np.concatenate(train[feature.name]) if feature.is_list else train[feature.name].to_numpy()
+        assert feature.cardinality is not None
+        assert 1 <= values.min() <= values.max() == feature.cardinality - 1
+        if feature.is_list:
+            assert feature.max_length == train[feature.name].map(len).max()
+    assert [f.name for f in prepared.spec.categorical] == ["userId", "movieId", "genres"]
+    assert prepared.spec.label.name == "rating"
+    assert prepared.spec.metadata["best_auc"] == 0.8
+    assert prepared.inputs == ("userId", "movieId")
+
+
+def test_preparing_twice_gives_the_same_rows(prepared: PreparedData, raw: RawData, tmp_path: Path) -> None:
+    again = prepare(MOVIELENS, raw, tmp_path / "prepared", best_auc=0.8)
+    for name in ("train", "valid"):
+        pd.testing.assert_frame_equal(split(again, name), split(prepared, name))
+
+
+def test_the_time_split_validates_on_the_latest(raw: RawData, tmp_path: Path) -> None:
+    prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", PrepareConfig(split="time", valid_share=0.1))
+    latest = raw.rows.sort_by("timestamp").slice(len(raw.rows) - 900)
+    assert sorted(prepared.heldout()["userId"].to_pylist()) == sorted(latest["userId"].to_pylist())
+
+
+def test_rare_and_unseen_ids_go_to_the_hash_buckets(raw: RawData, tmp_path: Path) -> None:
+    config = PrepareConfig(frequency_threshold=5, hash_buckets=7)
+    prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", config)
+    _, counts = np.unique(_raw_ids(raw, "train"), return_counts=True)
+    ids = split(prepared, "train")["movieId"].to_numpy()
+    assert ((ids >= 2) & (ids < 9)).sum() == counts[counts < 5].sum()
+    assert prepared.spec["movieId"].cardinality == 2 + 7 + (counts >= 5).sum()
+
+
+def test_a_rating_of_an_unknown_movie_is_kept_without_genres(raw: RawData, tmp_path: Path) -> None:
+    unknown = raw.catalog["movieId"][0].as_py()
+    catalog = raw.catalog.slice(1)
+    prepared = prepare(MOVIELENS, replace(raw, catalog=catalog), tmp_path / "prepared")
+    rows = np.concatenate([_raw_ids(raw, "train"), _raw_ids(raw, "valid")])
+    encoded = pd.concat([split(prepared, "train"), split(prepared, "valid")], ignore_index=True)
+    genres = encoded["genres"][rows == unknown]
+    assert len(encoded) == len(raw.rows)
+    assert len(genres) > 0
+    assert (genres.map(len) == 0).all()
+
+
+def _raw_ids(raw: RawData, name: str) -> "np.ndarray":  # type: ignore[type-arg]
+    order = np.random.default_rng(42).permutation(len(raw.rows))
+    rows = order[:7_200] if name == "train" else order[7_200:]
+    return raw.rows["movieId"].to_numpy()[rows]  # type: ignore[no-any-return]
+
+
+def test_progress_ends_at_all_rows(raw: RawData, tmp_path: Path) -> None:
+    recorder = _Recorder()
+    prepare(MOVIELENS, raw, tmp_path / "prepared", progress=recorder)
+    assert recorder.reports[-1] == (len(raw.rows), len(raw.rows))
+
+
+def test_one_class_only_is_refused_and_the_old_artifact_stays(raw: RawData, tmp_path: Path) -> None:
+    old = prepare(MOVIELENS, raw, tmp_path / "prepared")
+    rows = raw.rows.set_column(2, "rating", pa.array(np.full(len(raw.rows), 5, np.float32)))
+    with pytest.raises(DataError, match=r"every label of the train rows is 1\.0.*both classes"):
+        prepare(MOVIELENS, replace(raw, rows=rows), tmp_path / "prepared")
+    assert PreparedData.load(tmp_path / "prepared").manifest == old.manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
+
+
+def test_nothing_is_written_beside_the_artifact(prepared: PreparedData) -> None:
+    assert not Path("categories").exists()
+    assert [path.name for path in prepared.path.parent.iterdir()] == ["prepared"]
+
+
+def test_a_truncated_parquet_is_found_on_loading(raw: RawData, tmp_path: Path) -> None:
+    prepared = prepare(MOVIELENS, raw, tmp_path / "prepared")
+    damaged = prepared.path / "train" / "part-001.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with pytest.raises(ArtifactError, match=r"part-001\.parquet has \d+ bytes, expected \d+"):
+        PreparedData.load(prepared.path)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"split": "shuffle"}, "split is 'shuffle'. Available: random, time"),
+        ({"valid_share": 1.0}, r"valid_share is 1\.0, expected a share between 0 and 1"),
+        ({"frequency_threshold": -1}, "frequency_threshold is -1, expected 0 or more"),
+    ],
+)
+def test_a_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PrepareConfig(**choice)  # type: ignore[arg-type]
