@@ -1,5 +1,6 @@
 """The command line: one verb for each arrow of the flow, and `run` for all of them."""
 
+import logging
 import os
 import signal
 import sys
@@ -11,10 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from rich.markup import escape
-from training.config import TrainConfig
 from typer.core import TyperGroup
 
 from rankline.display import CONSOLE, ERRORS, Stages
@@ -22,6 +21,7 @@ from rankline.options import Overrides, with_options
 from rankline.recipes import RECIPES, Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from training.config import TrainConfig
 from workflows.errors import ConfigError, RanklineError, ServingError
 from workflows.prepare_config import PrepareConfig
 
@@ -35,7 +35,7 @@ BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
 class _Group(TyperGroup):
     """Prints what a user can mend in one or two lines; the traceback is behind --debug."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except RanklineError as error:
@@ -82,6 +82,7 @@ def options(
     if not debug:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
         warnings.filterwarnings("ignore")
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
 
 

@@ -57,10 +57,10 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         """Means under the metric's name, deviations under NAME_std."""
-        metrics = next(iter(self.per_seed.values()))
+        names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
         return (
-            {name: self.mean(name) for name in metrics}
-            | {f"{name}_std": self.std(name) for name in metrics}
+            {name: self.mean(name) for name in names}
+            | {f"{name}_std": self.std(name) for name in names}
             | {"best_auc": self.best_auc, "served_auc": self.served_auc}
             | {"seeds": {str(seed): dict(values) for seed, values in self.per_seed.items()}}
         )

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from training.config import TrainConfig
-
 from rankline.options import Overrides
+from training.config import TrainConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
 
@@ -35,11 +34,26 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe(name="movielens", summary="MovieLens, the MLP tuned", dataset="movielens"),
+        Recipe(
+            name="movielens",
+            summary="MovieLens, the MLP tuned",
+            dataset="movielens",
+            prepare=PrepareConfig(frequency_threshold=4),
+        ),
         Recipe(
             name="movielens-seed",
-            summary="MovieLens as in NVIDIA's notebook: 512-wide tables, SGD, one epoch",
+            summary="MovieLens as in NVIDIA's notebook: tables up to 512 wide, SGD, one epoch",
             dataset="movielens",
+            train=TrainConfig(
+                embedding_dim_cap=512,
+                embedding_init=0.0,
+                optimizer="sgd",
+                learning_rate=0.01,
+                weight_averaging=False,
+                batch_size=32_768,
+                epochs=1,
+                early_stopping_patience=0,
+            ),
         ),
     )
 }

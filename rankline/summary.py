@@ -17,9 +17,9 @@ def print_summary(result: "RunResult", console: Console) -> None:
     """Quality, latency, where everything is, and what to try next."""
     quality = result.quality
     seeds = len(quality.per_seed)
-    table = _table(
-        f"{result.recipe.name}: quality on {result.prepared.manifest.details['rows']['valid']:,} validation rows"
-    )
+    num_rows = result.prepared.manifest.details["rows"]["valid"]
+    _heading(console, f"{result.recipe.name}: quality on {num_rows:,} validation rows")
+    table = _table()
     table.add_column("")
     table.add_column("AUC", justify="right")
     table.add_column("logloss", justify="right")
@@ -34,7 +34,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
     console.print(table)
     print_report(result.report, console)
     store = result.trained.tracking_uri
-    console.print("Next:")
+    _heading(console, "next")
     for command, purpose in (
         (f"mlflow ui --backend-store-uri {store}", "compare runs"),
         (f"rankline serve {result.recipe.name}", "keep the server up"),
@@ -45,7 +45,8 @@ def print_summary(result: "RunResult", console: Console) -> None:
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
     """Latency percentiles and throughput per batch size."""
-    table = _table(f"{report.model_name}: one request at a time over gRPC, raw ids in, scores out")
+    _heading(console, f"{report.model_name}: one request at a time over gRPC, raw ids in, scores out")
+    table = _table()
     for name in ("rows", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "rows/s"):
         table.add_column(name, justify="right")
     for result in report.bench:
@@ -57,7 +58,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
     """Catalogue rows, best first."""
     rows = list(items)
-    table = _table(None)
+    table = _table()
     for name in rows[0] if rows else ():
         table.add_column(name, justify="right" if name == "score" else "left")
     for row in rows:
@@ -67,7 +68,7 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 def print_checks(checks: Iterable[Check], console: Console) -> None:
     """What works, and the remedy for what does not."""
-    table = _table(None)
+    table = _table()
     table.show_header = False
     for check in checks:
         mark = "[green]✓" if check.works else "[red]✗" if check.required else "[yellow]–"
@@ -75,8 +76,12 @@ def print_checks(checks: Iterable[Check], console: Console) -> None:
     console.print(table)
 
 
-def _table(title: str | None) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+def _heading(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{text}[/]", soft_wrap=True)
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0))
 
 
 def _cell(value: Any) -> str:

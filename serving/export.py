@@ -11,64 +11,26 @@ An exported ensemble is one directory, and that directory is a Triton model repo
 """
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from serving.compile import compile_workflow
+from serving.ensemble import KIND, ExportedEnsemble
+from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, Runtime, TransformWorkflow, postorder_iter_nodes
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.parity import check_parity
 from serving.plan import TransformPlan
 from workflows.artifacts import Manifest, load_manifest, publish
-from workflows.errors import ArtifactError, ConfigError, ExportError
+from workflows.errors import ArtifactError, ExportError
 from workflows.prepare import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, PADDED_SIGNATURE, SCORE, VALUES
 from workflows.upstream import quiet_nvtabular
 
-KIND = "ensemble"
 VERSION = "1"
 _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportedEnsemble:
-    """An ensemble on disk; its directory is a Triton model repository."""
-
-    path: Path
-    manifest: Manifest
-
-    @classmethod
-    def load(cls, path: Path) -> "ExportedEnsemble":
-        """Open an ensemble and check its files against the manifest.
-
-        Raises:
-            ArtifactError: missing or damaged.
-        """
-        return cls(path=path, manifest=load_manifest(path, KIND))
-
-    @property
-    def name(self) -> str:
-        """Name of the ensemble model."""
-        return str(self.manifest.details["name"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """How an ensemble is served.
-
-    Attributes:
-        name: of the ensemble model; the steps are NAME_transform and NAME_predict.
-        max_batch_size: most rows of one request.
-    """
-
-    name: str
-    max_batch_size: int = 65_536
-
-    def __post_init__(self) -> None:
-        if not self.name.replace("_", "").replace("-", "").isalnum():
-            raise ConfigError(f"model name is {self.name!r}, expected letters, digits, '-' and '_'.")
 
 
 def export_ensemble(
@@ -108,8 +70,7 @@ def export_ensemble(
         "name": config.name,
         "config": asdict(config),
         "parity": asdict(parity),
-        "run_id": model.details.get("run_id"),
-        "tracking_uri": model.details.get("tracking_uri"),
+        **{key: model.details[key] for key in ("run_id", "tracking_uri", "metrics")},
     }
     made_from = {"prepared-data": prepared.manifest.fingerprint, "trained-model": model.fingerprint}
     with publish(output, KIND, made_from=made_from, details=details) as directory, quiet_nvtabular():

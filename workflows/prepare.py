@@ -148,7 +148,7 @@ def _split(dataset: Dataset, raw: RawData, config: PrepareConfig) -> dict[str, N
     if config.split == "time":
         train, valid = time_split(raw.rows[dataset.time].to_numpy(), config.valid_share)
     else:
-        train, valid = random_split(len(raw.rows), config.valid_share, config.seed)
+        train, valid = random_split(len(raw.rows), config.valid_share, config.split_seed)
     return {"train": train, "valid": valid}
 
 

@@ -12,16 +12,16 @@ class PrepareConfig:
     """How raw rows become training data.
 
     Attributes:
-        split: "random" permutes the rows with `seed`; "time" validates on the latest.
+        split: "random" permutes the rows with `split_seed`; "time" validates on the latest.
         valid_share: share of the rows that validates, in (0, 1).
-        seed: of the random split.
+        split_seed: of the random split.
         frequency_threshold: ids seen less often count as unseen; 0 keeps all.
         hash_buckets: number of ids that unseen values are hashed to; 0 gives them one id together.
     """
 
     split: str = "random"
     valid_share: float = 0.2
-    seed: int = 42
+    split_seed: int = 42
     frequency_threshold: int = 0
     hash_buckets: int = 0
 
@@ -30,6 +30,6 @@ class PrepareConfig:
             raise ConfigError(f"split is {self.split!r}. Available: {', '.join(SPLITS)}.")
         if not 0 < self.valid_share < 1:
             raise ConfigError(f"valid_share is {self.valid_share}, expected a share between 0 and 1.")
-        for name in ("seed", "frequency_threshold", "hash_buckets"):
+        for name in ("split_seed", "frequency_threshold", "hash_buckets"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 or more.")

@@ -1,5 +1,6 @@
 """The compiled plan against NVTabular itself, on graphs fitted to random data."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fitted(workflow: nvt.Workflow, rows: pd.DataFrame, directory: Path) -> nvt.W
 def as_lists(column: Any) -> list[Any]:
     if isinstance(column, Padded):
         values, offsets = column.ragged()
-        return [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+        return [values[a:b].tolist() for a, b in pairwise(offsets)]
     return [value.tolist() if isinstance(value, np.ndarray) else value for value in column]
 
 

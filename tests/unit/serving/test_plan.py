@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_padded_lists_turn_back_into_the_same_lists(lists: list[list[int]]) -> N
     for row, values in enumerate(lists):
         padded[row, : len(values)] = values
     values, offsets = Padded(padded, lengths).ragged()
-    assert [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)] == lists
+    assert [values[a:b].tolist() for a, b in pairwise(offsets)] == lists
 
 
 def small_plan() -> TransformPlan:

@@ -1,0 +1,35 @@
+"""`python -m bench NAME [--json FILE]`: one benchmark, a table, and the figures for machines."""
+
+import os
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankline.display import CONSOLE
+from rankline.pipeline import write_json
+
+BENCHMARKS = {
+    "serving": "our ensemble against merlin-systems' export, on one server",
+}
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
+) -> None:
+    """Run one benchmark."""
+    if name not in BENCHMARKS:
+        raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    warnings.filterwarnings("ignore")
+    report = import_module(f"bench.{name}").run()
+    report.print(CONSOLE)
+    if json_file:
+        write_json(report.to_dict(), json_file)
+
+
+if __name__ == "__main__":
+    typer.run(main)

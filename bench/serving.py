@@ -1,0 +1,177 @@
+"""serving: our ensemble against merlin-systems' own export of the same workflow and SavedModel.
+
+Both are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
+over the repeats. The floor is what the server and TensorFlow cost with nothing to do: a model that returns its input,
+and the SavedModel's signature called in this process.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+import tritonclient.grpc as triton
+from tritonclient.utils import np_to_triton_dtype
+
+from bench.report import Report
+from rankline import pipeline
+from rankline.display import Stages
+from rankline.recipes import recipe_named
+from rankline.source import SourceConfig
+from rankline.workspace import Workspace
+from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
+from serving.model_config import ModelConfig, Tensor, to_pbtxt
+from serving.parity import padded_inputs
+from serving.plan import TransformPlan
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ParityError
+from workflows.prepare import PreparedData
+from workflows.tensor_names import PADDED_SIGNATURE, SCORE
+from workflows.upstream import quiet_nvtabular
+
+ROWS = 200_000
+BATCH_SIZES = (1, 1_024, 16_384)
+REPEATS = 5
+_SECONDS_PER_TURN = 1.0
+_WARMUP_CALLS = 10
+_SCORE_TOLERANCE = 1e-5
+
+Call = Callable[[int], Any]  # batch size → answer
+
+
+def run() -> Report:
+    """Train a small model, export it both ways, measure in turns."""
+    with TemporaryDirectory(prefix="rankline-bench-") as directory:
+        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
+        prepared = _make_model(workspace)
+        _export_with_merlin(prepared, workspace.model / "model.savedmodel", Path(directory) / "merlin")
+        _write_identity(Path(directory) / "identity")
+        repositories = (workspace.ensemble, Path(directory) / "merlin", Path(directory) / "identity")
+        backends = (Path(__file__).parent / "backends",)
+        with EmbeddedServer(ServerConfig(repositories=repositories, backends=backends)) as server:
+            client = triton.InferenceServerClient(server.endpoints.grpc)
+            rows = prepared.heldout().select(list(prepared.inputs))
+            sides: dict[str, Call] = {
+                "rankline": _asks(client, workspace.recipe, rows, SCORE),
+                "merlin-systems": _asks(client, "executor_model", rows, SCORE),
+                "floor: identity on the server": _asks(client, "identity", rows.select([0]).rename_columns(["x"]), "y"),
+                "floor: signature in process": _calls_in_process(workspace, rows),
+            }
+            _check_same_scores(sides)
+            results = _measure(sides)
+    return Report(name="serving", results=results, ratios=_ratios(results))
+
+
+def _make_model(workspace: Workspace) -> PreparedData:
+    recipe = recipe_named("movielens")
+    recipe = replace(recipe, train=replace(recipe.train, epochs=1))
+    with Stages(["source", "prepare", "train", "export"]) as stages:
+        prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=ROWS), workspace, stages)
+        pipeline.train(recipe, prepared, workspace, stages)
+        pipeline.export(recipe, prepared, workspace, stages)
+    return prepared
+
+
+def _export_with_merlin(prepared: PreparedData, saved_model: Path, target: Path) -> None:
+    with quiet_nvtabular():
+        workflow = prepared.workflow().remove_inputs([prepared.spec.label.name])
+        graph = workflow.input_schema.column_names >> TransformWorkflow(workflow) >> PredictTensorflow(str(saved_model))
+        target.mkdir()
+        Ensemble(graph, workflow.input_schema).export(str(target))
+
+
+def _write_identity(target: Path) -> None:
+    x, y = (Tensor(name=name, dtype="int64") for name in "xy")
+    config = ModelConfig(name="identity", backend="identity", inputs=(x,), outputs=(y,), max_batch_size=65_536)
+    (target / "identity" / "1").mkdir(parents=True)
+    (target / "identity" / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
+
+
+def _asks(client: Any, model: str, rows: pa.Table, output: str) -> Call:
+    """A call that sends fresh rows to a model on the server."""
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    rng = np.random.default_rng(0)
+
+    def call(batch_size: int) -> Any:
+        begin = int(rng.integers(0, max(len(rows) - batch_size, 1)))
+        inputs = []
+        for name, column in columns.items():
+            values = np.resize(column[begin : begin + batch_size], (batch_size, 1))
+            tensor = triton.InferInput(name, values.shape, np_to_triton_dtype(values.dtype))
+            tensor.set_data_from_numpy(values)
+            inputs.append(tensor)
+        return client.infer(model, inputs).as_numpy(output)
+
+    return call
+
+
+def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
+    """A call of the served signature with encoded rows, without a server."""
+    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform" / "1" / "plan")
+    model = tf.saved_model.load(str(workspace.model / "model.savedmodel"))
+    signature = model.signatures[PADDED_SIGNATURE]
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    encoded: dict[int, dict[str, Any]] = {}
+
+    def call(batch_size: int, _keep: Any = model) -> Any:
+        if batch_size not in encoded:
+            inputs = padded_inputs(plan.run({name: np.resize(c, batch_size) for name, c in columns.items()}))
+            encoded[batch_size] = {name: tf.constant(values) for name, values in inputs.items()}
+        return signature(**encoded[batch_size])[SCORE].numpy()
+
+    return call
+
+
+def _check_same_scores(sides: Mapping[str, Call]) -> None:
+    """Both sides draw the same rows from the same seed, so their first answers must agree."""
+    ours, theirs = sides["rankline"](512), sides["merlin-systems"](512)
+    if not np.allclose(ours, theirs.reshape(ours.shape), atol=_SCORE_TOLERANCE):
+        raise ParityError("rankline and merlin-systems score the same rows differently: nothing to compare.")
+
+
+def _measure(sides: Mapping[str, Call]) -> dict[str, dict[str, float]]:
+    turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
+    for batch_size in BATCH_SIZES:
+        for call in sides.values():
+            for _ in range(_WARMUP_CALLS):
+                call(batch_size)
+        for _ in range(REPEATS):
+            for side, call in sides.items():
+                latencies_ms = _turn(call, batch_size)
+                figures = turns[side]
+                figures.setdefault(f"p50_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 50)))
+                figures.setdefault(f"p99_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 99)))
+                rate = batch_size * len(latencies_ms) / (sum(latencies_ms) / 1e3)
+                figures.setdefault(f"rows_per_s@{batch_size}", []).append(rate)
+    return {
+        side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
+    }
+
+
+def _turn(call: Call, batch_size: int) -> list[float]:
+    latencies_ms = []
+    end = time.perf_counter() + _SECONDS_PER_TURN
+    while (begin := time.perf_counter()) < end:
+        call(batch_size)
+        latencies_ms.append((time.perf_counter() - begin) * 1e3)
+    return latencies_ms
+
+
+def _ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    ours, theirs = results["rankline"], results["merlin-systems"]
+    floor = results["floor: identity on the server"]["p50_ms@1"] + results["floor: signature in process"]["p50_ms@1"]
+    largest = BATCH_SIZES[-1]
+    in_process = results["floor: signature in process"][f"rows_per_s@{largest}"]
+    return {
+        "p50_vs_merlin": theirs["p50_ms@1"] / ours["p50_ms@1"],
+        "p50_vs_merlin_1024": theirs["p50_ms@1024"] / ours["p50_ms@1024"],
+        "throughput_vs_merlin": ours[f"rows_per_s@{largest}"] / theirs[f"rows_per_s@{largest}"],
+        "p50_over_floor": ours["p50_ms@1"] / floor,
+        "throughput_over_in_process": ours[f"rows_per_s@{largest}"] / in_process,
+    }

@@ -1,0 +1,1 @@
+"""Closed-loop load, report and plot."""

@@ -1,0 +1,106 @@
+"""The client against a real server."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from tiny_models import MAX_BATCH_SIZE
+
+from serving.benchmark.load import LoadConfig, measure
+from serving.client import Client
+from serving.server import EmbeddedServer
+from workflows.errors import ConfigError, DataError, RequestError, ServingError
+
+
+@pytest.fixture(scope="module")
+def client(server: EmbeddedServer) -> Iterator[Client]:
+    with Client(server.endpoints.grpc, "identity") as connected:
+        yield connected
+
+
+def test_schema_comes_from_the_server(server: EmbeddedServer) -> None:
+    with Client(server.endpoints.grpc, "table") as client:
+        schema = client.schema
+    assert [(t.name, t.datatype, t.dims) for t in schema.inputs] == [
+        ("ids__values", "INT64", (-1,)),
+        ("ids__nnzs", "INT32", (1,)),
+        ("weight", "FP32", (1,)),
+    ]
+    assert [t.name for t in schema.outputs] == ["score"]
+    assert schema.max_batch_size == MAX_BATCH_SIZE
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, MAX_BATCH_SIZE, MAX_BATCH_SIZE + 1, 5 * MAX_BATCH_SIZE])
+def test_any_number_of_rows(client: Client, num_rows: int) -> None:
+    rows = np.arange(num_rows) * 3 - 7
+    scores = client.predict({"x": rows})
+    np.testing.assert_array_equal(scores, rows)
+    assert scores.dtype == np.int64
+
+
+def test_arrow_pandas_and_lists_are_the_same(client: Client) -> None:
+    for columns in ({"x": [1, 2]}, pa.table({"x": [1, 2]}), pd.DataFrame({"x": [1, 2]}), {"x": np.array([[1], [2]])}):
+        np.testing.assert_array_equal(client.predict(columns), [1, 2])
+
+
+def test_missing_and_unknown_columns_are_named(client: Client) -> None:
+    with pytest.raises(RequestError, match=r"missing \['x'\] for model 'identity'\. Expected \['x'\], got \['X'\]"):
+        client.predict({"X": [1]})
+    with pytest.raises(RequestError, match=r"unknown \['z'\]"):
+        client.predict({"x": [1], "z": [1]})
+
+
+def test_wrong_type_says_got_and_expected(client: Client) -> None:
+    with pytest.raises(RequestError, match="'x' has values of type string, expected INT64"):
+        client.predict({"x": ["1"]})
+
+
+def test_columns_of_different_length_are_refused(server: EmbeddedServer) -> None:
+    with (
+        Client(server.endpoints.grpc, "table") as client,
+        pytest.raises(RequestError, match=r"differ in length: .*'weight': 1"),
+    ):
+        client.predict({"ids__values": [[1], [2]], "ids__nnzs": [1, 1], "weight": [1.0]})
+
+
+def test_unknown_model_lists_the_available_ones(server: EmbeddedServer) -> None:
+    with pytest.raises(RequestError, match=r"no model 'movielens'\. Available: \['identity', 'table'\]"):
+        Client(server.endpoints.grpc, "movielens")
+
+
+def test_closed_loop_measures_and_compares(client: Client) -> None:
+    rows = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})
+    config = LoadConfig(warmup_requests=3, min_requests=300, min_duration_s=0.1)
+    report = measure(client, rows, (1, 16), config=config, expected=np.arange(1000))
+    assert [result.batch_size for result in report.bench] == [1, 16]
+    for result in report.bench:
+        assert result.num_requests >= 300
+        assert 0 < result.p50_ms <= result.p90_ms <= result.p95_ms <= result.p99_ms <= result.max_ms
+        assert result.num_requests * result.mean_ms <= 1e3 * result.num_requests * result.batch_size / result.rows_per_s
+    warm_up_rows = 3 * (1 + 16)
+    assert report.num_checked == warm_up_rows + sum(r.num_requests * r.batch_size for r in report.bench)
+    assert report.max_abs_error == 0
+
+
+def test_closed_loop_finds_a_wrong_score(client: Client) -> None:
+    rows = pa.table({"x": np.arange(10)})
+    expected = np.arange(10.0)
+    expected[3] += 1e-3
+    config = LoadConfig(min_requests=50, min_duration_s=0)
+    with pytest.raises(ServingError, match=r"up to 0\.001 off"):
+        measure(client, rows, (16,), config=config, expected=expected)
+
+
+def test_closed_loop_refuses_what_it_cannot_send(client: Client) -> None:
+    rows = pa.table({"x": np.arange(10)})
+    with pytest.raises(ConfigError, match=f"batch size 100 is larger than model 'identity' takes .{MAX_BATCH_SIZE}"):
+        measure(client, rows, (1, 100))
+    for sizes in ((), (0, 1)):
+        with pytest.raises(ConfigError, match=r"batch sizes are .*, expected at least one"):
+            measure(client, rows, sizes)
+    with pytest.raises(DataError, match="no rows"):
+        measure(client, rows.slice(0, 0), (1,))
+    with pytest.raises(RequestError, match="missing"):
+        measure(client, rows.rename_columns(["user"]), (1,))

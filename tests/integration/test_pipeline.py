@@ -1,0 +1,291 @@
+"""The command line on real files, a real MLflow store and a real server."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+from mlflow import MlflowClient
+
+from workflows.datasets.movielens_generator import generate_movielens
+
+RANKLINE = Path(sys.executable).with_name("rankline")
+QUICK = ["--epochs", "2", "--batch-sizes", "1,64"]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A directory in which a whole run has been made."""
+
+    path: Path
+    output: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.path / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    path = tmp_path_factory.mktemp("workplace")
+    generate_movielens(path / "ratings", num_rows=20_000, seed=5)
+    done = rankline(
+        "run", "movielens", "--data-dir", "ratings", "--seeds", "2", "--json", "result.json", *QUICK, cwd=path
+    )
+    assert done.returncode == 0, done.stderr
+    return Workplace(path, done.stdout)
+
+
+def test_a_run_ends_in_a_summary_and_what_to_try_next(workplace: Workplace) -> None:
+    for expected in (
+        "mean of 2 seeds",
+        "scored by the server",
+        "p99 ms",
+        "mlflow ui",
+        "rankline serve",
+        "rankline recommend",
+    ):
+        assert expected in workplace.output
+    assert "Traceback" not in workplace.output
+
+
+def test_the_json_has_quality_over_the_seeds_and_latency_by_batch_size(workplace: Workplace) -> None:
+    quality = workplace.result["quality"]
+    aucs = [metrics["valid_auc"] for metrics in quality["seeds"].values()]
+    assert len(aucs) == 2
+    assert quality["valid_auc"] == pytest.approx(sum(aucs) / 2)
+    assert quality["valid_auc_std"] == pytest.approx(abs(aucs[0] - aucs[1]) / 2**0.5)
+    assert quality["valid_logloss"] < 0.7
+    assert quality["valid_auc"] > 0.6
+    assert quality["served_auc"] == pytest.approx(aucs[0], abs=1e-4)
+    assert [entry["batch_size"] for entry in workplace.result["bench"]] == [1, 64]
+    for entry in workplace.result["bench"]:
+        assert 0 < entry["p50_ms"] <= entry["p90_ms"] <= entry["p95_ms"] <= entry["p99_ms"]
+        assert entry["rows_per_s"] > 0
+    for name in ("prepared", "model", "ensemble"):
+        assert (workplace.path / workplace.result["artifacts"][name] / "manifest.json").is_file()
+
+
+def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workplace) -> None:
+    artifacts = workplace.result["artifacts"]
+    client = MlflowClient(tracking_uri=artifacts["tracking_uri"])
+    run = client.get_run(artifacts["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["epochs"] == "2"
+    assert len(client.get_metric_history(run.info.run_id, "valid_auc")) >= 1
+    assert {entry.step for entry in client.get_metric_history(run.info.run_id, "bench/p50_ms")} == {1, 64}
+    manifest = json.loads((workplace.path / artifacts["prepared"] / "manifest.json").read_text())
+    assert {entry.dataset.digest for entry in run.inputs.dataset_inputs} == {manifest["fingerprint"][:36]}
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"workflow", "feature_spec.yaml", "bench"}
+    assert {Path(file.path).name for file in client.list_artifacts(run.info.run_id, "bench")} == {
+        "bench.json",
+        "bench.csv",
+        "bench.png",
+    }
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.name == "model"
+    assert any(name.startswith("system/") for name in run.data.metrics)
+
+
+def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
+    one = rankline("predict", "--userId", "1", "--movieId", "31", cwd=workplace.path)
+    assert one.returncode == 0, one.stderr
+    scored = json.loads(one.stdout)
+    assert scored["userId"] == 1
+    assert 0 < scored["score"] < 1
+    (workplace.path / "rows.csv").write_text("userId,movieId\n1,31\n999999999,-5\n")
+    many = rankline("predict", "--input", "rows.csv", "--output", "scored.csv", cwd=workplace.path)
+    assert many.returncode == 0, many.stderr
+    table = pd.read_csv(workplace.path / "scored.csv")
+    assert table["score"][0] == pytest.approx(scored["score"], abs=1e-6)
+    assert 0 < table["score"][1] < 1  # an unknown user and movie are scored as unseen
+
+
+@contextmanager
+def served(workplace: Workplace, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`rankline serve --port 0`, and the gRPC address that it prints."""
+    process = subprocess.Popen(
+        [RANKLINE, "serve", "movielens", "--port", "0", *arguments],
+        cwd=workplace.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if match := re.match(r"gRPC\s+(\S+)", line):
+                yield process, match.group(1)
+                break
+        else:
+            pytest.fail(f"rankline serve ended: {process.communicate()[1]}")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplace: Workplace) -> None:
+    with served(workplace) as (process, url):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("tritonserver" in child.name() for child in children)
+        answers = [
+            rankline("recommend", "--user", "1", "--top", "3", "--url", url, cwd=workplace.path),
+            rankline(
+                "predict", "--input", "-", "--url", url, cwd=workplace.path, stdin='{"userId": 1, "movieId": 31}\n'
+            ),
+        ]
+    assert process.returncode == 0
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    for answer in answers:
+        assert answer.returncode == 0, answer.stderr
+    scores = [float(line.split()[-1]) for line in answers[0].stdout.splitlines()[1:]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplace) -> None:
+    with served(workplace) as (_, url):
+        done = rankline("bench", "--url", url, "--batch-sizes", "2,8", "--json", "bench.json", cwd=workplace.path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((workplace.path / "bench.json").read_text())
+    assert [entry["batch_size"] for entry in report["bench"]] == [2, 8]
+    assert report["num_checked"] > 0
+    artifacts = workplace.result["artifacts"]
+    history = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_metric_history(
+        artifacts["run_id"], "bench/p99_ms"
+    )
+    assert {2, 8} <= {entry.step for entry in history}
+
+
+def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplace) -> None:
+    with served(workplace) as (_, url):
+        cases = {
+            ("--userId", "one", "--movieId", "31"): "userId",
+            ("--userId", "1"): r"missing \['movieId'\]",
+            ("--userId", "1", "--movieId", "31", "--color", "red"): r"unknown \['color'\]",
+        }
+        for arguments, message in cases.items():
+            done = rankline("predict", "--url", url, *arguments, cwd=workplace.path)
+            assert done.returncode == 1
+            assert re.search(message, done.stderr), done.stderr
+            assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def refused(workplace: Workplace, message: str, *arguments: str) -> None:
+    """The command fails with one or two lines that match `message`, and leaves every artifact as it was."""
+    artifacts = [workplace.path / workplace.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
+    before = [(path / "manifest.json").read_bytes() for path in artifacts]
+    done = rankline(*arguments, cwd=workplace.path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert 1 <= len(done.stderr.strip().splitlines()) <= 2, done.stderr
+    assert [(path / "manifest.json").read_bytes() for path in artifacts] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "movie-lens"], r"no recipe 'movie-lens'. Available: movielens"),
+        (["run", "movielens", "--data-dir", "nowhere"], "nowhere"),
+        (["run", "movielens", "--data-dir", "ratings", "--download", "ml-1m"], "Choose one"),
+        (["prepare", "movielens", "--data-dir", "ratings", "--valid-share", "2"], r"valid_share is 2\.0"),
+        (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
+        (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
+        (["bench", "--batch-sizes", "1,big"], "expected whole numbers separated by commas"),
+        (["predict"], "--userId 1 --movieId 31, or --input FILE"),
+        (["predict", "--input", "rows.xyz"], "the format of 'rows.xyz' is not known"),
+        (["predict", "--url", "127.0.0.1:1", "--userId", "1", "--movieId", "31"], r"127\.0\.0\.1:1.*rankline serve"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_in_a_line(
+    workplace: Workplace, arguments: list[str], message: str
+) -> None:
+    refused(workplace, message, *arguments)
+
+
+def test_a_port_in_use_is_named(workplace: Workplace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(workplace, f"grpc_port {port} on 127.0.0.1 is not to be had", "serve", "--port", str(port))
+
+
+@contextmanager
+def damaged(path: Path, content: bytes) -> Iterator[None]:
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_damaged_artifact_is_found_before_it_is_used(workplace: Workplace) -> None:
+    artifacts = workplace.result["artifacts"]
+    part = workplace.path / artifacts["prepared"] / "train/part-000.parquet"
+    with damaged(part, part.read_bytes()[:-10]):
+        refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
+    plan = workplace.path / artifacts["ensemble"] / "movielens_transform/1/plan/plan.json"
+    with damaged(plan, plan.read_bytes().replace(b"userId", b"userIt")):
+        refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
+    weights = next((workplace.path / artifacts["model"]).rglob("variables.data*"))
+    with damaged(weights, bytes(weights.stat().st_size)):
+        refused(workplace, "does not match its checksum", "export", "movielens")
+
+
+def test_a_model_of_other_data_is_not_exported(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / "work" / "movielens", tmp_path / "work" / "movielens")
+    shutil.copytree(workplace.path / "ratings", tmp_path / "ratings")
+    again = rankline("prepare", "movielens", "--data-dir", "ratings", "--split-seed", "1", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    done = rankline("export", "movielens", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "was trained on prepared data" in done.stderr
+    assert not (tmp_path / "model_repository" / "movielens").exists()
+
+
+def test_ctrl_c_in_the_middle_leaves_no_process_and_no_half_artifact(workplace: Workplace, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [RANKLINE, "run", "movielens", "--data-dir", workplace.path / "ratings", "--epochs", "500"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("prepare"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in stderr
+    assert sorted(path.name for path in (tmp_path / "work" / "movielens").iterdir()) == ["prepared"]
+
+
+def test_doctor_finds_this_machine_fit() -> None:
+    done = rankline("doctor", cwd=Path.cwd())
+    assert done.returncode == 0, done.stdout
+    assert "embedded Triton" in done.stdout
+    assert "✗" not in done.stdout

@@ -1,0 +1,50 @@
+"""Tiny models for tests against real servers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from serving.model_config import ModelConfig, Tensor
+
+BENCH_BACKENDS = Path(__file__).parents[2] / "bench" / "backends"
+TABLE_ROWS = 5
+MAX_BATCH_SIZE = 64
+
+
+def write_model(repository: Path, config: ModelConfig, edit: Callable[[Any], None] | None = None) -> Path:
+    """Write `config.pbtxt`, changed by `edit`, and make the version directory, which is returned."""
+    version = repository / config.name / "1"
+    version.mkdir(parents=True)
+    message = config.to_protobuf()
+    if edit is not None:
+        edit(message)
+    (repository / config.name / "config.pbtxt").write_text(text_format.MessageToString(message), encoding="utf-8")
+    return version
+
+
+def identity_config(name: str = "identity") -> ModelConfig:
+    return ModelConfig(
+        name=name,
+        backend="identity",
+        inputs=(Tensor(name="x", dtype="int64"),),
+        outputs=(Tensor(name="y", dtype="int64"),),
+        max_batch_size=MAX_BATCH_SIZE,
+    )
+
+
+def table_config(name: str = "table", **parameters: str) -> ModelConfig:
+    """A model that adds up table[ids] over each list, times `weight`; row i of the table holds 10**i."""
+    return ModelConfig(
+        name=name,
+        backend="tensorflow",
+        inputs=(
+            Tensor(name="ids__values", dtype="int64", dims=(-1,)),
+            Tensor(name="ids__nnzs", dtype="int32"),
+            Tensor(name="weight", dtype="float32"),
+        ),
+        outputs=(Tensor(name="score", dtype="float32"),),
+        max_batch_size=MAX_BATCH_SIZE,
+        parameters={"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": "serving_padded", **parameters},
+    )

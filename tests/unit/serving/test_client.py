@@ -1,0 +1,88 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.client import Client, TensorSchema, to_tensor
+from workflows.errors import RequestError, ServerError
+
+INT64 = TensorSchema(name="userId", datatype="INT64", dims=(1,))
+INT32 = TensorSchema(name="userId", datatype="INT32", dims=(1,))
+FP32 = TensorSchema(name="price", datatype="FP32", dims=(1,))
+TEXT = TensorSchema(name="title", datatype="BYTES", dims=(1,))
+LISTS = TensorSchema(name="genres", datatype="INT64", dims=(-1,))
+PAIRS = TensorSchema(name="pair", datatype="INT64", dims=(2,))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_every_container_gives_the_same_tensor(values: list[int]) -> None:
+    expected = np.array(values, np.int64).reshape(-1, 1)
+    for column in (
+        values,
+        np.array(values, np.int64),
+        expected,
+        pa.array(values, pa.int64()),
+        pa.chunked_array([values[:1], values[1:]], pa.int64()),
+        pd.Series(values, dtype="int64"),
+    ):
+        tensor = to_tensor(column, INT64)
+        assert tensor.dtype == np.int64
+        np.testing.assert_array_equal(tensor, expected)
+
+
+@given(st.integers(0, 5), st.integers(0, 4), st.data())
+def test_lists_of_one_length_become_rows(num_rows: int, width: int, data: st.DataObject) -> None:
+    row = st.lists(st.integers(0, 9), min_size=width, max_size=width)
+    rows = data.draw(st.lists(row, min_size=num_rows, max_size=num_rows))
+    expected = np.array(rows, np.int64).reshape(num_rows, width)
+    np.testing.assert_array_equal(to_tensor(expected, LISTS), expected)
+    if num_rows:
+        np.testing.assert_array_equal(to_tensor(pa.array(rows, pa.list_(pa.int64())), LISTS), expected)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(width=32))))
+def test_nulls_become_nan_where_floats_are_taken(values: list[float | None]) -> None:
+    expected = np.array([np.nan if value is None else value for value in values], np.float32).reshape(-1, 1)
+    np.testing.assert_array_equal(to_tensor(pa.array(values, pa.float32()), FP32), expected)
+
+
+def test_values_are_cast_when_nothing_is_lost() -> None:
+    np.testing.assert_array_equal(to_tensor(np.array([1, 2], np.uint8), INT64), [[1], [2]])
+    np.testing.assert_array_equal(to_tensor([3.0], INT64), [[3]])
+    np.testing.assert_array_equal(to_tensor([3], FP32), [[3.0]])
+    np.testing.assert_array_equal(to_tensor(pd.Series([5, 7], dtype="category"), INT64), [[5], [7]])
+    np.testing.assert_array_equal(to_tensor(["Amélie", b"x"[:0].decode()], TEXT), [["Amélie".encode()], [b""]])
+
+
+@pytest.mark.parametrize(
+    ("values", "tensor", "message"),
+    [
+        (["1"], INT64, "'userId' has values of type string, expected INT64"),
+        ([True], INT64, "'userId' has values of type bool, expected INT64"),
+        ([1], TEXT, "'title' has values of type int64, expected BYTES"),
+        ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
+        ([2**40], INT32, "'userId' does not fit INT32: .*1099511627776"),
+        (np.array([2**63], np.uint64), INT64, "'userId' does not fit INT64"),
+        ([1, "a"], INT64, "'userId' is no column of INT64: .*'a'"),
+        ([object()], INT64, "'userId' is no column of INT64"),
+        (5, INT64, "'userId' is no column of INT64"),
+        ("5", INT64, "'userId' is the single value '5', expected a column"),
+        ([1, None, None], INT64, "'userId' has 2 nulls, and INT64 cannot hold them"),
+        (pd.Series([1.0, np.nan]), INT64, "'userId' has 1 nulls"),
+        ([[1], [1, 2]], LISTS, r"'genres' has ragged lists \(1 to 2 values, 0 nulls\)"),
+        ([[1], None], LISTS, r"'genres' has ragged lists \(1 to 1 values, 1 nulls\)"),
+        ([[1, 2]], INT64, r"'userId' has rows of shape \[2\], expected \[1\]"),
+        ([1, 2], LISTS, r"'genres' has rows of shape \[\], expected \[-1\]"),
+        ([[1, 2, 3]], PAIRS, r"'pair' has rows of shape \[3\], expected \[2\]"),
+    ],
+)
+def test_says_what_is_wrong_with_a_column(values: object, tensor: TensorSchema, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        to_tensor(values, tensor)
+
+
+def test_nobody_at_the_address() -> None:
+    with pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:1 "):
+        Client("127.0.0.1:1", "movielens")

@@ -1,0 +1,70 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serving.server import ServerConfig, check_embedded_server, failure_reason
+from workflows.errors import ConfigError
+
+PROJECT = Path(__file__).parents[3]
+
+# Lines of release 24.10, shortened.
+BAD_MODEL_LOG = r"""
+I1120 10:21:55.487300 16080 cuda_memory_manager.cc:117] "CUDA memory pool disabled"
+E1120 10:21:55.487409 16080 server.cc:241] "CudaDriverHelper has not been initialized."
+E1120 10:21:55.488353 16080 model_repository_manager.cc:1460] "Poll failed for model directory 'b': unexpected pair"
+E1120 10:21:59.802904 16080 backend_model.cc:692] "ERROR: Failed to create instance: TritonModelException: no SavedModel.\n\nAt:\n  /t/model.py(65): initialize\n"
+E1120 10:21:59.803020 16080 model_lifecycle.cc:642] "failed to load 'a' version 1: Internal: TritonModelException: no SavedModel.\n\nAt:\n  /t/model.py(65): initialize\n"
+I1120 10:21:59.803057 16080 model_lifecycle.cc:777] "failed to load 'a'"
+error: creating server: Internal - failed to load all models
+"""  # noqa: E501
+
+
+def config(**changes: object) -> ServerConfig:
+    return ServerConfig(**{"repositories": (Path("models"),), **changes})  # type: ignore[arg-type]
+
+
+def test_stays_on_this_machine() -> None:
+    assert config(host="::1").host == "::1"
+    for host in ("0.0.0.0", "192.168.0.7", "localhost.example"):
+        with pytest.raises(ConfigError, match=f"{host!r} is not a loopback address"):
+            config(host=host)
+
+
+def test_refuses_what_cannot_be_served() -> None:
+    with pytest.raises(ConfigError, match="at least one directory"):
+        config(repositories=())
+    with pytest.raises(ConfigError, match="grpc_port is 70000, expected 0"):
+        config(grpc_port=70000)
+
+
+def test_reason_names_each_model_without_its_traceback() -> None:
+    assert set(failure_reason(BAD_MODEL_LOG).splitlines()) == {
+        "Model 'a': no SavedModel.",
+        "Model 'b': unexpected pair",
+    }
+
+
+def test_reason_without_a_model_is_the_last_error_or_line() -> None:
+    assert (
+        failure_reason('x\nE1120 10:21:55.487409 1 main.cc:1] "failed to start GRPC"\nbye\n') == "failed to start GRPC"
+    )
+    assert failure_reason("loading\nlibfoo.so: cannot open shared object file\n") == (
+        "libfoo.so: cannot open shared object file"
+    )
+    assert failure_reason(BAD_MODEL_LOG.splitlines()[2] + "\nbye\n") == "bye"
+    assert failure_reason("") == "It wrote no log."
+
+
+def test_this_machine_can_run_the_server() -> None:
+    assert check_embedded_server() == ()
+
+
+def test_says_what_is_missing_without_the_wheel(tmp_path: Path) -> None:
+    (tmp_path / "psutil").symlink_to(Path(psutil.__file__).parent)  # all that the module needs besides the project
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from serving.server import *; print(check_embedded_server())"
+    command = [sys.executable, "-I", "-S", "-c", code, str(PROJECT), str(tmp_path)]
+    problems = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "pip install nvidia-pytriton" in problems

@@ -1,0 +1,47 @@
+"""What holds for the whole house."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FORBIDDEN = {
+    "workflows": {"training", "serving", "rankline", "bench", "tensorflow"},
+    "training": {"serving", "rankline", "bench"},
+    "serving": {"training", "rankline", "bench"},
+    "rankline": {"bench"},
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+
+
+@pytest.mark.parametrize("floor", FORBIDDEN)
+def test_imports_only_go_down(floor: str) -> None:
+    files = list((ROOT / floor).rglob("*.py"))
+    upward = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in files
+        for name in imports(path)
+        if name.split(".")[0] in FORBIDDEN[floor]
+    ]
+    assert files
+    assert upward == []
+
+
+@pytest.mark.parametrize(("library", "allowed"), [("mlflow", {"training/tracking.py", "rankline/tracking.py"})])
+def test_a_library_has_one_door_per_floor(library: str, allowed: set[str]) -> None:
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for floor in FORBIDDEN
+        for path in (ROOT / floor).rglob("*.py")
+        if any(name.split(".")[0] == library for name in imports(path))
+    }
+    assert importers == allowed
