@@ -31,7 +31,7 @@ from serving.parity import padded_inputs
 from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError
-from workflows.prepare import PreparedData
+from workflows.prepared import PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, SCORE
 from workflows.upstream import quiet_nvtabular
 

@@ -160,7 +160,7 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
     rankline train movielens --epochs 5 --learning-rate 0.002
     """
     from rankline import pipeline
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
     workspace = Workspace(recipe=recipe, root=work_dir)
     chosen = _configured(recipe, overrides)
@@ -178,7 +178,7 @@ def export(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repo
     rankline export movielens --repository model_repository
     """
     from rankline import pipeline
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
     workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
     with Stages(["export"]) as stages:
@@ -286,7 +286,7 @@ def recommend(
     """
     from rankline.recommend import best_items
     from rankline.summary import print_items
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
     prepared = PreparedData.load(Workspace(recipe=recipe, root=work_dir).prepared)
     with _client(recipe, repository, url) as client:
@@ -315,7 +315,7 @@ def bench(
     from rankline.summary import print_report
     from rankline.tracking import log_report
     from serving.ensemble import ExportedEnsemble
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
     sizes = _parse_batch_sizes(batch_sizes)
     workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from training.train import TrainedModel
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
@@ -103,7 +103,6 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
         The prepared data, and a few words on where it comes from.
     """
     from workflows.datasets import DATASETS
-    from workflows.prepare import prepare as prepare_rows
 
     dataset = DATASETS[recipe.dataset]
     with stages.stage("source") as progress:
@@ -111,6 +110,8 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
         raw = dataset.read(found.directory)
         progress.update(1, 1, f"{found.description}: {len(raw.rows):,} rows, {len(raw.catalog):,} items")
     with stages.stage("prepare") as progress:
+        from workflows.prepare import prepare as prepare_rows
+
         prepared = prepare_rows(
             dataset, raw, workspace.prepared, recipe.prepare, best_auc=found.best_auc, progress=progress
         )

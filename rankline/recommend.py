@@ -8,7 +8,7 @@ from workflows.errors import ConfigError
 
 if TYPE_CHECKING:
     from serving.client import Client
-    from workflows.prepare import PreparedData
+    from workflows.prepared import PreparedData
 
 
 def best_items(client: "Client", prepared: "PreparedData", user: int, top: int) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from serving.parity import check_parity
 from serving.plan import TransformPlan
 from workflows.artifacts import Manifest, load_manifest, publish
 from workflows.errors import ArtifactError, ExportError
-from workflows.prepare import PreparedData
+from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, PADDED_SIGNATURE, SCORE, VALUES
 from workflows.upstream import quiet_nvtabular
@@ -120,6 +120,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         predict = ModelConfig(
             name=f"{config.name}_predict",
             backend="tensorflow",
+            platform="tensorflow_savedmodel",  # without it Triton refuses a missing SavedModel before we can say so
             inputs=transform.outputs,
             outputs=(Tensor(name=SCORE, dtype="float32"),),
             max_batch_size=config.max_batch_size,

@@ -36,6 +36,7 @@ class ModelConfig:
         backend: name of the backend folder.
         inputs, outputs: tensors without the batch dimension.
         max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
+        platform: what Triton calls the model's format, where it has a name for it.
         parameters: strings for the backend.
     """
 
@@ -44,6 +45,7 @@ class ModelConfig:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_batch_size: int
+    platform: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ class ModelConfig:
     def to_protobuf(self) -> Any:
         """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
-        config.backend = self.backend
+        config.backend, config.platform = self.backend, self.platform
         config.dynamic_batching.SetInParent()  # join what waits, wait for nothing
         config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=1)
         for key, value in self.parameters.items():

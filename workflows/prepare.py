@@ -1,16 +1,7 @@
-"""prepare: raw rows → fitted NVTabular workflow, encoded Parquet splits and the feature spec.
-
-A prepared-data artifact holds
-
-    train/*.parquet, valid/*.parquet   encoded rows, several files and row groups
-    workflow/                          the saved NVTabular workflow
-    feature_spec.yaml                  the contract
-    heldout.parquet                    raw inputs and encoded label of the validation rows, in the order of valid/
-    catalog.parquet                    one row per item, for people to read
-"""
+"""prepare: raw rows → fitted NVTabular workflow, encoded Parquet splits and the feature spec."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,67 +12,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workflows.artifacts import Manifest, load_manifest, publish
+from workflows.artifacts import publish
 from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
-from workflows.errors import ArtifactError, DataError
+from workflows.errors import DataError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, FILE_NAME, LABEL, Feature, FeatureSpec, Source
 from workflows.prepare_config import PrepareConfig
+from workflows.prepared import KIND, PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.splits import random_split, time_split
 from workflows.upstream import nvt, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
+from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
-KIND = "prepared-data"
 _NUM_FILES = {"train": 4, "valid": 2}
 _PART_ROWS = 1 << 18  # rows that NVTabular holds as one DataFrame
 _MIN_GROUP_ROWS, _MAX_GROUP_ROWS = 1 << 10, 1 << 17  # rows of a written row group
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedData:
-    """A prepared-data artifact on disk."""
-
-    path: Path
-    spec: FeatureSpec
-    manifest: Manifest
-
-    @classmethod
-    def load(cls, path: Path) -> "PreparedData":
-        """Open an artifact and check its files against the manifest.
-
-        Raises:
-            ArtifactError: missing or damaged.
-        """
-        manifest = load_manifest(path, KIND)
-        return cls(path=path, spec=FeatureSpec.read(path), manifest=manifest)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Raw columns of a serving request."""
-        return tuple(self.spec.metadata["inputs"])
-
-    @property
-    def group_by(self) -> str:
-        """Input column whose groups (users) GAUC averages over."""
-        return str(self.spec.metadata["group_by"])
-
-    @property
-    def item(self) -> str:
-        """Input column that the catalogue lists."""
-        return str(self.spec.metadata["item"])
-
-    def workflow(self) -> nvt.Workflow:
-        """The fitted NVTabular workflow, label included."""
-        return load_workflow(self.path / "workflow")
-
-    def heldout(self) -> pa.Table:
-        """Raw inputs and encoded label of the validation rows."""
-        return _read_table(self.path / "heldout.parquet")
-
-    def catalog(self) -> pa.Table:
-        """One row per item."""
-        return _read_table(self.path / "catalog.parquet")
 
 
 def prepare(
@@ -264,10 +209,3 @@ def _spec(
         sources=sources,
         metadata=metadata,
     )
-
-
-def _read_table(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ArtifactError(f"{path} cannot be read ({error}). Prepare the data again.") from None

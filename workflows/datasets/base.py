@@ -3,13 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
-from workflows.upstream import nvt
+
+if TYPE_CHECKING:
+    from workflows.upstream import nvt
 
 
 class Generator(Protocol):
@@ -39,7 +41,7 @@ class Dataset:
     name: str
     read: Callable[[Path], RawData]
     generate: Generator
-    graph: Callable[[RawData, PrepareConfig], nvt.Workflow]
+    graph: Callable[[RawData, PrepareConfig], "nvt.Workflow"]
     inputs: tuple[str, ...]
     label: str
     time: str

@@ -4,6 +4,8 @@ The graph follows NVIDIA's "Getting Started MovieLens" notebooks: genres joined 
 categorified, a rating above 3 is a positive.
 """
 
+from typing import TYPE_CHECKING
+
 from workflows.datasets.base import Dataset
 from workflows.datasets.movielens_files import (
     GENRES,
@@ -16,15 +18,19 @@ from workflows.datasets.movielens_files import (
 )
 from workflows.datasets.movielens_generator import generate_movielens
 from workflows.datasets.raw import RawData
-from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.prepare_config import PrepareConfig
-from workflows.upstream import nvt, ops, quiet_nvtabular
+
+if TYPE_CHECKING:
+    from workflows.upstream import nvt
 
 _POSITIVE_ABOVE = 3.0
 
 
-def movielens_graph(raw: RawData, config: PrepareConfig) -> nvt.Workflow:
+def movielens_graph(raw: RawData, config: PrepareConfig) -> "nvt.Workflow":
     """The workflow that encodes ratings; its inputs are userId, movieId and rating."""
+    from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
+    from workflows.upstream import nvt, ops, quiet_nvtabular
+
     movies = raw.catalog.select([MOVIE_ID, GENRES]).to_pandas()
     with quiet_nvtabular():
         if config.hash_buckets:

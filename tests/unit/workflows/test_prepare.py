@@ -10,7 +10,8 @@ import pytest
 from workflows.datasets import DATASETS
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError, ConfigError, DataError
-from workflows.prepare import PreparedData, prepare
+from workflows.prepare import prepare
+from workflows.prepared import PreparedData
 from workflows.prepare_config import PrepareConfig
 from workflows.upstream import quiet_nvtabular
 

@@ -1,0 +1,131 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training.optimizers import OPTIMIZERS, LazyAdam, RowwiseAdagrad, make_optimizer
+from workflows.errors import ConfigError
+
+
+def table(name: str = "user_embedding") -> Any:
+    return tf.Variable(tf.reshape(tf.range(12.0), (6, 2)), name=name)
+
+
+def sparse(rows: list[int], seed: int = 0) -> Any:
+    values = np.random.default_rng(seed).normal(size=(len(rows), 2)).astype(np.float32)
+    return tf.IndexedSlices(tf.constant(values), tf.constant(rows, tf.int64), tf.constant([6, 2], tf.int64))
+
+
+@pytest.mark.parametrize("make", [LazyAdam, RowwiseAdagrad])
+def test_rows_that_were_not_looked_up_do_not_change(make: Any) -> None:
+    variable, optimizer = table(), make(0.1)
+    optimizer.build([variable])
+    optimizer.apply_gradients([(sparse([0, 1, 5]), variable)])
+    before = variable.numpy()
+    slots = [slot.numpy() for slot in optimizer.variables[2:]]
+    optimizer.apply_gradients([(sparse([1, 3], seed=1), variable)])
+    untouched = [0, 2, 4, 5]
+    np.testing.assert_array_equal(variable.numpy()[untouched], before[untouched])
+    assert (variable.numpy()[[1, 3]] != before[[1, 3]]).all()
+    for slot, kept in zip(optimizer.variables[2:], slots, strict=True):
+        np.testing.assert_array_equal(slot.numpy()[untouched], kept[untouched])
+
+
+def test_lazy_adam_is_adam_when_every_row_is_touched() -> None:
+    lazy_table, lazy_dense, adam_table, adam_dense = table(), table("kernel"), table(), table("kernel")
+    lazy, adam = LazyAdam(0.05), tf.keras.optimizers.Adam(0.05, jit_compile=False)
+    lazy.build([lazy_table, lazy_dense])
+    adam.build([adam_table, adam_dense])
+    for seed in range(5):
+        rows = sparse([3, 0, 1, 5, 4, 2, 2], seed)  # a duplicate, too
+        lazy.apply_gradients([(rows, lazy_table), (tf.convert_to_tensor(rows), lazy_dense)])
+        adam.apply_gradients([(rows, adam_table), (tf.convert_to_tensor(rows), adam_dense)])
+    np.testing.assert_allclose(lazy_dense, adam_dense, rtol=1e-5)
+    np.testing.assert_allclose(lazy_table, lazy_dense, rtol=1e-5)
+    np.testing.assert_allclose(adam_dense, lazy_table, rtol=1e-5)
+
+
+def test_rowwise_adagrad_follows_its_formula_and_leaves_dense_weights_to_adam() -> None:
+    kernel, rows, adam_kernel = table("kernel"), table(), table("kernel")
+    optimizer = RowwiseAdagrad(0.1, initial_accumulator=0.5, table_lr_scale=2.0)
+    adam = tf.keras.optimizers.Adam(0.1, jit_compile=False)
+    optimizer.build([kernel, rows])
+    adam.build([adam_kernel])
+    expected, total = rows.numpy(), np.full(6, 0.5)
+    for seed in range(3):
+        gradient = sparse([4, 1], seed)
+        dense = tf.convert_to_tensor(gradient)
+        optimizer.apply_gradients([(dense, kernel), (gradient, rows)])
+        adam.apply_gradients([(dense, adam_kernel)])
+        for row, value in zip([4, 1], gradient.values.numpy(), strict=True):
+            total[row] += np.mean(value**2)
+            expected[row] -= 0.2 * value / np.sqrt(total[row])
+    np.testing.assert_allclose(rows, expected, rtol=1e-5)
+    np.testing.assert_allclose(kernel, adam_kernel, rtol=1e-5)
+
+
+def test_rowwise_adagrad_takes_dense_gradients_of_tables() -> None:
+    by_rows, whole = table(), table()
+    for variable, gradient in (
+        (by_rows, sparse(list(range(6)))),
+        (whole, tf.convert_to_tensor(sparse(list(range(6))))),
+    ):
+        optimizer = RowwiseAdagrad(0.1)
+        optimizer.build([variable])
+        optimizer.apply_gradients([(gradient, variable)])
+    np.testing.assert_allclose(by_rows, whole)
+
+
+def test_table_lr_scale_scales_sparse_steps_only() -> None:
+    rows, kernel = table(), table("kernel")
+    optimizer = LazyAdam(0.01, table_lr_scale=3.0)
+    optimizer.build([rows, kernel])
+    start = rows.numpy()
+    optimizer.apply_gradients([(sparse([0]), rows), (tf.convert_to_tensor(sparse([0])), kernel)])
+    np.testing.assert_allclose((rows - start)[0], 3 * (kernel - start)[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("make", [LazyAdam, RowwiseAdagrad])
+def test_config_round_trip(make: Any) -> None:
+    optimizer = make(0.3, table_lr_scale=2.0)
+    assert make.from_config(optimizer.get_config()).get_config() == optimizer.get_config()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_lowers_a_loss_with_a_schedule(name: str) -> None:
+    schedule = tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0)
+    scale = 1.0 if name == "rowwise_adagrad" else None
+    optimizer = make_optimizer(name, learning_rate=schedule, batch_size=3, table_lr_scale=scale)
+    rows, kernel = table(), tf.Variable([[0.2], [0.2]], name="kernel")
+    rows.assign(rows / 10.0)
+
+    def loss() -> Any:
+        return tf.reduce_mean(tf.square(tf.gather(rows, [1, 2, 2]) @ kernel - 1.0))
+
+    before = float(loss())
+    optimizer.build([rows, kernel])
+    for _ in range(20):
+        with tf.GradientTape() as tape:
+            value = loss()
+        optimizer.apply_gradients(zip(tape.gradient(value, [rows, kernel]), [rows, kernel], strict=True))
+    assert float(loss()) < before
+
+
+def test_weight_decay_leaves_tables_alone() -> None:
+    rows, kernel = table(), table("kernel")
+    optimizer = make_optimizer("lazy_adam", learning_rate=0.1, batch_size=1, weight_decay=0.5)
+    optimizer.build([rows, kernel])
+    start = rows.numpy()
+    optimizer.apply_gradients([(sparse([]), rows), (tf.zeros((6, 2)), kernel)])
+    np.testing.assert_array_equal(rows, start)
+    np.testing.assert_allclose(kernel, start * 0.95, rtol=1e-6)
+
+
+def test_unknown_names_and_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'adm'. Available: adagrad, adam, lazy_adam"):
+        make_optimizer("adm", learning_rate=0.1, batch_size=1)
+    with pytest.raises(ConfigError, match="has one learning rate"):
+        make_optimizer("sgd", learning_rate=0.1, batch_size=1, table_lr_scale=2.0)
+    with pytest.raises(ConfigError, match="no amsgrad"):
+        LazyAdam(amsgrad=True)

@@ -1,0 +1,134 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from training.config import TrainConfig
+from training.models import model_builder
+from training.saved_model import SERVING_DEFAULT, SERVING_PADDED, _load_pyfunc, export_saved_model, load_signature
+from workflows.errors import ArtifactError, ExportError
+from workflows.feature_spec import FeatureSpec
+
+WIDTH = 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    from conftest import make_spec  # the module's own scope outlives the `spec` fixture
+
+    keras_model = model_builder("mlp")(make_spec(), TrainConfig(embedding_init=1.0, linear_terms=True))
+    rng = np.random.default_rng(0)
+    keras_model.set_weights([rng.normal(scale=0.3, size=w.shape) for w in keras_model.get_weights()])
+    path = tmp_path_factory.mktemp("export") / "model.savedmodel"
+    export_saved_model(keras_model, make_spec(), path)
+    return keras_model, path
+
+
+def layouts(num_rows: int) -> dict[str, dict[str, Any]]:
+    """The same random rows for Keras and for both signatures."""
+    rng = np.random.default_rng(num_rows)
+    nnzs = rng.integers(0, WIDTH + 1, num_rows).astype(np.int32)
+    padded = rng.integers(3, 8, (num_rows, WIDTH)) * (np.arange(WIDTH) < nnzs[:, None])
+    values = padded[padded > 0]
+    single = {
+        "userId": rng.integers(0, 60, (num_rows, 1)),
+        "movieId": rng.integers(0, 40, (num_rows, 1)),
+        "age": rng.random((num_rows, 1), np.float32),
+    }
+    lists: dict[str, dict[str, Any]] = {
+        "keras": {"genres__values": values[:, None], "genres__nnzs": nnzs[:, None]},
+        SERVING_DEFAULT: {"genres__values": values, "genres__offsets": np.append(0, np.cumsum(nnzs)).astype(np.int32)},
+        SERVING_PADDED: {"genres__values": padded, "genres__nnzs": nnzs[:, None]},
+    }
+    return {name: {key: tf.constant(array) for key, array in {**single, **of}.items()} for name, of in lists.items()}
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 333])
+def test_both_signatures_score_as_the_keras_model(model: tuple[Any, Path], num_rows: int) -> None:
+    rows = layouts(num_rows)
+    expected = model[0](rows["keras"]).numpy()
+    for name in (SERVING_DEFAULT, SERVING_PADDED):
+        score = load_signature(model[1], name)(**rows[name])["score"]
+        assert score.dtype == tf.float32
+        np.testing.assert_allclose(score, expected, atol=1e-6)
+
+
+def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(model: tuple[Any, Path]) -> None:
+    rows = layouts(9)
+    padded = rows[SERVING_PADDED]["genres__values"].numpy()
+    rows[SERVING_PADDED]["genres__values"] = tf.constant(np.pad(padded, ((0, 0), (0, 3)), constant_values=5))
+    got = load_signature(model[1])(**rows[SERVING_PADDED])["score"]
+    np.testing.assert_allclose(got, model[0](rows["keras"]), atol=1e-6)
+
+
+def test_signatures_have_the_fields_names_types_and_shapes(model: tuple[Any, Path]) -> None:
+    def described(name: str) -> dict[str, tuple[str, list[int | None]]]:
+        specs = load_signature(model[1], name).structured_input_signature[1]  # type: ignore[attr-defined]
+        return {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in specs.items()}
+
+    single = {"userId": ("int64", [None, 1]), "movieId": ("int64", [None, 1]), "age": ("float32", [None, 1])}
+    assert described(SERVING_DEFAULT) == {
+        **single,
+        "genres__values": ("int64", [None]),
+        "genres__offsets": ("int32", [None]),
+    }
+    assert described(SERVING_PADDED) == {
+        **single,
+        "genres__values": ("int64", [None, None]),
+        "genres__nnzs": ("int32", [None, 1]),
+    }
+
+
+def test_one_trace_serves_every_batch_size_and_holds_no_keras_object(model: tuple[Any, Path]) -> None:
+    loaded = tf.saved_model.load(str(model[1]))
+    for num_rows in (1, 5, 64):
+        loaded(layouts(num_rows)[SERVING_DEFAULT])
+    assert len(loaded.__call__.concrete_functions) == 1
+    assert not (model[1] / "keras_metadata.pb").exists()
+    assert not any("pickle" in path.name or path.suffix == ".pkl" for path in model[1].rglob("*"))
+
+
+# merlin-core and dask use interfaces that their own dependencies have deprecated.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Path]) -> None:
+    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    from merlin.table import TensorTable
+
+    operator = PredictTensorflow(str(model[1]))
+    assert sorted(operator.input_schema.column_names) == ["age", "genres", "movieId", "userId"]
+    assert operator.output_schema.column_names == ["score"]
+    assert operator.input_schema["genres"].is_list
+    rows = layouts(3)
+    table = TensorTable({name: tensor.numpy() for name, tensor in rows[SERVING_DEFAULT].items()})
+    got = operator.transform(None, table)
+    np.testing.assert_allclose(got["score"].values, model[0](rows["keras"]), atol=1e-6)
+
+
+def test_pyfunc_scores_data_frames(model: tuple[Any, Path]) -> None:
+    frame = pd.DataFrame({"userId": [3, 4], "movieId": [5, 6], "genres": [[3, 4, 5], []], "age": [0.5, 0.25]})
+    keras_rows = {
+        "userId": tf.constant([[3], [4]], tf.int64),
+        "movieId": tf.constant([[5], [6]], tf.int64),
+        "genres__values": tf.constant([[3], [4], [5]], tf.int64),
+        "genres__nnzs": tf.constant([[3], [0]], tf.int32),
+        "age": tf.constant([[0.5], [0.25]]),
+    }
+    got = _load_pyfunc(str(model[1])).predict(frame)
+    np.testing.assert_allclose(got["score"], model[0](keras_rows)[:, 0], atol=1e-6)
+
+
+def test_a_model_that_bypasses_dense_features_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
+    keras_model = model_builder("mlp")(spec, TrainConfig())
+    shifted = keras_model.output * keras_model.input["age"]
+    with pytest.raises(ExportError, match="outside of DenseFeatures"):
+        export_saved_model(tf.keras.Model(keras_model.input, shifted), spec, tmp_path / "m")
+
+
+def test_what_is_no_savedmodel_or_lacks_the_signature_is_refused(model: tuple[Any, Path], tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="cannot be loaded"):
+        load_signature(tmp_path)
+    with pytest.raises(ArtifactError, match="Available: "):
+        load_signature(model[1], "other")

@@ -1,0 +1,94 @@
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from training.tracking import TrackingConfig, tracked_run
+from workflows.errors import ConfigError
+
+# SQLAlchemy 2.1 on how MLflow maps its tables; Python 3.11 on how MLflow makes up run names.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for the whole file: making one takes seconds."""
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture
+def config(directory: Path) -> TrackingConfig:
+    return TrackingConfig(directory=directory, experiment="movielens")
+
+
+def client(config: TrackingConfig) -> mlflow.MlflowClient:
+    return mlflow.MlflowClient(config.uri)
+
+
+def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "workflow" / "metadata.json").write_text("{}")
+    uri_before = mlflow.get_tracking_uri()
+    with tracked_run(config) as run:
+        run.log_params({"epochs": 2, "model": "mlp"})
+        run.log_dataset("train", tmp_path, digest="f" * 64, num_rows=12)
+        for epoch in (1, 2):
+            run.log_metrics({"valid_auc": 0.5 + epoch / 10}, step=epoch)
+        run.log_artifact(tmp_path / "workflow")
+    assert mlflow.get_tracking_uri() == uri_before
+    stored = client(config).get_run(run.run_id)
+    assert stored.info.status == "FINISHED"
+    assert stored.data.params == {"epochs": "2", "model": "mlp"}
+    assert [(m.step, m.value) for m in client(config).get_metric_history(run.run_id, "valid_auc")] == [
+        (1, 0.6),
+        (2, 0.7),
+    ]
+    (dataset,) = (entry.dataset for entry in stored.inputs.dataset_inputs)
+    assert (dataset.digest, dataset.profile) == ("f" * 36, '{"num_rows": 12}')
+    assert (config.directory / "mlartifacts" / run.run_id / "artifacts" / "workflow" / "metadata.json").is_file()
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_a_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseException], status: str) -> None:
+    with pytest.raises(error), tracked_run(config) as run:
+        raise error
+    assert client(config).get_run(run.run_id).info.status == status
+    assert mlflow.active_run() is None
+
+
+def test_system_metrics_are_sampled_while_the_run_goes_on(config: TrackingConfig) -> None:
+    deadline = time.monotonic() + 30
+    with tracked_run(config) as run:
+        while time.monotonic() < deadline:
+            metrics = client(config).get_run(run.run_id).data.metrics
+            if "system/cpu_utilization_percentage" in metrics:
+                break
+            time.sleep(0.05)
+    assert metrics["system/cpu_utilization_percentage"] >= 0
+
+
+def test_runs_of_one_experiment_stand_together(config: TrackingConfig) -> None:
+    run_ids = []
+    for _ in range(2):
+        with tracked_run(config) as run:
+            run_ids.append(run.run_id)
+    experiments = {client(config).get_run(run_id).info.experiment_id for run_id in run_ids}
+    assert experiments == {client(config).get_experiment_by_name("movielens").experiment_id}
+
+
+def test_a_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> None:
+    config = TrackingConfig(directory=directory, experiment="gone")
+    with tracked_run(config):
+        pass
+    client(config).delete_experiment(client(config).get_experiment_by_name("gone").experiment_id)
+    with pytest.raises(ConfigError, match="mlflow experiments restore"), tracked_run(config):
+        pass
+
+
+def test_an_experiment_needs_a_name(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="no name"):
+        TrackingConfig(directory=directory, experiment="")

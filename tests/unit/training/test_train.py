@@ -1,0 +1,210 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from training.config import TrainConfig
+from training.metrics import exact_auc
+from training.saved_model import load_signature
+from training.tracking import TrackingConfig
+from training.train import TrainedModel, _Average, train
+from workflows.artifacts import load_manifest
+from workflows.errors import ArtifactError, DataError, RanklineError
+
+# SQLAlchemy 2.1 on how MLflow maps its tables; Python 3.11 on how MLflow makes up run names.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
+]
+CONFIG = TrainConfig(batch_size=64, seed=3)
+
+
+class Notes:
+    """Remembers what was reported."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[float, float, str]] = []
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.updates.append((done, total, note))
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def tracking(work: Path) -> TrackingConfig:
+    return TrackingConfig(directory=work, experiment="movielens")
+
+
+@pytest.fixture(scope="module")
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: Notes) -> TrainedModel:
+    return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
+
+
+def valid_rows(prepared: Path) -> tuple[Any, dict[str, Any]]:
+    table = pa.concat_tables([pq.read_table(path) for path in sorted((prepared / "valid").iterdir())]).combine_chunks()
+    genres = table["genres"].chunk(0)
+    rows = {name: tf.constant(table[name].to_numpy()[:, None]) for name in ("userId", "movieId", "age")}
+    rows["genres__values"] = tf.constant(genres.values.to_numpy())
+    rows["genres__offsets"] = tf.constant(genres.offsets.to_numpy())
+    return table["rating"].to_numpy(), rows
+
+
+def test_it_learns_and_the_saved_model_has_the_reported_auc(trained: TrainedModel, prepared: Path) -> None:
+    labels, rows = valid_rows(prepared)
+    scores = load_signature(trained.saved_model, "serving_default")(**rows)["score"].numpy()[:, 0]
+    assert trained.metrics["valid_auc"] > 0.8
+    assert exact_auc(labels, scores) == pytest.approx(trained.metrics["valid_auc"], abs=1e-4)
+    assert trained.metrics["valid_logloss"] < 0.6
+    assert 0.6 < trained.metrics["valid_gauc"] < trained.metrics["valid_auc"]
+
+
+def test_the_artifact_says_what_it_is_made_from(trained: TrainedModel, prepared: Path) -> None:
+    manifest = load_manifest(trained.path, "trained-model")
+    assert manifest.made_from == {"prepared-data": load_manifest(prepared, "prepared-data").fingerprint}
+    assert manifest.details["config"]["learning_rate"] == 0.001
+    assert trained.spec.label.name == "rating"
+    assert TrainedModel.load(trained.path) == trained
+
+
+def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, prepared: Path) -> None:
+    client = mlflow.MlflowClient(trained.tracking_uri)
+    run = client.get_run(trained.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["batch_size"] == "64"
+    epochs = [metric.step for metric in client.get_metric_history(trained.run_id, "valid_auc")]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert {"train_loss", "train_rows_per_s", "valid_logloss", "valid_gauc"} <= set(run.data.metrics)
+    fingerprint = load_manifest(prepared, "prepared-data").fingerprint
+    assert {(entry.dataset.name, entry.dataset.digest) for entry in run.inputs.dataset_inputs} == {
+        ("prepared-train", fingerprint[:36]),
+        ("prepared-valid", fingerprint[:36]),
+    }
+    assert {entry.path for entry in client.list_artifacts(trained.run_id)} == {"feature_spec.yaml", "workflow"}
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    linked = {metric.key: (metric.value, metric.dataset_name) for metric in model.metrics or []}
+    assert linked["model/valid_auc"] == (trained.metrics["valid_auc"], "prepared-valid")
+
+
+def test_the_logged_model_loads_and_scores_its_example(trained: TrainedModel) -> None:
+    run = mlflow.MlflowClient(trained.tracking_uri).get_run(trained.run_id)
+    location = Path(trained.tracking_uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "models"
+    stored = location / run.outputs.model_outputs[0].model_id / "artifacts"
+    loaded = mlflow.pyfunc.load_model(str(stored))
+    example = json.loads((stored / "input_example.json").read_text())
+    assert example["columns"] == ["userId", "movieId", "genres", "age"]
+    assert [str(column.type) for column in loaded.metadata.signature.inputs][:1] == ["DataType.long"]
+    scores = loaded.predict(loaded.input_example)["score"]
+    assert len(scores) == len(example["data"]) == 3
+    assert scores.between(0, 1).all()
+
+
+def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel, notes: Notes) -> None:
+    done = [update[0] for update in notes.updates]
+    assert trained.metrics["epoch"] <= 4
+    assert done == sorted(done)
+    assert notes.updates[-1][:2] == (16_000, 16_000)
+    assert any("epoch 2/4" in n and "rows/s" in n and "loss" in n and "valid AUC" in n for *_, n in notes.updates)
+
+
+def test_the_same_seed_gives_the_same_scores(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, trained: TrainedModel
+) -> None:
+    again = train(prepared, tmp_path / "model", CONFIG, tracking=tracking)
+    _, rows = valid_rows(prepared)
+    scores = [load_signature(model.saved_model, "serving_default")(**rows)["score"] for model in (trained, again)]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
+
+
+def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
+    prepared = new_prepared(tmp_path / "prepared", num_train=600)
+    config = TrainConfig(
+        batch_size=64, epochs=30, learning_rate=0.02, weight_averaging=False, early_stopping_patience=2
+    )
+    model = train(prepared, tmp_path / "model", config, tracking=tracking)
+    history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")
+    by_epoch = {metric.step: metric.value for metric in history}
+    assert max(by_epoch, key=lambda epoch: by_epoch[epoch]) == model.metrics["epoch"]
+    assert max(by_epoch) == model.metrics["epoch"] + 2 < 30
+    labels, rows = valid_rows(prepared)
+    scores = load_signature(model.saved_model, "serving_default")(**rows)["score"].numpy()[:, 0]
+    assert exact_auc(labels, scores) == pytest.approx(max(by_epoch.values()), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "lazy_adam", "learning_rate": 0.005, "learning_rate_decay": "cosine", "table_lr_scale": 2.0},
+        {"optimizer": "adam", "learning_rate": 0.005, "learning_rate_decay": "linear", "weight_decay": 0.01},
+        {"optimizer": "adagrad", "learning_rate": 0.3, "embedding_init": 0.0, "weight_averaging": False},
+        {"linear_terms": True, "l2_linear": 0.01, "l2_embedding": 0.01, "dropout": 0.1, "embedding_dropout": 0.1},
+    ],
+)
+def test_other_choices_train_too(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
+) -> None:
+    config = TrainConfig(**{"batch_size": 64, "epochs": 2, "early_stopping_patience": 0, **options})
+    model = train(prepared, tmp_path / "model", config, tracking=tracking)
+    assert model.metrics["valid_auc"] > 0.7
+    assert model.metrics["epoch"] == 2
+
+
+def test_the_average_starts_at_the_first_sample_and_favours_late_ones() -> None:
+    weight = tf.Variable([0.0])
+    average = _Average([weight])
+    seen = []
+    for value in (4.0, 8.0, 6.0):
+        weight.assign([value])
+        average.update()
+        seen.append(float(average.values[0][0]))
+    second = 4.0 + 1.5 / 2.5 * (8.0 - 4.0)
+    assert seen == pytest.approx([4.0, second, second + 1.5 / 3.5 * (6.0 - second)])
+    average.swap()
+    assert (float(weight[0]), float(average.values[0][0])) == (pytest.approx(seen[-1]), 6.0)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_old_model(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    config = TrainConfig(batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
+    with pytest.raises(RanklineError, match=r"loss is .* in epoch 1.*Lower the learning rate"):
+        train(prepared, tmp_path / "model", config, tracking=tracking)
+    assert list(tmp_path.iterdir()) == []
+    client = mlflow.MlflowClient(tracking.uri)
+    experiment = client.get_experiment_by_name("movielens")
+    assert client.search_runs([experiment.experiment_id], max_results=1)[0].info.status == "FAILED"
+
+
+def test_validation_data_of_one_class_is_refused(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
+    def all_liked(table: pa.Table) -> pa.Table:
+        ones = pa.array(np.ones(table.num_rows, np.float32))
+        return table.set_column(table.schema.get_field_index("rating"), "rating", ones)
+
+    prepared = new_prepared(tmp_path / "prepared", num_train=200, num_valid=200, change=all_liked)
+    with pytest.raises(DataError, match="validation data cannot be measured"):
+        train(prepared, tmp_path / "model", TrainConfig(epochs=1), tracking=tracking)
+
+
+def test_wrong_inputs_are_refused_before_anything_is_recorded(tmp_path: Path, prepared: Path) -> None:
+    tracking = TrackingConfig(directory=tmp_path / "work", experiment="movielens")
+    with pytest.raises(ArtifactError, match="does not exist"):
+        train(tmp_path / "absent", tmp_path / "model", CONFIG, tracking=tracking)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    with pytest.raises(ArtifactError, match="not an artifact"):
+        train(prepared, tmp_path / "mine", CONFIG, tracking=tracking)
+    assert not tracking.directory.exists()
