@@ -59,7 +59,7 @@ def run() -> Report:
             rows = prepared.heldout().select(list(prepared.inputs))
             sides: dict[str, Call] = {
                 "rankline": _asks(client, workspace.recipe, rows, SCORE),
-                "merlin-systems": _asks(client, "executor_model", rows, SCORE),
+                "merlin-systems": _asks(client, "executor_model", rows, SCORE, row_shape=()),
                 "floor: identity on the server": _asks(client, "identity", rows.select([0]).rename_columns(["x"]), "y"),
                 "floor: signature in process": _calls_in_process(workspace, rows),
             }
@@ -93,7 +93,7 @@ def _write_identity(target: Path) -> None:
     (target / "identity" / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
 
 
-def _asks(client: Any, model: str, rows: pa.Table, output: str) -> Call:
+def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple[int, ...] = (1,)) -> Call:
     """A call that sends fresh rows to a model on the server."""
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
     rng = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def _asks(client: Any, model: str, rows: pa.Table, output: str) -> Call:
         begin = int(rng.integers(0, max(len(rows) - batch_size, 1)))
         inputs = []
         for name, column in columns.items():
-            values = np.resize(column[begin : begin + batch_size], (batch_size, 1))
+            values = np.resize(column[begin : begin + batch_size], (batch_size, *row_shape))
             tensor = triton.InferInput(name, values.shape, np_to_triton_dtype(values.dtype))
             tensor.set_data_from_numpy(values)
             inputs.append(tensor)

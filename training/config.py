@@ -1,0 +1,80 @@
+"""The choices of a training run. Importing this file imports no TensorFlow."""
+
+import math
+from dataclasses import dataclass
+
+from workflows.errors import ConfigError
+
+DECAYS = ("none", "linear", "cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Choices about the network and how it is fitted. The defaults are a good MLP for MovieLens.
+
+    Attributes:
+        model: architecture; a key of `training.models.MODELS`.
+        hidden: units of the dense layers.
+        embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
+        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes the
+            truncated normal with deviation 1/√dimension that `tf.feature_column.embedding_column` starts from.
+        linear_terms: add one weight per id to the logit, beside the dense layers.
+        linear_scale: factor of the linear terms; they learn that much faster.
+        dropout: share of each dense layer's units that is dropped in training.
+        embedding_dropout: share of the embeddings' columns that is dropped in training.
+        l2_embedding: weight of the mean squared norm of the looked-up embeddings, added to the loss. It touches the
+            rows of the batch only, so an id is held as much as its frequency asks for.
+        l2_linear: as `l2_embedding`, for the linear terms.
+        weight_decay: decoupled (AdamW), on all weights but embedding tables, which `l2_embedding` holds.
+        optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`.
+        learning_rate: at the start.
+        learning_rate_decay: "none", or "linear" or "cosine" down to zero at the end of the last epoch.
+        table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 320 for
+            "rowwise_adagrad", whose accumulators shrink its steps, 1 for the others.
+        weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
+        batch_size: rows per step.
+        epochs: passes over the training data, at most.
+        early_stopping_patience: stop after so many epochs without a better validation AUC, and keep the best one; 0
+            trains all epochs and keeps the last.
+        seed: of the initial weights, the order of rows, and dropout.
+    """
+
+    model: str = "mlp"
+    hidden: tuple[int, ...] = (128, 128, 128)
+    embedding_dim_cap: int = 32
+    embedding_init: float = 0.05
+    linear_terms: bool = True
+    linear_scale: float = 1.0
+    dropout: float = 0.0
+    embedding_dropout: float = 0.0
+    l2_embedding: float = 0.0
+    l2_linear: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: str = "rowwise_adagrad"
+    learning_rate: float = 1e-3
+    learning_rate_decay: str = "none"
+    table_lr_scale: float | None = None
+    weight_averaging: bool = True
+    batch_size: int = 1024
+    epochs: int = 4
+    early_stopping_patience: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("embedding_dim_cap", "batch_size", "epochs"):
+            self._require(name, getattr(self, name) >= 1, "a whole number of at least 1")
+        for name in ("learning_rate", "table_lr_scale", "linear_scale"):
+            value = getattr(self, name)
+            self._require(name, value is None or 0 < value < math.inf, "a finite number above 0")
+        for name in ("embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
+            self._require(name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
+        for name in ("early_stopping_patience", "seed"):
+            self._require(name, getattr(self, name) >= 0, "a whole number of at least 0")
+        for name in ("dropout", "embedding_dropout"):
+            self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        self._require("hidden", all(units >= 1 for units in self.hidden), "whole numbers of at least 1")
+        self._require("learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
+
+    def _require(self, name: str, is_valid: bool, expected: str) -> None:
+        if not is_valid:
+            raise ConfigError(f"{name} is {getattr(self, name)!r}, expected {expected}.")

@@ -1,0 +1,186 @@
+"""A trained Keras model as a plain SavedModel with the field's two conventions for lists.
+
+`serving_default` takes lists as flat values and offsets, the layout that merlin-systems sends. `serving_padded` takes
+them as a padded matrix and lengths: every tensor then has the batch first, so Triton's dynamic batcher can join
+requests. Single features are int64 (ids) or float32 (numbers) of shape (N, 1) in both, the result is
+`{"score": float32 (N, 1)}`, and N may change from call to call.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import tensorflow as tf
+
+from training.layers import DenseFeatures, Lists
+from training.loader.tensorflow import NNZS, VALUES
+from workflows.errors import ArtifactError, ExportError
+from workflows.feature_spec import FeatureSpec
+
+OFFSETS = "__offsets"
+SCORE = "score"
+SERVING_DEFAULT = "serving_default"
+SERVING_PADDED = "serving_padded"
+
+
+def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
+    """Write the SavedModel directory.
+
+    Per single feature both signatures take `name`. Per list feature `serving_default` takes `name__values` (M,) and
+    `name__offsets` int32 (N + 1,), where row i has the values from offsets[i] up to offsets[i + 1];
+    `serving_padded` takes `name__values` (N, W), zeros behind the end of each list, and `name__nnzs` int32 (N, 1).
+
+    Args:
+        model: functional Keras model that uses its inputs through `DenseFeatures` layers only.
+        spec: the features, whose names the tensors get.
+        path: directory to write.
+
+    Raises:
+        ExportError: the model uses an input in another way.
+    """
+    scorer = _Scorer(model, spec)
+    tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
+
+
+def load_signature(path: Path, name: str = SERVING_PADDED) -> Callable[..., Mapping[str, Any]]:
+    """A signature of a SavedModel as a function of named tensors.
+
+    Raises:
+        ArtifactError: no SavedModel there, or it lacks the signature.
+    """
+    try:
+        signatures = tf.saved_model.load(str(path)).signatures
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be loaded as a SavedModel ({error}). Train again.") from None
+    if name not in signatures:
+        raise ArtifactError(f"{path} has no signature {name!r}. Available: {sorted(signatures)}.")
+    signature: Callable[..., Mapping[str, Any]] = signatures[name]
+    return signature
+
+
+def _load_pyfunc(data_path: str) -> "_FrameScorer":
+    """What MLflow calls to load a logged model, as its loader modules must."""
+    return _FrameScorer(load_signature(Path(data_path)))
+
+
+class _FrameScorer:
+    """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
+
+    def __init__(self, signature: Any) -> None:
+        self._signature = signature
+
+    def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
+        inputs: dict[str, Any] = {}
+        for name, spec in self._signature.structured_input_signature[1].items():
+            dtype = spec.dtype.as_numpy_dtype
+            if name.endswith(NNZS):
+                nnzs = frame[name.removesuffix(NNZS)].map(len).to_numpy(dtype)
+                inputs[name] = tf.constant(nnzs[:, None])
+            elif name.endswith(VALUES):
+                inputs[name] = tf.constant(_padded(frame[name.removesuffix(VALUES)], dtype))
+            else:
+                inputs[name] = tf.constant(frame[name].to_numpy(dtype)[:, None])
+        return pd.DataFrame({SCORE: self._signature(**inputs)[SCORE].numpy()[:, 0]})
+
+
+def _padded(lists: pd.Series, dtype: Any) -> npt.NDArray[Any]:
+    padded = np.zeros((len(lists), max(map(len, lists), default=0)), dtype)
+    for row, values in zip(padded, lists, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
+class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
+    """The model as two functions over its variables, without any Keras object.
+
+    `__call__` is the one function that TensorFlow finds by itself when the loaded object is saved again without
+    signatures, as merlin-systems' PredictTensorflow does; `serving_padded` is no attribute for that reason.
+    """
+
+    def __init__(self, model: Any, spec: FeatureSpec) -> None:
+        super().__init__()
+        self._weights = list(model.variables)
+        score = _score_function(model)
+        specs = {SERVING_DEFAULT: _tensor_specs(spec, padded=False), SERVING_PADDED: _tensor_specs(spec, padded=True)}
+
+        def flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            return {SCORE: score(_from_offsets(spec, inputs))}
+
+        def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            return {SCORE: score(_from_padded(spec, inputs))}
+
+        self.__call__ = tf.function(flat, input_signature=[specs[SERVING_DEFAULT]], autograph=False)
+        # In a dict, where TensorFlow's search for "the" function of this object does not look.
+        self._signatures = {
+            SERVING_DEFAULT: self.__call__.get_concrete_function(),
+            SERVING_PADDED: tf.function(
+                padded, input_signature=[specs[SERVING_PADDED]], autograph=False
+            ).get_concrete_function(),
+        }
+
+    def signatures(self) -> dict[str, Any]:
+        """Signature name → concrete function."""
+        return dict(self._signatures)
+
+
+def _score_function(model: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """The model as a function of columns, which `DenseFeatures` takes in more layouts than Keras inputs can have."""
+    layers = [layer for layer in model.layers if isinstance(layer, DenseFeatures)]
+    try:
+        head = tf.keras.Model([layer.output for layer in layers], model.output)
+    except ValueError as error:
+        raise ExportError(
+            f"the model uses an input outside of DenseFeatures ({error}), so it has no serving form."
+        ) from None
+    # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
+    return lambda columns: head([layer.lookup(columns) for layer in layers], training=False)
+
+
+def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
+    specs: dict[str, Any] = {}
+
+    def add(name: str, shape: tuple[int | None, ...], dtype: Any) -> None:
+        specs[name] = tf.TensorSpec(shape, dtype, name)
+
+    for feature in (*spec.categorical, *spec.continuous):
+        dtype = tf.float32 if feature.cardinality is None else tf.int64
+        if not feature.is_list:
+            add(feature.name, (None, 1), dtype)
+        elif padded:
+            add(feature.name + VALUES, (None, None), dtype)
+            add(feature.name + NNZS, (None, 1), tf.int32)
+        else:
+            add(feature.name + VALUES, (None,), dtype)
+            add(feature.name + OFFSETS, (None,), tf.int32)
+    return specs
+
+
+def _from_offsets(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {feature.name: inputs[feature.name] for feature in _singles(spec)}
+    for feature in _lists(spec):
+        offsets = inputs[feature.name + OFFSETS]
+        nnzs = offsets[1:] - offsets[:-1]
+        num_rows = tf.size(nnzs)
+        columns[feature.name] = Lists(inputs[feature.name + VALUES], tf.repeat(tf.range(num_rows), nnzs), num_rows)
+    return columns
+
+
+def _from_padded(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {feature.name: inputs[feature.name] for feature in _singles(spec)}
+    for feature in _lists(spec):
+        padded = inputs[feature.name + VALUES]
+        # Measured against masked means over (N, W, dimension): two to three times as fast, and no slower for one row.
+        places = tf.where(tf.range(tf.shape(padded)[1]) < inputs[feature.name + NNZS])
+        columns[feature.name] = Lists(tf.gather_nd(padded, places), places[:, 0], tf.shape(padded)[0])
+    return columns
+
+
+def _singles(spec: FeatureSpec) -> list[Any]:
+    return [feature for feature in (*spec.categorical, *spec.continuous) if not feature.is_list]
+
+
+def _lists(spec: FeatureSpec) -> list[Any]:
+    return [feature for feature in (*spec.categorical, *spec.continuous) if feature.is_list]

@@ -1,0 +1,221 @@
+"""Runs in MLflow: what was trained, on which data, how well, and the model itself. Only this file imports MLflow here.
+
+MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`. The model is logged as a plain
+SavedModel behind a loader module of ours, so nothing is pickled and loading runs no code that came with the artifact.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.data.meta_dataset import MetaDataset
+from mlflow.data.sources import LocalArtifactDatasetSource  # type: ignore[attr-defined]  # made at run time
+from mlflow.entities import LifecycleStage
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, Schema, TensorSpec
+from mlflow.types.schema import Array, DataType
+
+from workflows.errors import ConfigError
+from workflows.feature_spec import FeatureSpec
+
+with warnings.catch_warnings():
+    # MLflow 3.17 warns about a type hint of its own while it is imported.
+    warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")
+    import mlflow.pyfunc
+
+SYSTEM_METRICS_INTERVAL_S = 1
+_REQUIREMENTS = ("tensorflow-cpu", "tensorflow", "numpy", "pandas")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """Where a run is recorded.
+
+    Attributes:
+        directory: holds `mlflow.db` and `mlartifacts/`; made if it is not there.
+        experiment: name of the experiment; one per recipe.
+        run_name: name of the run; None lets MLflow make one up.
+    """
+
+    directory: Path
+    experiment: str
+    run_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.experiment:
+            raise ConfigError("the experiment has no name. Give one, such as the recipe's.")
+
+    @property
+    def uri(self) -> str:
+        """The tracking URI, for `mlflow ui --backend-store-uri`."""
+        return f"sqlite:///{self.directory.absolute() / 'mlflow.db'}"
+
+
+class RunLog:
+    """The run that is going on.
+
+    Args:
+        run_id: its id in the store.
+        uri: tracking URI of the store.
+    """
+
+    def __init__(self, run_id: str, uri: str) -> None:
+        self.run_id = run_id
+        self.uri = uri
+        self._datasets: dict[str, Any] = {}
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record the choices that were made; once each."""
+        mlflow.log_params(dict(params), run_id=self.run_id)
+
+    def log_dataset(self, split: str, directory: Path, *, digest: str, num_rows: int) -> None:
+        """Record the data of one split.
+
+        Args:
+            split: "train" or "valid"; the context under which MLflow shows it.
+            directory: where the split's files are.
+            digest: identity of the data; MLflow keeps the first 36 characters.
+            num_rows: rows of the split.
+        """
+        dataset = _Split(
+            LocalArtifactDatasetSource(directory.absolute().as_uri()),
+            name=f"{directory.parent.name}-{split}",
+            digest=digest[:36],
+        )
+        dataset.num_rows = num_rows
+        self._datasets[split] = dataset
+        mlflow.log_input(dataset, context=split)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, *, model_id: str | None = None) -> None:
+        """Record figures; `step` is the epoch. With `model_id` they also stand at the model, for the valid data."""
+        dataset = self._datasets.get("valid") if model_id else None
+        mlflow.log_metrics(dict(metrics), step=step, run_id=self.run_id, model_id=model_id, dataset=dataset)
+
+    def log_artifact(self, path: Path) -> None:
+        """Store a file, or a directory under its own name."""
+        if path.is_dir():
+            mlflow.log_artifacts(str(path), artifact_path=path.name, run_id=self.run_id)
+        else:
+            mlflow.log_artifact(str(path), run_id=self.run_id)
+
+    def log_model(self, path: Path, spec: FeatureSpec, example: pd.DataFrame, *, loader_module: str) -> str:
+        """Store a SavedModel as a logged model named "model", with signature and input example.
+
+        Args:
+            path: directory that `loader_module` can load.
+            spec: says what the model's inputs are.
+            example: a few rows of them.
+            loader_module: module with `_load_pyfunc(path)`.
+
+        Returns:
+            The model's id in the store.
+        """
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            data_path=str(path),
+            loader_module=loader_module,
+            signature=_signature(spec),
+            input_example=example,
+            pip_requirements=_pip_requirements(),
+        )
+        return str(info.model_id)
+
+
+class _Split(MetaDataset):
+    """A split of prepared data, known by its digest."""
+
+    num_rows = 0
+
+    @property
+    def profile(self) -> dict[str, int]:
+        return {"num_rows": self.num_rows}
+
+    def to_dict(self) -> dict[str, str]:
+        return {**super().to_dict(), "profile": json.dumps(self.profile)}
+
+
+@contextmanager
+def tracked_run(config: TrackingConfig) -> Iterator[RunLog]:
+    """Record what the block does as one run.
+
+    An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. The process-wide tracking URI is put
+    back at the end.
+
+    Raises:
+        ConfigError: the experiment was deleted in MLflow.
+    """
+    config.directory.mkdir(parents=True, exist_ok=True)
+    uri_before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(config.uri)
+    mlflow.set_system_metrics_sampling_interval(SYSTEM_METRICS_INTERVAL_S)  # type: ignore[no-untyped-call]
+    mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]
+    try:
+        with _quiet():
+            experiment_id = _experiment_id(config)
+            run = mlflow.start_run(experiment_id=experiment_id, run_name=config.run_name, log_system_metrics=True)
+        status = "FAILED"
+        try:
+            with _quiet():
+                yield RunLog(run.info.run_id, config.uri)
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            with _quiet():
+                mlflow.end_run(status)
+    finally:
+        mlflow.set_tracking_uri(uri_before)
+
+
+def _experiment_id(config: TrackingConfig) -> str:
+    experiment = mlflow.get_experiment_by_name(config.experiment)
+    if experiment is None:
+        location = (config.directory.absolute() / "mlartifacts").as_uri()
+        return str(mlflow.create_experiment(config.experiment, artifact_location=location))
+    if experiment.lifecycle_stage == LifecycleStage.DELETED:
+        raise ConfigError(
+            f"experiment {config.experiment!r} was deleted in {config.uri}. "
+            f"Restore it (mlflow experiments restore -x {experiment.experiment_id}) or choose another name."
+        )
+    return str(experiment.experiment_id)
+
+
+def _signature(spec: FeatureSpec) -> ModelSignature:
+    columns: list[ColSpec | TensorSpec] = []
+    for feature in (*spec.categorical, *spec.continuous):
+        kind = DataType.float if feature.cardinality is None else DataType.long
+        columns.append(ColSpec(Array(kind) if feature.is_list else kind, feature.name))
+    return ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec(DataType.float, "score")]))
+
+
+def _pip_requirements() -> list[str]:
+    found = []
+    for package in _REQUIREMENTS:
+        try:
+            found.append(f"{package}=={version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow and the migrations of its store from writing over a progress bar; warnings still come through."""
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
