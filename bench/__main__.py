@@ -1,5 +1,6 @@
 """`python -m bench NAME [--json FILE]`: one benchmark, a table, and the figures for machines."""
 
+import logging
 import os
 import warnings
 from importlib import import_module
@@ -25,6 +26,7 @@ def main(
         raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     warnings.filterwarnings("ignore")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     report = import_module(f"bench.{name}").run()
     report.print(CONSOLE)
     if json_file:

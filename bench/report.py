@@ -39,12 +39,11 @@ class Report:
 
     def print(self, console: Console) -> None:
         """For people."""
-        figures = list(dict.fromkeys(name for side in self.results.values() for name in side))
         table = Table(title=f"bench {self.name}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for heading in ("", *figures):
-            table.add_column(heading, justify="right" if heading else "left")
-        for side, values in self.results.items():
-            table.add_row(side, *(_format(values.get(name)) for name in figures))
+        for heading in ("", *self.results):
+            table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        for figure in dict.fromkeys(name for side in self.results.values() for name in side):
+            table.add_row(figure, *(_format(side.get(figure)) for side in self.results.values()))
         console.print(table)
         for key, value in self.ratios.items():
             console.print(f"{key}: [bold]{value:.2f}[/]")

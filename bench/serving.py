@@ -38,6 +38,7 @@ from workflows.upstream import quiet_nvtabular
 ROWS = 200_000
 BATCH_SIZES = (1, 1_024, 16_384)
 REPEATS = 5
+IDENTITY, IN_PROCESS = "identity (floor)", "in process (floor)"
 _SECONDS_PER_TURN = 1.0
 _WARMUP_CALLS = 10
 _SCORE_TOLERANCE = 1e-5
@@ -60,8 +61,8 @@ def run() -> Report:
             sides: dict[str, Call] = {
                 "rankline": _asks(client, workspace.recipe, rows, SCORE),
                 "merlin-systems": _asks(client, "executor_model", rows, SCORE, row_shape=()),
-                "floor: identity on the server": _asks(client, "identity", rows.select([0]).rename_columns(["x"]), "y"),
-                "floor: signature in process": _calls_in_process(workspace, rows),
+                IDENTITY: _asks(client, "identity", rows.select([0]).rename_columns(["x"]), "y"),
+                IN_PROCESS: _calls_in_process(workspace, rows),
             }
             _check_same_scores(sides)
             results = _measure(sides)
@@ -165,9 +166,9 @@ def _turn(call: Call, batch_size: int) -> list[float]:
 
 def _ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     ours, theirs = results["rankline"], results["merlin-systems"]
-    floor = results["floor: identity on the server"]["p50_ms@1"] + results["floor: signature in process"]["p50_ms@1"]
+    floor = results[IDENTITY]["p50_ms@1"] + results[IN_PROCESS]["p50_ms@1"]
     largest = BATCH_SIZES[-1]
-    in_process = results["floor: signature in process"][f"rows_per_s@{largest}"]
+    in_process = results[IN_PROCESS][f"rows_per_s@{largest}"]
     return {
         "p50_vs_merlin": theirs["p50_ms@1"] / ours["p50_ms@1"],
         "p50_vs_merlin_1024": theirs["p50_ms@1024"] / ours["p50_ms@1024"],

@@ -94,7 +94,7 @@ def ragged_inputs(frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
             inputs[name + VALUES] = np.concatenate([*frame[name], np.array([], np.int64)])
             inputs[name + OFFSETS] = np.concatenate(([0], np.cumsum(frame[name].map(len)))).astype(np.int32)
         else:
-            inputs[name] = frame[name].to_numpy().reshape(-1, 1)
+            inputs[name] = frame[name].to_numpy()
     return inputs
 
 

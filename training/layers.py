@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from training.loader.tensorflow import NNZS, VALUES
 from workflows.errors import ConfigError
+from workflows.tensor_names import NNZS, VALUES
 
 _SEGMENT_REDUCTIONS = {
     "mean": tf.sparse.segment_mean,

@@ -2,8 +2,8 @@
 
 `serving_default` takes lists as flat values and offsets, the layout that merlin-systems sends. `serving_padded` takes
 them as a padded matrix and lengths: every tensor then has the batch first, so Triton's dynamic batcher can join
-requests. Single features are int64 (ids) or float32 (numbers) of shape (N, 1) in both, the result is
-`{"score": float32 (N, 1)}`, and N may change from call to call.
+requests. Single features are int64 (ids) or float32 (numbers), of shape (N,) in the first and (N, 1) in the second; the
+result is `{"score": float32 (N, 1)}`, and N may change from call to call.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,9 @@ import pandas as pd
 import tensorflow as tf
 
 from training.layers import DenseFeatures, Lists
-from training.loader.tensorflow import NNZS, VALUES
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
-
-OFFSETS = "__offsets"
-SCORE = "score"
-SERVING_DEFAULT = "serving_default"
-SERVING_PADDED = "serving_padded"
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
 
 
 def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
@@ -45,7 +40,7 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
 
 
-def load_signature(path: Path, name: str = SERVING_PADDED) -> Callable[..., Mapping[str, Any]]:
+def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Callable[..., Mapping[str, Any]]:
     """A signature of a SavedModel as a function of named tensors.
 
     Raises:
@@ -104,7 +99,10 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         super().__init__()
         self._weights = list(model.variables)
         score = _score_function(model)
-        specs = {SERVING_DEFAULT: _tensor_specs(spec, padded=False), SERVING_PADDED: _tensor_specs(spec, padded=True)}
+        specs = {
+            RAGGED_SIGNATURE: _tensor_specs(spec, padded=False),
+            PADDED_SIGNATURE: _tensor_specs(spec, padded=True),
+        }
 
         def flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
             return {SCORE: score(_from_offsets(spec, inputs))}
@@ -112,12 +110,12 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
             return {SCORE: score(_from_padded(spec, inputs))}
 
-        self.__call__ = tf.function(flat, input_signature=[specs[SERVING_DEFAULT]], autograph=False)
+        self.__call__ = tf.function(flat, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False)
         # In a dict, where TensorFlow's search for "the" function of this object does not look.
         self._signatures = {
-            SERVING_DEFAULT: self.__call__.get_concrete_function(),
-            SERVING_PADDED: tf.function(
-                padded, input_signature=[specs[SERVING_PADDED]], autograph=False
+            RAGGED_SIGNATURE: self.__call__.get_concrete_function(),
+            PADDED_SIGNATURE: tf.function(
+                padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False
             ).get_concrete_function(),
         }
 
@@ -148,7 +146,7 @@ def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
     for feature in (*spec.categorical, *spec.continuous):
         dtype = tf.float32 if feature.cardinality is None else tf.int64
         if not feature.is_list:
-            add(feature.name, (None, 1), dtype)
+            add(feature.name, (None, 1) if padded else (None,), dtype)
         elif padded:
             add(feature.name + VALUES, (None, None), dtype)
             add(feature.name + NNZS, (None, 1), tf.int32)
@@ -159,7 +157,7 @@ def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
 
 
 def _from_offsets(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {feature.name: inputs[feature.name] for feature in _singles(spec)}
+    columns = {feature.name: inputs[feature.name][:, None] for feature in _singles(spec)}
     for feature in _lists(spec):
         offsets = inputs[feature.name + OFFSETS]
         nnzs = offsets[1:] - offsets[:-1]

@@ -13,7 +13,7 @@ SCORE = "score"
 """Output of every model: float32 [num_rows, 1]."""
 
 RAGGED_SIGNATURE = "serving_default"
-"""Lists as flat values [num_values] and offsets [num_rows + 1]."""
+"""Lists as flat values [num_values] and offsets [num_rows + 1], single values as [num_rows]."""
 
 PADDED_SIGNATURE = "serving_padded"
 """Lists as zero-padded values [num_rows, width] and nnzs [num_rows, 1]: every tensor has the batch first, which is what

@@ -9,9 +9,7 @@ import tensorflow as tf
 
 from training.loader.chunks import Batch, ChunkStream, Ragged
 from workflows.errors import ConfigError, DataError
-
-VALUES = "__values"
-NNZS = "__nnzs"
+from workflows.tensor_names import NNZS, VALUES
 
 Inputs = dict[str, Any]
 

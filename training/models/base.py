@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from training.config import TrainConfig
-from training.loader.tensorflow import NNZS, VALUES
 from workflows.feature_spec import Feature, FeatureSpec
+from workflows.tensor_names import NNZS, VALUES
 
 NUM_RESERVED_IDS = 3  # padding, null, unseen
 

@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from training.config import TrainConfig
 from training.models import model_builder
-from training.saved_model import SERVING_DEFAULT, SERVING_PADDED, _load_pyfunc, export_saved_model, load_signature
+from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
+from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 
 WIDTH = 4
 
@@ -40,17 +41,19 @@ def layouts(num_rows: int) -> dict[str, dict[str, Any]]:
     }
     lists: dict[str, dict[str, Any]] = {
         "keras": {"genres__values": values[:, None], "genres__nnzs": nnzs[:, None]},
-        SERVING_DEFAULT: {"genres__values": values, "genres__offsets": np.append(0, np.cumsum(nnzs)).astype(np.int32)},
-        SERVING_PADDED: {"genres__values": padded, "genres__nnzs": nnzs[:, None]},
+        RAGGED_SIGNATURE: {"genres__values": values, "genres__offsets": np.append(0, np.cumsum(nnzs)).astype(np.int32)},
+        PADDED_SIGNATURE: {"genres__values": padded, "genres__nnzs": nnzs[:, None]},
     }
-    return {name: {key: tf.constant(array) for key, array in {**single, **of}.items()} for name, of in lists.items()}
+    rows = {name: {key: tf.constant(array) for key, array in {**single, **of}.items()} for name, of in lists.items()}
+    rows[RAGGED_SIGNATURE] |= {key: tf.constant(array[:, 0]) for key, array in single.items()}
+    return rows
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 333])
 def test_both_signatures_score_as_the_keras_model(model: tuple[Any, Path], num_rows: int) -> None:
     rows = layouts(num_rows)
     expected = model[0](rows["keras"]).numpy()
-    for name in (SERVING_DEFAULT, SERVING_PADDED):
+    for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
         score = load_signature(model[1], name)(**rows[name])["score"]
         assert score.dtype == tf.float32
         np.testing.assert_allclose(score, expected, atol=1e-6)
@@ -58,9 +61,9 @@ def test_both_signatures_score_as_the_keras_model(model: tuple[Any, Path], num_r
 
 def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(model: tuple[Any, Path]) -> None:
     rows = layouts(9)
-    padded = rows[SERVING_PADDED]["genres__values"].numpy()
-    rows[SERVING_PADDED]["genres__values"] = tf.constant(np.pad(padded, ((0, 0), (0, 3)), constant_values=5))
-    got = load_signature(model[1])(**rows[SERVING_PADDED])["score"]
+    padded = rows[PADDED_SIGNATURE]["genres__values"].numpy()
+    rows[PADDED_SIGNATURE]["genres__values"] = tf.constant(np.pad(padded, ((0, 0), (0, 3)), constant_values=5))
+    got = load_signature(model[1])(**rows[PADDED_SIGNATURE])["score"]
     np.testing.assert_allclose(got, model[0](rows["keras"]), atol=1e-6)
 
 
@@ -69,13 +72,14 @@ def test_signatures_have_the_fields_names_types_and_shapes(model: tuple[Any, Pat
         specs = load_signature(model[1], name).structured_input_signature[1]  # type: ignore[attr-defined]
         return {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in specs.items()}
 
-    single = {"userId": ("int64", [None, 1]), "movieId": ("int64", [None, 1]), "age": ("float32", [None, 1])}
-    assert described(SERVING_DEFAULT) == {
-        **single,
+    dtypes = {"userId": "int64", "movieId": "int64", "age": "float32"}
+    single = {name: (dtype, [None, 1]) for name, dtype in dtypes.items()}
+    assert described(RAGGED_SIGNATURE) == {
+        **{name: (dtype, [None]) for name, dtype in dtypes.items()},
         "genres__values": ("int64", [None]),
         "genres__offsets": ("int32", [None]),
     }
-    assert described(SERVING_PADDED) == {
+    assert described(PADDED_SIGNATURE) == {
         **single,
         "genres__values": ("int64", [None, None]),
         "genres__nnzs": ("int32", [None, 1]),
@@ -85,7 +89,7 @@ def test_signatures_have_the_fields_names_types_and_shapes(model: tuple[Any, Pat
 def test_one_trace_serves_every_batch_size_and_holds_no_keras_object(model: tuple[Any, Path]) -> None:
     loaded = tf.saved_model.load(str(model[1]))
     for num_rows in (1, 5, 64):
-        loaded(layouts(num_rows)[SERVING_DEFAULT])
+        loaded(layouts(num_rows)[RAGGED_SIGNATURE])
     assert len(loaded.__call__.concrete_functions) == 1
     assert not (model[1] / "keras_metadata.pb").exists()
     assert not any("pickle" in path.name or path.suffix == ".pkl" for path in model[1].rglob("*"))
@@ -102,7 +106,7 @@ def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Pat
     assert operator.output_schema.column_names == ["score"]
     assert operator.input_schema["genres"].is_list
     rows = layouts(3)
-    table = TensorTable({name: tensor.numpy() for name, tensor in rows[SERVING_DEFAULT].items()})
+    table = TensorTable({name: tensor.numpy() for name, tensor in rows[RAGGED_SIGNATURE].items()})
     got = operator.transform(None, table)
     np.testing.assert_allclose(got["score"].values, model[0](rows["keras"]), atol=1e-6)
 

@@ -11,8 +11,8 @@ from workflows.datasets import DATASETS
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.prepare import prepare
-from workflows.prepared import PreparedData
 from workflows.prepare_config import PrepareConfig
+from workflows.prepared import PreparedData
 from workflows.upstream import quiet_nvtabular
 
 MOVIELENS = DATASETS["movielens"]
