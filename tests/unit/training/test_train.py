@@ -58,7 +58,7 @@ def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: Notes) 
 def valid_rows(prepared: Path) -> tuple[Any, dict[str, Any]]:
     table = pa.concat_tables([pq.read_table(path) for path in sorted((prepared / "valid").iterdir())]).combine_chunks()
     genres = table["genres"].chunk(0)
-    rows = {name: tf.constant(table[name].to_numpy()[:, None]) for name in ("userId", "movieId", "age")}
+    rows = {name: tf.constant(table[name].to_numpy()) for name in ("userId", "movieId", "age")}
     rows["genres__values"] = tf.constant(genres.values.to_numpy())
     rows["genres__offsets"] = tf.constant(genres.offsets.to_numpy())
     return table["rating"].to_numpy(), rows
