@@ -19,6 +19,7 @@ BENCHMARKS = {
 
 def main(
     name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; the figures are medians over them.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
@@ -27,7 +28,7 @@ def main(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     warnings.filterwarnings("ignore")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    report = import_module(f"bench.{name}").run()
+    report = import_module(f"bench.{name}").run(repeats)
     report.print(CONSOLE)
     if json_file:
         write_json(report.to_dict(), json_file)

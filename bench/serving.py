@@ -37,7 +37,6 @@ from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
 BATCH_SIZES = (1, 1_024, 16_384)
-REPEATS = 5
 IDENTITY, IN_PROCESS = "identity (floor)", "in process (floor)"
 _SECONDS_PER_TURN = 1.0
 _WARMUP_CALLS = 10
@@ -46,8 +45,8 @@ _SCORE_TOLERANCE = 1e-5
 Call = Callable[[int], Any]  # batch size → answer
 
 
-def run() -> Report:
-    """Train a small model, export it both ways, measure in turns."""
+def run(repeats: int) -> Report:
+    """Train a small model, export it both ways, measure each side `repeats` times in turns."""
     with TemporaryDirectory(prefix="rankline-bench-") as directory:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
         prepared = _make_model(workspace)
@@ -65,7 +64,7 @@ def run() -> Report:
                 IN_PROCESS: _calls_in_process(workspace, rows),
             }
             _check_same_scores(sides)
-            results = _measure(sides)
+            results = _measure(sides, repeats)
     return Report(name="serving", results=results, ratios=_ratios(results))
 
 
@@ -136,13 +135,13 @@ def _check_same_scores(sides: Mapping[str, Call]) -> None:
         raise ParityError("rankline and merlin-systems score the same rows differently: nothing to compare.")
 
 
-def _measure(sides: Mapping[str, Call]) -> dict[str, dict[str, float]]:
+def _measure(sides: Mapping[str, Call], repeats: int) -> dict[str, dict[str, float]]:
     turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
     for batch_size in BATCH_SIZES:
         for call in sides.values():
             for _ in range(_WARMUP_CALLS):
                 call(batch_size)
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             for side, call in sides.items():
                 latencies_ms = _turn(call, batch_size)
                 figures = turns[side]

@@ -79,6 +79,7 @@ def options(
     if show_version:
         CONSOLE.print(f"rankline {version('rankline')}")
         raise typer.Exit
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
     if not debug:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
         warnings.filterwarnings("ignore")
@@ -87,7 +88,7 @@ def options(
 
 
 @app.command()
-@with_options(SourceConfig, PrepareConfig, TrainConfig)
+@with_options(SourceConfig, of_recipe=(PrepareConfig, TrainConfig))
 def run(
     recipe: RecipeName,
     *,
@@ -128,7 +129,7 @@ def run(
 
 
 @app.command()
-@with_options(SourceConfig, PrepareConfig)
+@with_options(SourceConfig, of_recipe=(PrepareConfig,))
 def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
 
@@ -151,7 +152,7 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
 
 
 @app.command()
-@with_options(TrainConfig)
+@with_options(of_recipe=(TrainConfig,))
 def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
     """Train on prepared data, tracked in MLflow.
 

@@ -9,7 +9,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -17,14 +17,24 @@ import typer
 Config = TypeVar("Config")
 
 
-def with_options(*configs: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each field of `configs`.
+def with_options(
+    *configs: type, of_recipe: tuple[type, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of some configs.
 
     The command takes a keyword argument `overrides`, which receives `Overrides` with the options that were given.
+
+    Args:
+        *configs: their defaults are the ones shown.
+        of_recipe: configs whose values the recipe chooses.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        added = [_parameter(config, field.name) for config in configs for field in fields(config)]
+        added = [
+            _parameter(config, field, in_recipe=config in of_recipe)
+            for config in (*configs, *of_recipe)
+            for field in fields(config)
+        ]
         signature = inspect.signature(command)
         own = [parameter for name, parameter in signature.parameters.items() if name != "overrides"]
 
@@ -55,7 +65,8 @@ class Overrides:
         return replace(config, **{name: v for name, v in self._values.items() if name in names})  # type: ignore[type-var]
 
 
-def _parameter(config: type, name: str) -> inspect.Parameter:
+def _parameter(config: type, field: "Field[Any]", *, in_recipe: bool) -> inspect.Parameter:
+    name = field.name
     hint = typing.get_type_hints(config)[name]
     flag = "--" + name.replace("_", "-")
     flags = [f"{flag}/--no-{name.replace('_', '-')}"] if hint is bool else [flag]
@@ -63,8 +74,8 @@ def _parameter(config: type, name: str) -> inspect.Parameter:
     option = typer.Option(
         *flags,
         help=_help(config, name),
-        rich_help_panel=_panel(config),
-        show_default=False,
+        rich_help_panel=_panel(config) + (" (default: the recipe's)" if in_recipe else ""),
+        show_default=False if in_recipe or field.default is None else str(field.default),
         parser=_whole_numbers if is_list else None,
         metavar="N,N,…" if is_list else None,
     )

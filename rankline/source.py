@@ -19,8 +19,8 @@ class SourceConfig:
     Attributes:
         data_dir: directory with raw files, in any layout in which the dataset ships.
         download: name of an archive to download, e.g. ml-latest-small, ml-1m or ml-25m.
-        rows: number of rows to generate when neither is given; by default 500,000.
-        data_seed: seed of the generated rows; by default 1.
+        rows: number of rows to generate when neither is given.
+        data_seed: seed of the generated rows.
     """
 
     data_dir: Path | None = None

@@ -1,5 +1,6 @@
 """A real server with tiny models, started once for all integration tests that need no exported ensemble."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,11 @@ def server(saved_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (version / "model.savedmodel").symlink_to(saved_model)
     with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BENCH_BACKENDS,))) as running:
         yield running
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,121 @@
+"""Every command that the README shows, in its order, in one directory; long data made short."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from workflows.datasets.movielens_generator import generate_movielens
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.removeprefix("$ ")
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+# What shortens a command here, by its beginning. It only adds options.
+SHORTER = {
+    "make demo": "ARGS='--rows 20000 --epochs 1 --batch-sizes 1 --work-dir {work} --repository {work}/repository'",
+    "rankline run": "--batch-sizes 1",
+    "rankline serve": "--port 0",
+    "mlflow ui": "--port {port}",
+}
+UNTIL_CTRL_C = {"rankline serve": r"gRPC\s+127", "mlflow ui": None}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with small ratings under the names that the README uses, and the environment of this run."""
+    path = tmp_path_factory.mktemp("readme")
+    (path / ".venv").symlink_to(Path(sys.prefix))
+    generate_movielens(path / "ml-latest-small", num_rows=12_000, seed=2)
+    ratings = pd.read_csv(path / "ml-latest-small" / "ratings.csv")
+    movies = pd.read_csv(path / "ml-latest-small" / "movies.csv")
+    (path / "ml-1m").mkdir()
+    for name, table in (("ratings", ratings), ("movies", movies)):
+        lines = ["::".join(map(str, row)) for row in table.itertuples(index=False)]
+        (path / "ml-1m" / f"{name}.dat").write_text("\n".join(lines) + "\n", encoding="latin-1", errors="replace")
+    return path
+
+
+def test_the_readme_shows_commands() -> None:
+    assert COMMANDS[:2] == ["make demo", "make test"]
+    assert len(COMMANDS) > 7
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "make test"])
+def test_a_command_of_the_readme_works(command: str, directory: Path, free_port: int) -> None:
+    verb = next((verb for verb in SHORTER if command.startswith(verb)), None)
+    more = SHORTER[verb].format(work=directory / "demo", port=free_port) if verb else ""
+    in_root = command.startswith("make")
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command} {more}" if verb in UNTIL_CTRL_C else f"{command} {more}"],
+        cwd=ROOT if in_root else directory,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if verb in UNTIL_CTRL_C:
+        wait_until_up(process, UNTIL_CTRL_C[verb], free_port)
+        process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0 or (verb == "mlflow ui" and process.returncode in (-signal.SIGINT, 1, 130)), output
+
+
+def wait_until_up(process: "subprocess.Popen[str]", line: "str | None", port: int) -> None:
+    assert process.stdout is not None
+    if line is not None:
+        assert any(re.match(line, text) for text in process.stdout)
+        return
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[0]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=1) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail("mlflow ui did not answer")
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_readme_links_to_files_that_are_there() -> None:
+    for link in re.findall(r"\]\(([^)#]+)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_benchmark_of_the_readme_reports_ratios(tmp_path: Path) -> None:
+    assert "`python -m bench serving`" in README
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "serving", "--repeats", "1", "--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = pd.read_json(tmp_path / "out.json", typ="series")
+    assert report["name"] == "serving"
+    assert {"p50_vs_merlin", "throughput_vs_merlin", "p50_over_floor"} <= set(report["ratios"])
+    assert report["ratios"]["p50_vs_merlin"] == pytest.approx(
+        report["results"]["merlin-systems"]["p50_ms@1"] / report["results"]["rankline"]["p50_ms@1"]
+    )
+    assert report["environment"]["command"].startswith("python -m bench serving")
