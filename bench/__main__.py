@@ -29,9 +29,9 @@ def main(
     warnings.filterwarnings("ignore")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     report = import_module(f"bench.{name}").run(repeats)
-    report.print(CONSOLE)
     if json_file:
         write_json(report.to_dict(), json_file)
+    report.print(CONSOLE)
 
 
 if __name__ == "__main__":

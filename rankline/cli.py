@@ -123,9 +123,9 @@ def run(
             num_seeds=seeds,
             batch_sizes=sizes,
         )
-    print_summary(result, CONSOLE)
-    if json_file:
+    if json_file:  # before anything is printed: a closed pipe must not cost the result
         pipeline.write_json(result.to_dict(), json_file)
+    print_summary(result, CONSOLE)
 
 
 @app.command()
@@ -325,10 +325,10 @@ def bench(
         report, served_auc = pipeline.bench(client, prepared, ensemble, sizes, progress=progress)
         log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
         progress.update(1, 1, f"served AUC {served_auc:.4f}")
-    print_report(report, CONSOLE)
-    CONSOLE.print(f"logged to MLflow run {ensemble.run_id}; table, JSON and plot in {workspace.report}", soft_wrap=True)
     if json_file:
         pipeline.write_json(report.to_dict(), json_file)
+    print_report(report, CONSOLE)
+    CONSOLE.print(f"logged to MLflow run {ensemble.run_id}; table, JSON and plot in {workspace.report}", soft_wrap=True)
 
 
 @app.command()

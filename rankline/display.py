@@ -43,7 +43,8 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     @contextmanager
     def stage(self, name: str) -> Iterator["_Stage"]:

@@ -1,6 +1,7 @@
 """Tables at the end of a run."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -33,7 +34,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
         table.add_row("best attainable on this generated data", f"{quality.best_auc:.4f}", "")
     console.print(table)
     print_report(result.report, console)
-    store = result.trained.tracking_uri
+    store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///")
     _heading(console, "next")
     for command, purpose in (
         (f"mlflow ui --backend-store-uri {store}", "compare runs"),

@@ -1,8 +1,10 @@
 """`scripts/setup.sh` says in one line what a machine lacks; nothing is installed here."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,23 +60,21 @@ def test_a_python_that_does_not_start(checkout: Path) -> None:
     [
         ("sys.version_info = (3, 12, 0)", "it is Python 3.12, and 3.10 or 3.11 is needed"),
         ("sysconfig.get_config_vars()['INSTSONAME'] = 'libpython3.11.a'", "no shared libpython.*--enable-shared"),
-        ("sysconfig.get_paths = lambda: {'include': '/nonexistent'}", "no C headers.*-dev"),
+        (
+            "paths = sysconfig.get_paths(); sysconfig.get_paths = lambda *_, **__: {**paths, 'include': '/'}",
+            "no C headers.*-dev",
+        ),
         ("importlib.util.find_spec = lambda name: None", "cannot make virtual environments.*-venv"),
     ],
 )
 def test_a_python_that_lacks_something(checkout: Path, change: str, message: str) -> None:
     """A real interpreter that sees itself changed before it runs the check."""
-    import re
-    import sys
-
     (checkout / "sitecustomize.py").write_text(f"import importlib.util, sys, sysconfig\n{change}\n")
     lacking = program(checkout, "python", f'PYTHONPATH="{checkout}" exec "{sys.executable}" "$@"')
     assert re.search(message, refusal(checkout, PYTHON=lacking))
 
 
 def test_no_compiler(checkout: Path, tmp_path: Path) -> None:
-    import sys
-
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in TOOLS:
