@@ -1,5 +1,5 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
-# make PYTHON=/path/to/python3.11 TARGET chooses the interpreter.
+# make PYTHON=/path/to/python3.11 TARGET chooses the interpreter; after `make clean`, if there is a .venv.
 .DEFAULT_GOAL := help
 .PHONY: help demo test check setup lock clean
 BIN := .venv/bin
@@ -24,7 +24,7 @@ test: check ## everything that must pass before a change lands
 
 lock: setup ## renew constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --universal --python-version 3.10 \
-		--no-emit-index-url --no-annotate --no-header --quiet --output-file constraints.txt --upgrade
+		--no-annotate --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

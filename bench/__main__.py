@@ -1,16 +1,15 @@
 """`python -m bench NAME [--json FILE]`: one benchmark, a table, and the figures for machines."""
 
-import logging
-import os
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rankline.display import CONSOLE
+from rankline.display import CONSOLE, ERRORS
 from rankline.pipeline import write_json
+from rankline.quiet import quiet_libraries
+from workflows.errors import RanklineError
 
 BENCHMARKS = {
     "serving": "our ensemble against merlin-systems' export, on one server",
@@ -25,10 +24,12 @@ def main(
     """Run one benchmark."""
     if name not in BENCHMARKS:
         raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    warnings.filterwarnings("ignore")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    report = import_module(f"bench.{name}").run(repeats)
+    quiet_libraries()
+    try:
+        report = import_module(f"bench.{name}").run(repeats)
+    except RanklineError as error:
+        ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)
+        raise typer.Exit(1) from None
     if json_file:
         write_json(report.to_dict(), json_file)
     report.print(CONSOLE)

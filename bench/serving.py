@@ -25,6 +25,7 @@ from rankline.display import Stages
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
+from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
 from serving.model_config import ModelConfig, Tensor, to_pbtxt
 from serving.parity import padded_inputs
@@ -33,6 +34,7 @@ from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError
 from workflows.prepared import PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, SCORE
+from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
@@ -50,7 +52,7 @@ def run(repeats: int) -> Report:
     with TemporaryDirectory(prefix="rankline-bench-") as directory:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
         prepared = _make_model(workspace)
-        _export_with_merlin(prepared, workspace.model / "model.savedmodel", Path(directory) / "merlin")
+        _export_with_merlin(prepared, TrainedModel.load(workspace.model).saved_model, Path(directory) / "merlin")
         _write_identity(Path(directory) / "identity")
         repositories = (workspace.ensemble, Path(directory) / "merlin", Path(directory) / "identity")
         backends = (Path(__file__).parent / "backends",)
@@ -74,7 +76,7 @@ def _make_model(workspace: Workspace) -> PreparedData:
     with Stages(["source", "prepare", "train", "export"]) as stages:
         prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=ROWS), workspace, stages)
         pipeline.train(recipe, prepared, workspace, stages)
-        pipeline.export(recipe, prepared, workspace, stages)
+        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
     return prepared
 
 
@@ -114,7 +116,7 @@ def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple
 def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     """A call of the served signature with encoded rows, without a server."""
     plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform" / "1" / "plan")
-    model = tf.saved_model.load(str(workspace.model / "model.savedmodel"))
+    model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
     signature = model.signatures[PADDED_SIGNATURE]
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
     encoded: dict[int, dict[str, Any]] = {}

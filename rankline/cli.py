@@ -1,15 +1,14 @@
 """The command line: one verb for each arrow of the flow, and `run` for all of them."""
 
-import logging
 import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,11 +17,13 @@ from typer.core import TyperGroup
 
 from rankline.display import CONSOLE, ERRORS, Stages
 from rankline.options import Overrides, with_options
+from rankline.quiet import quiet_libraries
 from rankline.recipes import RECIPES, Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from serving.export_config import ExportConfig
 from training.config import TrainConfig
-from workflows.errors import ConfigError, RanklineError, ServingError
+from workflows.errors import ConfigError, RanklineError
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except RanklineError as error:
-            if ctx.params.get("debug"):
+        except (RanklineError, OSError) as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            ERRORS.print(f"[bold red]Error:[/] {escape(str(error))}", soft_wrap=True)
+            ERRORS.print(f"[bold red]Error:[/] {escape(_in_a_line(error))}", soft_wrap=True)
             raise typer.Exit(1) from None
 
 
@@ -64,7 +65,7 @@ BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="HOST:PORT", help=f"gRPC of a server. Default: port {GRPC_PORT}, else one just for this call."
+        "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
     ),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result for machines too.")]
@@ -81,14 +82,12 @@ def options(
         raise typer.Exit
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
     if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
-        warnings.filterwarnings("ignore")
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
+        quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
 
 
 @app.command()
-@with_options(SourceConfig, of_recipe=(PrepareConfig, TrainConfig))
+@with_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, TrainConfig))
 def run(
     recipe: RecipeName,
     *,
@@ -113,13 +112,16 @@ def run(
     from rankline.summary import print_summary
 
     chosen = _configured(recipe, overrides)
-    sizes = _parse_batch_sizes(batch_sizes)
+    source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
+    sizes = _parse_batch_sizes(batch_sizes, export_config.max_batch_size)
+    _check_writable(json_file)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(
             chosen,
-            overrides.apply(SourceConfig()),
+            source,
             Workspace(recipe=recipe, root=work_dir, repository=repository),
             stages,
+            export_config=export_config,
             num_seeds=seeds,
             batch_sizes=sizes,
         )
@@ -171,7 +173,10 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
 
 
 @app.command()
-def export(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY) -> None:
+@with_options(ExportConfig)
+def export(
+    recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY, overrides: Overrides
+) -> None:
     """Workflow and model to one Triton ensemble, if both agree with what is served.
 
     **Example**
@@ -183,7 +188,8 @@ def export(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repo
 
     workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
     with Stages(["export"]) as stages:
-        pipeline.export(_configured(recipe), PreparedData.load(workspace.prepared), workspace, stages)
+        prepared = PreparedData.load(workspace.prepared)
+        pipeline.export(_configured(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
 
 
 @app.command()
@@ -228,7 +234,7 @@ def serve(
         CONSOLE.print(f"gRPC     {server.endpoints.grpc}")
         CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         CONSOLE.print(f"metrics  {server.endpoints.metrics}")
-        CONSOLE.print("Ctrl-C stops it.")
+        CONSOLE.print(f"Ctrl-C stops it. Ask it with: rankline predict --url {server.endpoints.grpc} …")
         while not stop.wait(timeout=0.5):
             server.check_alive()
     finally:
@@ -257,13 +263,14 @@ def predict(
 
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import from_options, read_rows, write_scores
+    from rankline.rows import from_options, read_rows, select, write_scores
 
     if (input_file is None) == (not context.args):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
     rows, found = (from_options(context.args), "jsonl") if input_file is None else read_rows(input_file, format_name)
     with _client(recipe, repository, url) as client:
-        scores = client.predict(rows)
+        inputs = [tensor.name for tensor in client.schema.inputs]
+        scores = client.predict(rows if input_file is None else select(rows, inputs))
     write_scores(rows, scores, found, output)
 
 
@@ -318,7 +325,8 @@ def bench(
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    sizes = _parse_batch_sizes(batch_sizes)
+    sizes = _parse_batch_sizes(batch_sizes, None)
+    _check_writable(json_file)
     workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     with Stages(["bench"]) as stages, stages.stage("bench") as progress, _client(recipe, repository, url) as client:
@@ -340,11 +348,13 @@ def doctor() -> None:
     rankline doctor
     """
     from rankline.doctor import examine
-    from rankline.summary import print_checks
+    from rankline.summary import print_check
 
-    checks = examine()
-    print_checks(checks, CONSOLE)
-    if not all(check.works for check in checks if check.required):
+    checks = []
+    for check in examine():  # each is shown as soon as it is known
+        print_check(check, CONSOLE)
+        checks.append(check)
+    if any(check.required and not check.works for check in checks):
         raise typer.Exit(1)
 
 
@@ -358,36 +368,44 @@ def _configured(name: str, overrides: Overrides | None = None) -> Recipe:
     return recipe if overrides is None else recipe.with_overrides(overrides)
 
 
-def _parse_batch_sizes(text: str) -> tuple[int, ...]:
+def _in_a_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}. Choose another path, or mend this one."
+    return str(error)
+
+
+def _parse_batch_sizes(text: str, largest: int | None) -> tuple[int, ...]:
+    """Rows per request, refused before any work is done for them; `largest` is None where the server will say."""
     try:
-        return tuple(int(part) for part in text.split(","))
+        sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers separated by commas: 1,64,4096") from None
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers of at least 1 and commas: 1,64,4096")
+    if largest is not None and max(sizes) > largest:
+        raise ConfigError(f"--batch-sizes has {max(sizes)}, and a request may hold {largest}. Raise --max-batch-size.")
+    return sizes
+
+
+def _check_writable(path: Path | None) -> None:
+    """Find out that a result cannot be written before it is worked for, not after."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
 
 
 @contextmanager
 def _client(recipe: str, repository: Path, url: str | None) -> Iterator["Client"]:
-    """A client of the server at `url`, of the one on the default port, or of one that lives as long as the block."""
+    """A client of the server at `url`, or of one that serves the exported ensemble as long as the block lasts."""
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from serving.server import EmbeddedServer, ServerConfig
 
     recipe_named(recipe)
     with ExitStack() as stack:
-        client = _running_client(url or f"127.0.0.1:{GRPC_PORT}", recipe, required=url is not None)
-        if client is None:
+        if url is None:
             ensemble = ExportedEnsemble.load(Workspace(recipe=recipe, repository=repository).ensemble)
             server = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(ensemble.path,))))
-            client = Client(server.endpoints.grpc, ensemble.name)
-        yield stack.enter_context(client)
-
-
-def _running_client(url: str, recipe: str, *, required: bool) -> "Client | None":
-    from serving.client import Client
-
-    try:
-        return Client(url, recipe)
-    except ServingError:
-        if required:
-            raise
-        return None
+            url = server.endpoints.grpc
+        yield stack.enter_context(Client(url, recipe))

@@ -31,7 +31,7 @@ class Stages:
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
@@ -57,7 +57,9 @@ class Stages:
         self._progress.update(task, total=1, completed=1)
         if not self._console.is_terminal:
             seconds = time.monotonic() - begin
-            self._console.print(f"{name:<{self._width}}  {seconds:6.1f} s  {reporter.note}", soft_wrap=True)
+            self._console.print(
+                f"{name:<{self._width}}  {seconds:6.1f} s  {reporter.note}", soft_wrap=True, markup=False
+            )
 
 
 class _Stage(ProgressSink):

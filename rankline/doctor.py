@@ -1,11 +1,18 @@
-"""`rankline doctor`: what this machine has, what it lacks, and the remedy."""
+"""`rankline doctor`: what this machine has, what works when it is tried, and the remedy for what does not."""
 
+import importlib
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from rankline import interpreter
+from workflows.errors import RanklineError
 
 _MIN_SHM_BYTES = 256 << 20
 
@@ -27,76 +34,108 @@ class Check:
     required: bool = True
 
 
-def examine() -> list[Check]:
-    """Run every check."""
-    return [check() for check in CHECKS]
+def examine() -> Iterator[Check]:
+    """Run every check, one after another; the ones that import or start something take seconds."""
+    for check in CHECKS:
+        yield check()
 
 
 def _python() -> Check:
-    found = sys.version_info[:2]
-    return Check(
-        name="Python 3.10 or 3.11",
-        works=found in ((3, 10), (3, 11)),
-        detail=f"{sys.version.split()[0]} at {sys.executable}",
-    )
+    lack = interpreter.lack()
+    found = f"{sys.version.split()[0]}, shared libpython, C headers"
+    return Check(name="Python", works=not lack, detail=lack or found)
 
 
-def _compiler() -> Check:
-    path = shutil.which("g++")
-    return Check(name="C++ compiler", works=path is not None, detail=path or "apt-get install g++", required=False)
-
-
-def _package(name: str, what: str) -> Callable[[], Check]:
+def _program(name: str) -> Callable[[], Check]:
     def check() -> Check:
-        try:
-            return Check(name=what, works=True, detail=f"{name} {version(name)}")
-        except PackageNotFoundError:
-            return Check(name=what, works=False, detail="pip install -c constraints.txt -e '.[cpu]'")
+        path = shutil.which(name)
+        return Check(name=name, works=path is not None, detail=path or f"apt-get install {name}", required=False)
 
     return check
 
 
-def _tensorflow() -> Check:
-    found = []
-    for name in ("tensorflow-cpu", "tensorflow"):
+def _package(module: str, *distributions: str) -> Callable[[], Check]:
+    """A package works when it can be imported, not when it is listed."""
+
+    def check() -> Check:
         try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
+            importlib.import_module(module)
+        except Exception as error:  # a broken package can raise anything
+            remedy = f"{error} (pip install -c constraints.txt -e '.[cpu]')"
+            return Check(name=module, works=False, detail=remedy)
+        return Check(name=module, works=True, detail=_version_of(*distributions or (module,)))
+
+    return check
+
+
+def _version_of(*distributions: str) -> str:
+    for name in distributions:
+        try:
+            return f"{name} {version(name)}"
+        except importlib.metadata.PackageNotFoundError:
             continue
-    detail = found[0] if found else "pip install -c constraints.txt -e '.[cpu]' (or '.[gpu]')"
-    return Check(name="TensorFlow", works=bool(found), detail=detail)
-
-
-def _server() -> Check:
-    from serving.server import check_embedded_server
-
-    problems = check_embedded_server()
-    detail = "; ".join(problems) or f"tritonserver in nvidia-pytriton {version('nvidia-pytriton')}, libpython shared"
-    return Check(name="embedded Triton", works=not problems, detail=detail)
+    return "version unknown"
 
 
 def _shared_memory() -> Check:
     path = Path("/dev/shm")
     total = shutil.disk_usage(path).total if path.is_dir() else 0
     enough = total >= _MIN_SHM_BYTES
-    remedy = "" if enough else f", expected {_MIN_SHM_BYTES >> 20} MB (docker run --shm-size=1g)"
+    remedy = "" if enough else f", expected {_MIN_SHM_BYTES >> 20} MB (in Docker: --shm-size=1g)"
     return Check(name="shared memory", works=enough, detail=f"/dev/shm has {total >> 20:,} MB{remedy}")
+
+
+def _server() -> Check:
+    """Start the embedded server with a plan of two keys, and ask it."""
+    from serving.client import Client
+    from serving.model_config import ModelConfig, Tensor, to_pbtxt
+    from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
+    from serving.server import EmbeddedServer, ServerConfig
+
+    name = "embedded Triton"
+    plan = TransformPlan(
+        inputs=(TensorSpec(name="key", dtype="int64"),),
+        indexes=(KeyIndex.build("key", np.array([7, 8])),),
+        columns=(Column(name="id", index=0, values=np.array([2, 3, 4])),),
+    )
+    config = ModelConfig(
+        name="doctor",
+        backend="nvtabular",
+        inputs=(Tensor(name="key", dtype="int64"),),
+        outputs=(Tensor(name="id", dtype="int64"),),
+        max_batch_size=8,
+    )
+    with TemporaryDirectory(prefix="rankline-doctor-") as repository:
+        model = Path(repository) / config.name
+        plan.save(model / "1" / "plan")
+        (model / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
+        try:
+            with (
+                EmbeddedServer(ServerConfig(repositories=(Path(repository),))) as server,
+                Client(server.endpoints.grpc, config.name) as client,
+            ):
+                answer = client.predict({"key": [8, 1]}).tolist()
+        except RanklineError as error:
+            return Check(name=name, works=False, detail=str(error))
+    detail = f"nvidia-pytriton {version('nvidia-pytriton')}, started and answered"
+    return Check(name=name, works=answer == [4, 2], detail=detail if answer == [4, 2] else f"answered {answer}")
 
 
 def _gpu() -> Check:
     works = shutil.which("nvidia-smi") is not None
-    detail = "nvidia-smi found; training uses it with pip install -c constraints.txt -e '.[gpu]'" if works else "none"
+    detail = "nvidia-smi found; TensorFlow uses it with the extra gpu in place of cpu" if works else "none"
     return Check(name="NVIDIA GPU", works=works, detail=detail, required=False)
 
 
 CHECKS: tuple[Callable[[], Check], ...] = (
     _python,
-    _compiler,
-    _package("nvtabular", "NVTabular"),
-    _package("merlin-systems", "merlin-systems"),
-    _tensorflow,
-    _package("mlflow", "MLflow"),
-    _server,
+    _program("g++"),
+    _program("make"),
     _shared_memory,
+    _package("tensorflow", "tensorflow-cpu", "tensorflow"),
+    _package("nvtabular"),
+    _package("merlin.systems", "merlin-systems"),
+    _package("mlflow"),
+    _server,
     _gpu,
 )

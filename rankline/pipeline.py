@@ -18,14 +18,16 @@ from rankline.source import SourceConfig, obtain
 from rankline.workspace import Workspace
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
+from workflows.artifacts import write_whole
 from workflows.errors import ServingError
+from workflows.extras import require
 from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
-    from training.train import TrainedModel
     from workflows.prepared import PreparedData
+    from workflows.trained import TrainedModel
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
@@ -127,12 +129,13 @@ def train(
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
-    from training.tracking import TrackingConfig
-    from training.train import train as train_model
-
+    require("tensorflow", feature="training", extra="cpu")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
+        from training.tracking import TrackingConfig
+        from training.train import train as train_model
+
         for number in range(num_seeds):
             seed = first + number
             models.append(
@@ -149,13 +152,22 @@ def train(
     return models[0], metrics
 
 
-def export(recipe: Recipe, prepared: "PreparedData", workspace: Workspace, stages: Stages) -> "ExportedEnsemble":
+def export(
+    recipe: Recipe, config: ExportConfig, prepared: "PreparedData", workspace: Workspace, stages: Stages
+) -> "ExportedEnsemble":
     """Stage export: one ensemble of workflow and model."""
-    from serving.export import export_ensemble
-
+    require("tensorflow", feature="export", extra="cpu")
     with stages.stage("export") as progress:
+        from serving.export import export_ensemble
+        from workflows.trained import TrainedModel
+
         ensemble = export_ensemble(
-            prepared, workspace.model, workspace.ensemble, ExportConfig(name=recipe.name), progress=progress
+            prepared,
+            TrainedModel.load(workspace.model),
+            workspace.ensemble,
+            config,
+            name=recipe.name,
+            progress=progress,
         )
         parity = ensemble.manifest.details["parity"]
         progress.update(1, 1, f"{ensemble.path}: parity on {parity['num_rows']:,} rows")
@@ -198,6 +210,7 @@ def run(
     workspace: Workspace,
     stages: Stages,
     *,
+    export_config: ExportConfig,
     num_seeds: int,
     batch_sizes: Sequence[int],
 ) -> RunResult:
@@ -212,7 +225,7 @@ def run(
 
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
-    ensemble = export(recipe, prepared, workspace, stages)
+    ensemble = export(recipe, export_config, prepared, workspace, stages)
     with stages.stage("serve") as progress:
         server = EmbeddedServer(ServerConfig(repositories=(ensemble.path,), log_path=workspace.log))
         server.start()
@@ -238,10 +251,7 @@ def run(
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write a result for machines, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}.part")
-    staging.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    staging.replace(path)
+    write_whole(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
 class _Share(Progress):

@@ -14,7 +14,7 @@ class Recipe:
 
     Attributes:
         name: also the name of the ensemble and of the MLflow experiment.
-        summary: one line for `rankline recipes`.
+        summary: one line for the help of the verbs.
         dataset: key in `workflows.datasets.DATASETS`.
         prepare: split and encoding.
         train: model and hyperparameters.
@@ -47,6 +47,7 @@ RECIPES = {
             train=TrainConfig(
                 embedding_dim_cap=512,
                 embedding_init=0.0,
+                linear_terms=False,
                 optimizer="sgd",
                 learning_rate=0.01,
                 weight_averaging=False,

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
+from workflows.artifacts import write_whole
 from workflows.errors import ConfigError, DataError
 
 FORMATS = ("csv", "parquet", "jsonl")
@@ -35,7 +36,10 @@ def from_options(arguments: Sequence[str]) -> pa.Table:
             row[name] = json.loads(value)
         except ValueError:
             row[name] = value
-    return pa.Table.from_pylist([row])
+    try:
+        return pa.Table.from_pylist([row])
+    except (pa.ArrowException, OverflowError) as error:
+        raise DataError(f"{row} is no row that can be sent: {error}") from None
 
 
 def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
@@ -66,6 +70,17 @@ def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
         raise DataError(f"{path} cannot be read as {chosen}: {error}") from None
 
 
+def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:
+    """The columns that a model takes; a file may hold others.
+
+    Raises:
+        DataError: one is missing.
+    """
+    if missing := [name for name in inputs if name not in rows.column_names]:
+        raise DataError(f"the rows lack {missing}. Expected {list(inputs)}, got {rows.column_names}.")
+    return rows.select(list(inputs))
+
+
 def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: str, output: Path | None) -> None:
     """Write the rows with a column `score` beside them, to a file or stdout."""
     scored = rows.append_column("score", pa.array(scores))
@@ -80,4 +95,4 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
         sys.stdout.buffer.write(sink.getvalue())
         sys.stdout.buffer.flush()
     else:
-        output.write_bytes(sink.getvalue())
+        write_whole(output, sink.getvalue())

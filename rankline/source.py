@@ -1,8 +1,10 @@
 """Where raw data comes from: a directory, a download, or the dataset's own generator."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from workflows.errors import ConfigError
@@ -73,8 +75,12 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         directory = download(dataset.archives[config.download], cache, progress=progress)
         return Source(directory=directory, description=config.download)
     directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}"
-    truth = directory / "truth.json"  # generators write it last
-    if not truth.is_file():
-        dataset.generate(directory, num_rows=config.rows, seed=config.data_seed, progress=progress)
-    best_auc = float(json.loads(truth.read_text(encoding="utf-8"))["best_auc"])
+    if not directory.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".generate.", dir=cache) as scratch:
+            staging = Path(scratch) / directory.name
+            dataset.generate(staging, num_rows=config.rows, seed=config.data_seed, progress=progress)
+            with suppress(FileExistsError, OSError):  # another run was faster, with the same rows
+                staging.rename(directory)
+    best_auc = float(json.loads((directory / "truth.json").read_text(encoding="utf-8"))["best_auc"])
     return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rankline.doctor import Check
@@ -31,7 +32,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
     table.add_row(f"model, mean of {seeds} seeds" if seeds > 1 else "model", auc, logloss)
     table.add_row("the same rows, scored by the server", f"{quality.served_auc:.4f}", "")
     if quality.best_auc is not None:
-        table.add_row("best attainable on this generated data", f"{quality.best_auc:.4f}", "")
+        table.add_row("best attainable on the generated data", f"{quality.best_auc:.4f}", "")
     console.print(table)
     print_report(result.report, console)
     store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///")
@@ -63,18 +64,14 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
     for name in rows[0] if rows else ():
         table.add_column(name, justify="right" if name == "score" else "left")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
     console.print(table)
 
 
-def print_checks(checks: Iterable[Check], console: Console) -> None:
-    """What works, and the remedy for what does not."""
-    table = _table()
-    table.show_header = False
-    for check in checks:
-        mark = "[green]✓" if check.works else "[red]✗" if check.required else "[yellow]–"
-        table.add_row(mark, check.name, check.detail)
-    console.print(table)
+def print_check(check: Check, console: Console) -> None:
+    """One line: whether it works, and what was found or the remedy."""
+    mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[yellow]–[/]"
+    console.print(f"{mark} {check.name:<16} {escape(check.detail)}", soft_wrap=True)
 
 
 def _heading(console: Console, text: str) -> None:

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
+from workflows.errors import ArtifactError
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
@@ -19,12 +21,23 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         tracking_uri: MLflow store of the run.
         run_id: run that trained the model.
         directory: made when it is missing; files of an earlier report are replaced.
+
+    Raises:
+        ArtifactError: the run was deleted, or the store cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "bench.json").write_text(report.to_json(), encoding="utf-8")
     (directory / "bench.csv").write_text(report.to_csv(), encoding="utf-8")
     write_plot(report, directory / "bench.png")
-    client = MlflowClient(tracking_uri=tracking_uri)
+    try:
+        _log(report, MlflowClient(tracking_uri=tracking_uri), run_id, directory)
+    except MlflowException as error:
+        raise ArtifactError(
+            f"the report is in {directory}, but MLflow run {run_id} in {tracking_uri} does not take it: {error}"
+        ) from None
+
+
+def _log(report: BenchmarkReport, client: MlflowClient, run_id: str, directory: Path) -> None:
     for result in report.bench:
         for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "rows_per_s"):
             client.log_metric(run_id, f"bench/{name}", getattr(result, name), step=result.batch_size)

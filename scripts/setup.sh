@@ -16,29 +16,11 @@ fail() {
     exit 1
 }
 
-# Says in one line what the interpreter $1 lacks; nothing when it will do.
-lack() {
-    "$1" - <<'PY'
-import importlib.util, os, sys, sysconfig
-found = "%d.%d" % sys.version_info[:2]
-v = sysconfig.get_config_var
-libs = [os.path.join(d or "", v("INSTSONAME") or "") for d in (v("LIBDIR"), os.path.join(v("LIBDIR") or "", v("MULTIARCH") or ""))]
-if sys.version_info[:2] not in ((3, 10), (3, 11)):
-    print("it is Python %s, and 3.10 or 3.11 is needed (Debian/Ubuntu: apt-get install python3.11 python3.11-venv python3.11-dev)" % found)
-elif not ((v("INSTSONAME") or "").find(".so") > 0 and any(map(os.path.exists, libs))):
-    print("it has no shared libpython, which Triton's Python backend links (apt-get install libpython%s; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install %s)" % (found, found))
-elif not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-    print("it has no C headers, which NVTabular compiles against (apt-get install python%s-dev)" % found)
-elif importlib.util.find_spec("ensurepip") is None:
-    print("it cannot make virtual environments (apt-get install python%s-venv)" % found)
-PY
-}
-
 python=
 reasons=
 for candidate in ${PYTHON:-python3.11 python3.10 python3}; do
     command -v "$candidate" >/dev/null 2>&1 || continue
-    reason=$(lack "$candidate" 2>/dev/null) || reason="it does not start"
+    reason=$("$candidate" rankline/interpreter.py 2>/dev/null) || reason="it does not start"
     if [ -z "$reason" ]; then
         python=$candidate
         break

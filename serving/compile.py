@@ -30,7 +30,7 @@ def compile_workflow(workflow: nvt.Workflow) -> TransformPlan:
         name: Input(name, np.dtype(column.dtype.to_numpy))
         for name, column in workflow.input_schema.column_schemas.items()
     }
-    expressions = _evaluate(workflow.output_node, inputs)
+    expressions = _evaluate(workflow.output_node, inputs, {})
     indexes: list[KeyIndex] = []
     columns = []
     for name, schema in workflow.output_schema.column_schemas.items():
@@ -48,12 +48,14 @@ def compile_workflow(workflow: nvt.Workflow) -> TransformPlan:
     )
 
 
-def _evaluate(node: Any, inputs: Columns) -> Columns:
-    """Columns that come out of a node, its parents evaluated first."""
+def _evaluate(node: Any, inputs: Columns, done: dict[int, Columns]) -> Columns:
+    """Columns that come out of a node, its parents evaluated first and each node once."""
+    if id(node) in done:
+        return done[id(node)]
     parents = node.parents_with_dependencies
     gathered: dict[str, Expression] = {} if parents else dict(inputs)
     for parent in parents:
-        gathered |= _evaluate(parent, inputs)
+        gathered |= _evaluate(parent, inputs, done)
     lowering = LOWERINGS.get(type(node.op))
     if lowering is None:
         raise LoweringError(
@@ -61,7 +63,8 @@ def _evaluate(node: Any, inputs: Columns) -> Columns:
             f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, or leave it out of serving."
         )
     lowered = lowering(node.op, {name: gathered[name] for name in node.input_columns.names})
-    return {name: lowered[name] for name in node.output_columns.names}
+    done[id(node)] = {name: lowered[name] for name in node.output_columns.names}
+    return done[id(node)]
 
 
 def _column(name: str, index: int, values: pa.Array, dtype: np.dtype[Any]) -> Column:

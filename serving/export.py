@@ -22,11 +22,12 @@ from serving.merlin import Ensemble, PredictTensorflow, Runtime, TransformWorkfl
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.parity import check_parity
 from serving.plan import TransformPlan
-from workflows.artifacts import Manifest, load_manifest, publish
+from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ExportError
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, PADDED_SIGNATURE, SCORE, VALUES
+from workflows.trained import SAVED_MODEL, TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 VERSION = "1"
@@ -35,19 +36,21 @@ _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and 
 
 def export_ensemble(
     prepared: PreparedData,
-    trained: Path,
+    trained: TrainedModel,
     output: Path,
     config: ExportConfig,
     *,
+    name: str,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish.
 
     Args:
         prepared: the data that the model was trained on.
-        trained: directory of a trained-model artifact.
+        trained: the model.
         output: directory of the ensemble, replaced when it is whole.
-        config: name and limits.
+        config: limits.
+        name: of the ensemble model; the steps are NAME_transform and NAME_predict.
         progress: told the steps that are done.
 
     Raises:
@@ -55,32 +58,32 @@ def export_ensemble(
         LoweringError: the workflow holds an operator that cannot be compiled.
         ParityError: offline and served results differ.
     """
-    model = load_manifest(trained, "trained-model")
-    _check_same_origin(prepared, trained, model)
-    saved_model = trained / "model.savedmodel"
+    _check_same_origin(prepared, trained)
     workflow = prepared.workflow()
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 4, "compile")
     plan = compile_workflow(serving_workflow)
     progress.update(2, 4, "compare with NVTabular and TensorFlow")
-    parity = check_parity(serving_workflow, plan, saved_model, prepared.heldout())
+    parity = check_parity(serving_workflow, plan, trained.saved_model, prepared.heldout())
     progress.update(3, 4, "write")
     details: dict[str, Any] = {
-        "name": config.name,
+        "name": name,
         "config": asdict(config),
         "parity": asdict(parity),
-        **{key: model.details[key] for key in ("run_id", "tracking_uri", "metrics")},
+        "run_id": trained.run_id,
+        "tracking_uri": trained.tracking_uri,
+        "metrics": dict(trained.metrics),
     }
-    made_from = {"prepared-data": prepared.manifest.fingerprint, "trained-model": model.fingerprint}
+    made_from = {manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)}
     with publish(output, KIND, made_from=made_from, details=details) as directory, quiet_nvtabular():
         graph = (
             serving_workflow.input_schema.column_names
             >> TransformWorkflow(serving_workflow)
-            >> PredictTensorflow(str(saved_model))
+            >> PredictTensorflow(str(trained.saved_model))
         )
         ensemble = Ensemble(graph, serving_workflow.input_schema)
-        ensemble.export(str(directory), runtime=NativeRuntime(plan), config=config)
+        ensemble.export(str(directory), runtime=NativeRuntime(plan), config=config, name=name)
     progress.update(4, 4, "published")
     return ExportedEnsemble.load(output)
 
@@ -96,13 +99,16 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         super().__init__()
         self._plan = plan
 
-    def export(self, ensemble: Ensemble, path: str, config: ExportConfig) -> list[ModelConfig | EnsembleConfig]:
+    def export(
+        self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str
+    ) -> list[ModelConfig | EnsembleConfig]:
         """Write the model directories below `path`.
 
         Args:
             ensemble: a graph of exactly one workflow and one TensorFlow model after it.
             path: existing directory.
-            config: name and limits.
+            config: limits.
+            name: of the ensemble model.
 
         Returns:
             The configurations that were written, the ensemble's last.
@@ -116,9 +122,9 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             raise ExportError(
                 f"the graph holds {[type(op).__name__ for op in ops]}, expected TransformWorkflow >> PredictTensorflow."
             )
-        transform = self._transform_config(config)
+        transform = self._transform_config(config, name)
         predict = ModelConfig(
-            name=f"{config.name}_predict",
+            name=f"{name}_predict",
             backend="tensorflow",
             platform="tensorflow_savedmodel",  # without it Triton refuses a missing SavedModel before we can say so
             inputs=transform.outputs,
@@ -126,17 +132,17 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             max_batch_size=config.max_batch_size,
             parameters={"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": PADDED_SIGNATURE},
         )
-        whole = _ensemble_config(config, transform, predict)
+        whole = _ensemble_config(name, transform, predict)
         configs: list[ModelConfig | EnsembleConfig] = [transform, predict, whole]
         for entry in configs:
             version = Path(path) / entry.name / VERSION
             version.mkdir(parents=True)
             (version.parent / "config.pbtxt").write_text(to_pbtxt(entry), encoding="utf-8")
         self._plan.save(Path(path) / transform.name / VERSION / "plan")
-        shutil.copytree(models[0].path, Path(path) / predict.name / VERSION / "model.savedmodel")
+        shutil.copytree(models[0].path, Path(path) / predict.name / VERSION / SAVED_MODEL)
         return configs
 
-    def _transform_config(self, config: ExportConfig) -> ModelConfig:
+    def _transform_config(self, config: ExportConfig, name: str) -> ModelConfig:
         outputs: list[Tensor] = []
         for spec in (column.spec for column in self._plan.columns):
             if spec.width is None:
@@ -145,7 +151,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
                 outputs.append(Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,)))
                 outputs.append(Tensor(name=spec.name + NNZS, dtype="int32"))
         return ModelConfig(
-            name=f"{config.name}_transform",
+            name=f"{name}_transform",
             backend="nvtabular",
             inputs=tuple(Tensor(name=spec.name, dtype=spec.dtype) for spec in self._plan.inputs),
             outputs=tuple(outputs),
@@ -153,13 +159,13 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         )
 
 
-def _ensemble_config(config: ExportConfig, transform: ModelConfig, predict: ModelConfig) -> EnsembleConfig:
+def _ensemble_config(name: str, transform: ModelConfig, predict: ModelConfig) -> EnsembleConfig:
     between = {tensor.name: _ENCODED + tensor.name for tensor in transform.outputs}
     return EnsembleConfig(
-        name=config.name,
+        name=name,
         inputs=transform.inputs,
         outputs=predict.outputs,
-        max_batch_size=config.max_batch_size,
+        max_batch_size=transform.max_batch_size,
         steps=(
             Step(model=transform.name, inputs={t.name: t.name for t in transform.inputs}, outputs=between),
             Step(model=predict.name, inputs=between, outputs={t.name: t.name for t in predict.outputs}),
@@ -167,10 +173,10 @@ def _ensemble_config(config: ExportConfig, transform: ModelConfig, predict: Mode
     )
 
 
-def _check_same_origin(prepared: PreparedData, trained: Path, model: Manifest) -> None:
-    origin = model.made_from.get("prepared-data")
+def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:
+    origin = trained.manifest.made_from.get(prepared.manifest.kind)
     if origin != prepared.manifest.fingerprint:
         raise ArtifactError(
-            f"{trained} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
+            f"{trained.path} was trained on prepared data {str(origin)[:12]}, but {prepared.path} is "
             f"{prepared.manifest.fingerprint[:12]}. Give the data that the model was trained on, or train again."
         )

@@ -16,15 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from serving.plan import KeyIndex
+from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
 from workflows.errors import LoweringError
-from workflows.operators import FIRST_UNSEEN_ID, HashedCategorify, NullToEmptyList
+from workflows.operators import HashedCategorify, NullToEmptyList
 from workflows.upstream import ops
 
 from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 from merlin.dag.ops.selection import SelectionOp  # isort: skip
 from merlin.dag.ops.subset_columns import SubsetColumns  # isort: skip
-
-_NULL_ID = 1  # Categorify's id of a missing value
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _encode(column: Expression, vocabulary: pa.Array, num_unseen: int) -> Lookup
     if pa.types.is_list(column.values.type):
         ids = _ids(column.values.flatten(), vocabulary)
         return Lookup(column.index, pa.ListArray.from_arrays(_offsets(column.values), ids))
-    ids = pc.if_else(column.values.is_null(), _NULL_ID, _ids(column.values, vocabulary))
+    ids = pc.if_else(column.values.is_null(), NULL_ID, _ids(column.values, vocabulary))
     return Lookup(column.index, ids)
 
 

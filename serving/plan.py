@@ -95,7 +95,8 @@ class KeyIndex:
         return cls(input=input_name, num_unknown=num_unknown, keys=keys[order], first=0, rows=rows[order])
 
     def rows_of(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Table row of each key: int64 [num_rows] → int64 [num_rows]."""
+        """Table row of each key: integers [num_rows] → int64 [num_rows]."""
+        keys = keys.astype(np.int64, copy=False)
         if self.keys is None:
             # Seen as unsigned, the wrapped difference of a key outside [first, last] is always past the last slot.
             slots = (keys - np.int64(self.first)).view(np.uint64)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,65 +19,19 @@ from training.loader.tensorflow import KerasSequenceLoader
 from training.models import model_builder
 from training.optimizers import make_optimizer
 from training.tracking import RunLog, TrackingConfig, tracked_run
-from workflows.artifacts import Manifest, load_manifest, publish, refuse_foreign
+from workflows.artifacts import publish, refuse_foreign
 from workflows.errors import DataError, RanklineError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
+from workflows.prepared import KIND as PREPARED
+from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
+from workflows.trained import KIND, SAVED_MODEL, TrainedModel
 
-KIND = "trained-model"
-PREPARED = "prepared-data"
-SAVED_MODEL = "model.savedmodel"
 _EVALUATION_BATCH_SIZE = 16_384
 _PARTS_PER_CHUNK = 8
 _AVERAGES_PER_EPOCH = 64
 _EXAMPLE_ROWS = 3
 _REPORT_EVERY_S = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedModel:
-    """A trained model on disk.
-
-    Attributes:
-        path: the artifact: `model.savedmodel/` and `feature_spec.yaml`.
-        run_id: MLflow run that made it.
-        tracking_uri: the store that has the run.
-        metrics: `valid_auc`, `valid_logloss`, where users are known `valid_gauc`, and `epoch`, of the weights kept.
-        manifest: what `manifest.json` says.
-    """
-
-    path: Path
-    run_id: str
-    tracking_uri: str
-    metrics: Mapping[str, float]
-    manifest: Manifest = field(repr=False)
-
-    @property
-    def saved_model(self) -> Path:
-        """The SavedModel directory."""
-        return self.path / SAVED_MODEL
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The features that the model takes."""
-        return FeatureSpec.read(self.path)
-
-    @classmethod
-    def load(cls, path: Path) -> "TrainedModel":
-        """Read and check a trained model.
-
-        Raises:
-            ArtifactError: it is not there, is something else, or is damaged.
-        """
-        manifest = load_manifest(path, KIND)
-        details = manifest.details
-        return cls(
-            path=path,
-            run_id=details["run_id"],
-            tracking_uri=details["tracking_uri"],
-            metrics=details["metrics"],
-            manifest=manifest,
-        )
 
 
 def train(
@@ -100,18 +54,19 @@ def train(
         DataError: the validation data has one class only, or a file is damaged.
         RanklineError: the loss is not a number any more.
     """
-    refuse_foreign(output)
-    manifest = load_manifest(prepared, PREPARED)
-    spec = FeatureSpec.read(prepared)
+    refuse_foreign(output, KIND)
+    model_builder(config.model), _make_optimizer(config, num_steps=1)  # unknown names are refused before a run exists
+    data = PreparedData.load(prepared)
+    spec, fingerprint = data.spec, data.manifest.fingerprint
     tf.keras.utils.set_random_seed(config.seed)
     with tracked_run(tracking) as run:
-        run.log_params(asdict(config))
+        run.log_params(asdict(config) | {f"prepare.{k}": v for k, v in data.manifest.details.get("config", {}).items()})
         for split in ("train", "valid"):
-            run.log_dataset(split, prepared / split, digest=manifest.fingerprint, num_rows=spec.source(split).num_rows)
+            run.log_dataset(split, prepared / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
         fit = _Fit(prepared, spec, config, run, progress)
         best = fit.run()
         details = {"run_id": run.run_id, "tracking_uri": run.uri, "metrics": best, "config": asdict(config)}
-        with publish(output, KIND, made_from={PREPARED: manifest.fingerprint}, details=details) as staging:
+        with publish(output, KIND, made_from={PREPARED: fingerprint}, details=details) as staging:
             saved_model.export_saved_model(fit.model, spec, staging / SAVED_MODEL)
             (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
             _log_model(run, staging, prepared, spec, best)
@@ -126,13 +81,7 @@ class _Fit:
         self._batches = _loader(prepared, spec, "train", config.batch_size, shuffle=True, seed=config.seed)
         self._validation = _Validation(prepared, spec)
         self.model = model_builder(config.model)(spec, config)
-        self._optimizer = make_optimizer(
-            config.optimizer,
-            learning_rate=_schedule(config, len(self._batches) * config.epochs),
-            batch_size=config.batch_size,
-            table_lr_scale=config.table_lr_scale,
-            weight_decay=config.weight_decay,
-        )
+        self._optimizer = _make_optimizer(config, len(self._batches) * config.epochs)
         self._optimizer.build(self.model.trainable_variables)
         self._average = _Average(self.model.trainable_variables) if config.weight_averaging else None
         self._average_every = max(1, len(self._batches) // _AVERAGES_PER_EPOCH)
@@ -290,6 +239,16 @@ def _loader(
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader
+
+
+def _make_optimizer(config: TrainConfig, num_steps: int) -> Any:
+    return make_optimizer(
+        config.optimizer,
+        learning_rate=_schedule(config, num_steps),
+        batch_size=config.batch_size,
+        table_lr_scale=config.table_lr_scale,
+        weight_decay=config.weight_decay,
+    )
 
 
 def _schedule(config: TrainConfig, num_steps: int) -> Any:

@@ -117,8 +117,8 @@ def publish(
     Raises:
         ArtifactError: `target` is a file or a directory that is not an artifact.
     """
-    target = target.absolute()
-    refuse_foreign(target)
+    target = target.resolve()  # what a link points to is replaced, not the link
+    refuse_foreign(target, kind)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     staging.chmod(0o755)
@@ -132,26 +132,31 @@ def publish(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def refuse_foreign(target: Path) -> None:
-    """Refuse a target that holds something which no stage of ours made.
+def refuse_foreign(target: Path, kind: str) -> None:
+    """Refuse a target that holds something else than an artifact of `kind`.
 
     Raises:
-        ArtifactError: `target` is a file, or a directory with files in it and no manifest.
+        ArtifactError: `target` is a file, or a directory with files in it that no stage of ours made.
     """
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file()):
-        raise ArtifactError(f"{target} exists and is not an artifact of Rankline. Choose another path.")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    try:
+        found = Manifest.read(target).kind
+    except (ArtifactError, NotADirectoryError):
+        found = "something that is not an artifact of Rankline"
+    if found != kind:
+        raise ArtifactError(f"{target} holds {found}, and a {kind} would replace it. Choose another path.")
 
 
-def load_manifest(directory: Path, kind: str, *, verify: bool = True) -> Manifest:
+def load_manifest(directory: Path, kind: str) -> Manifest:
     """Read the manifest of an artifact and check it against the files.
 
     Args:
         directory: the artifact.
         kind: what the caller expects it to be.
-        verify: compare the checksum of every file; without it only the sizes.
 
     Raises:
-        ArtifactError: missing, of another kind, or a file is missing or damaged.
+        ArtifactError: missing, of another kind, or a file is missing, damaged or not of the artifact.
     """
     if not directory.is_dir():
         raise ArtifactError(f"{directory} does not exist. Expected {kind}: run the stage that makes it first.")
@@ -166,9 +171,25 @@ def load_manifest(directory: Path, kind: str, *, verify: bool = True) -> Manifes
             raise ArtifactError(
                 f"{path} has {path.stat().st_size} bytes, expected {expected.num_bytes}. Make the {kind} again."
             )
-        if verify and sha256_of(path) != expected.sha256:
+        if sha256_of(path) != expected.sha256:
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
+    if foreign := sorted({name for name, _ in _files(directory)} - set(manifest.files) - {MANIFEST}):
+        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Take it out.")
     return manifest
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, its directory included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as staging:
+        try:
+            staging.write(content)
+            staging.flush()
+            Path(staging.name).chmod(0o644)
+            Path(staging.name).replace(path)
+        except BaseException:
+            Path(staging.name).unlink(missing_ok=True)
+            raise
 
 
 def sha256_of(path: Path) -> str:
@@ -193,9 +214,7 @@ def versions() -> dict[str, str]:
 
 def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
     files = {
-        path.relative_to(directory).as_posix(): FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
+        name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in _files(directory)
     }
     identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
     return Manifest(
@@ -209,6 +228,13 @@ def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details:
     )
 
 
+def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Every file below a directory with its POSIX path, in order."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(directory).as_posix(), path
+
+
 def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]) -> None:
     """Put `staging` at `target`; an old artifact ends up under the name of `staging`."""
     if not target.exists():
@@ -216,7 +242,11 @@ def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]
     elif not exchange(staging, target):  # a file system without exchange: two renames, the old kept until the end
         aside = staging.with_name(staging.name + ".old")
         target.rename(aside)
-        staging.rename(target)
+        try:
+            staging.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
         aside.rename(staging)
 
 

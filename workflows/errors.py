@@ -52,7 +52,7 @@ class MissingExtraError(RanklineError):
     """
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the extra {extra!r}. Install it with: pip install -e '.[{extra}]'")
+        super().__init__(f"{feature} needs an extra that is missing: pip install -c constraints.txt -e '.[{extra}]'")
         self.extra = extra
 
 

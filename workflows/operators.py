@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workflows.categories import FIRST_UNSEEN_ID
 from workflows.hashing import bucket_of
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
 
 from merlin.schema import Tags  # isort: skip
-
-FIRST_UNSEEN_ID = 2  # Categorify reserves 0 for padding and 1 for null
 
 
 class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations

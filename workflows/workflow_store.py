@@ -1,7 +1,7 @@
 """Saved NVTabular workflows, loaded without running code from the file.
 
-NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read by an unpickler that resolves a
-short list of names of the data libraries and of `workflows.operators`, so a tampered file is refused before it runs.
+NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read by an unpickler that resolves an
+exact list of names that hold data, and operator classes; a tampered file is refused before it runs.
 What this rules out is `LambdaOp` with a lambda, whose code lives in the pickle: write an operator class instead.
 """
 
@@ -13,35 +13,53 @@ from workflows.errors import ArtifactError
 from workflows.upstream import nvt, quiet_nvtabular
 
 from merlin.dag import Graph  # isort: skip
-from nvtabular.ops import StatOperator  # isort: skip
+from nvtabular.ops import Operator, StatOperator  # isort: skip
 
-# Classes may come from here …
-_CLASS_MODULES = (
-    "nvtabular.ops.", "nvtabular.workflow.", "workflows.operators",
-    "merlin.core.dispatch", "merlin.dag.", "merlin.dtypes.", "merlin.io.data", "merlin.schema.",
-    "pandas._libs.", "pandas.core.", "dask.dataframe.core", "dask.highlevelgraph",
-)  # fmt: skip
-# … and these are the only other names, most of them what NumPy and pandas rebuild their arrays with.
+# What a saved workflow is made of beside its operators, name by name.
 _NAMES = {
-    ("builtins", name) for name in ("slice", "set", "frozenset", "list", "dict", "tuple", "object", "range")
-} | {
-    ("collections", "OrderedDict"), ("collections", "defaultdict"),
-    ("numpy", "dtype"), ("numpy", "ndarray"),
-    ("numpy.core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "scalar"),
-    ("numpy.core.numeric", "_frombuffer"),
-    ("pandas._libs.internals", "_unpickle_block"), ("pandas.core.indexes.base", "_new_Index"),
-}  # fmt: skip
+    "builtins": {"slice", "set", "frozenset", "list", "dict", "tuple", "object", "range"},
+    "collections": {"OrderedDict", "defaultdict"},
+    "dask.dataframe.core": {"DataFrame", "Series"},
+    "dask.highlevelgraph": {"HighLevelGraph", "MaterializedLayer"},
+    "merlin.core.dispatch": {"ExtData"},
+    "merlin.dag.executors": {"DaskExecutor", "Device", "LocalExecutor"},
+    "merlin.dag.graph": {"Graph"},
+    "merlin.dag.node": {"Node"},
+    "merlin.dag.operator": {"DataFormats"},
+    "merlin.dag.ops.concat_columns": {"ConcatColumns"},
+    "merlin.dag.ops.selection": {"SelectionOp"},
+    "merlin.dag.ops.subset_columns": {"SubsetColumns"},
+    "merlin.dag.selector": {"ColumnSelector"},
+    "merlin.dtypes.base": {"DType", "ElementType", "ElementUnit", "Signedness"},
+    "merlin.dtypes.shape": {"Dimension", "Shape"},
+    "merlin.io.dataframe_engine": {"DataFrameDatasetEngine"},
+    "merlin.io.dataset": {"Dataset"},
+    "merlin.schema.schema": {"ColumnSchema", "Schema"},
+    "merlin.schema.tags": {"Tags", "TagSet"},
+    "numpy": {"dtype", "ndarray"},
+    "numpy.core.multiarray": {"_reconstruct", "scalar"},
+    "numpy.core.numeric": {"_frombuffer"},
+    "nvtabular.workflow.node": {"WorkflowNode"},
+    "nvtabular.workflow.workflow": {"Workflow"},
+    "pandas._libs.internals": {"_unpickle_block"},
+    "pandas.core.frame": {"DataFrame"},
+    "pandas.core.indexes.base": {"Index", "_new_Index"},
+    "pandas.core.indexes.range": {"RangeIndex"},
+    "pandas.core.internals.managers": {"BlockManager", "SingleBlockManager"},
+    "pandas.core.series": {"Series"},
+}
 
 
 class _DataUnpickler(pickle.Unpickler):
     """Resolves classes and reconstruction helpers of the data libraries, nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _NAMES:
+        if name in _NAMES.get(module, ()):
             return super().find_class(module, name)
-        if module.startswith(_CLASS_MODULES) and "." not in name:
+        if module.startswith(("nvtabular.ops.", "workflows.operators")) and "." not in name:
             found = super().find_class(module, name)
-            if isinstance(found, type):
+            # Defined there, not merely imported there: modules hold much more than their own classes.
+            if isinstance(found, type) and issubclass(found, Operator) and found.__module__ == module:
                 return found
         raise ArtifactError(f"it refers to {module}.{name}, which is not data")
 

@@ -16,8 +16,9 @@ TOOLS = ("sh", "dirname", "cat", "cksum", "cut", "tr", "grep", "env")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What setup reads, without an environment."""
-    (tmp_path / "scripts").mkdir()
-    for name in ("scripts/setup.sh", "pyproject.toml", "constraints.txt"):
+    for name in ("scripts", "rankline"):
+        (tmp_path / name).mkdir()
+    for name in ("scripts/setup.sh", "rankline/interpreter.py", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from training.config import TrainConfig
+from workflows.categories import FIRST_UNSEEN_ID
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
-
-NUM_RESERVED_IDS = 3  # padding, null, unseen
 
 
 class ModelBuilder(Protocol):
@@ -34,7 +33,7 @@ class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # te
     def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
         """Draw a table of shape (number of ids, dimension)."""
         known = tf.random.uniform(shape, -self.scale, self.scale, dtype)
-        return tf.where(tf.range(shape[0])[:, None] < NUM_RESERVED_IDS, tf.zeros((), dtype), known)
+        return tf.where(tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID, tf.zeros((), dtype), known)
 
     def get_config(self) -> dict[str, Any]:
         """The argument as plain values."""

@@ -18,7 +18,7 @@ class Generator(Protocol):
     """Writes a dataset of the same shape, so that everything runs without a download."""
 
     def __call__(self, directory: Path, *, num_rows: int, seed: int, progress: Progress) -> object:
-        """Write raw files into `directory`, and last `truth.json` with the `best_auc` that any model can reach."""
+        """Write raw files into `directory`, and `truth.json` with the `best_auc` that any model can reach."""
 
 
 @dataclass(frozen=True, kw_only=True)

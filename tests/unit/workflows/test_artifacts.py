@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows import artifacts
-from workflows.artifacts import MANIFEST, Manifest, load_manifest, publish
+from workflows.artifacts import MANIFEST, Manifest, load_manifest, publish, write_whole
 from workflows.errors import ArtifactError
 
 
@@ -74,9 +74,46 @@ def test_what_is_no_artifact_is_never_overwritten(tmp_path: Path, content: str) 
     else:
         target.mkdir()
         (target / "mine.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"precious exists and is not an artifact.*another path"):
+    with pytest.raises(ArtifactError, match=r"precious holds something that is not an artifact.*another path"):
         make(target)
     assert target.exists()
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "a web extension"}', None])
+def test_another_kind_or_a_manifest_of_somebody_else_is_never_overwritten(tmp_path: Path, manifest: str | None) -> None:
+    make(tmp_path / "a")
+    if manifest:
+        (tmp_path / "a" / MANIFEST).write_text(manifest)
+    with pytest.raises(ArtifactError, match="and a other would replace it"), publish(tmp_path / "a", "other"):
+        pytest.fail("the stage must not even start")
+    assert (tmp_path / "a/sub/file.txt").read_text() == "one"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    make(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    make(tmp_path / "link", "two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real/sub/file.txt").read_text() == "two"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_file_that_is_not_of_the_artifact_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a" / "extra").mkdir()
+    (tmp_path / "a" / "extra" / "model.py").touch()
+    with pytest.raises(ArtifactError, match=r"extra/model\.py is not in the manifest of the thing"):
+        load_manifest(tmp_path / "a", "thing")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_whole(tmp_path / "deep" / "a.json", b"one")
+    write_whole(tmp_path / "deep" / "a.json", b"two")
+    assert (tmp_path / "deep" / "a.json").read_bytes() == b"two"
+    (tmp_path / "deep" / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "deep" / "directory", b"three")
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["a.json", "directory"]
 
 
 def test_an_empty_directory_may_be_filled(tmp_path: Path) -> None:

@@ -61,7 +61,21 @@ def test_code_in_the_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("name", ["numpy.memmap", "numpy.load", "pandas.read_pickle", "builtins.eval", "os.system"])
+def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(tmp_path: Path) -> None:
+    """pandas evaluates text in `Expr`, and re-exports it under pandas.core."""
+    marker = tmp_path / "pwned"
+    code = f"@pickle.codecs.builtins.open({str(marker)!r}, 'w')"
+    stream = b"cpandas.core.computation.expr\nExpr\n(" + pickle.dumps(code, protocol=0)[:-1] + b"tR."
+    (tmp_path / "workflow.pkl").write_bytes(stream)
+    with pytest.raises(ArtifactError, match=r"refers to pandas\.core\.computation\.expr\.Expr, which is not data"):
+        load_workflow(tmp_path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["numpy.memmap", "numpy.load", "pandas.read_pickle", "builtins.eval", "os.system", "nvtabular.ops.categorify.Path"],
+)
 def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
     module, attribute = name.rsplit(".", 1)
     (tmp_path / "workflow.pkl").write_bytes(f"c{module}\n{attribute}\n.".encode())

@@ -1,0 +1,38 @@
+"""What a Python interpreter needs to have for Rankline.
+
+`scripts/setup.sh` runs this file with each candidate before anything is installed, and `rankline doctor` imports it; so
+it needs nothing but the standard library and runs under any Python 3.
+"""
+
+import importlib.util
+import os
+import sys
+import sysconfig
+
+
+def lack():
+    # type: () -> str
+    """Say in one line what the running interpreter lacks, with the remedy; empty when it will do."""
+    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031  (an old Python must be able to say that it is old)
+    library = sysconfig.get_config_var("INSTSONAME") or ""
+    base = sysconfig.get_config_var("LIBDIR") or ""
+    directories = (base, os.path.join(base, sysconfig.get_config_var("MULTIARCH") or ""))  # noqa: PTH118
+    if sys.version_info[:2] not in ((3, 10), (3, 11)):
+        return (
+            "it is Python %s, and 3.10 or 3.11 is needed "  # noqa: UP031
+            "(apt-get install python3.11 python3.11-venv python3.11-dev)" % found
+        )
+    if ".so" not in library or not any(os.path.exists(os.path.join(d, library)) for d in directories):  # noqa: PTH110, PTH118
+        return (
+            "it has no shared libpython, which Triton's Python backend links (apt-get install libpython%s; "  # noqa: UP031
+            "pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared pyenv install %s)" % (found, found)
+        )
+    if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):  # noqa: PTH110, PTH118
+        return "it has no C headers, which NVTabular compiles against (apt-get install python%s-dev)" % found  # noqa: UP031
+    if importlib.util.find_spec("ensurepip") is None:
+        return "it cannot make virtual environments (apt-get install python%s-venv)" % found  # noqa: UP031
+    return ""
+
+
+if __name__ == "__main__":
+    print(lack())

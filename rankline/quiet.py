@@ -1,0 +1,12 @@
+"""A process in which the libraries keep what they have to say to themselves."""
+
+import logging
+import os
+import warnings
+
+
+def quiet_libraries() -> None:
+    """Silence start-up notices and deprecations that a user can do nothing about; call it before importing them."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
+    warnings.filterwarnings("ignore")
