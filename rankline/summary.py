@@ -35,7 +35,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
         table.add_row("best attainable on the generated data", f"{quality.best_auc:.4f}", "")
     console.print(table)
     print_report(result.report, console)
-    store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///")
+    store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
     _heading(console, "next")
     for command, purpose in (
         (f"mlflow ui --backend-store-uri {store}", "compare runs"),

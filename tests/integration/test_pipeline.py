@@ -19,6 +19,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
+from workflows.artifacts import publish
 from workflows.datasets.movielens_generator import generate_movielens
 
 RANKLINE = Path(sys.executable).with_name("rankline")
@@ -90,6 +91,7 @@ def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workp
     run = client.get_run(artifacts["run_id"])
     assert run.info.status == "FINISHED"
     assert run.data.params["epochs"] == "2"
+    assert run.data.params["prepare.split"] == "random"
     assert len(client.get_metric_history(run.info.run_id, "valid_auc")) >= 1
     assert {entry.step for entry in client.get_metric_history(run.info.run_id, "bench/p50_ms")} == {1, 64}
     manifest = json.loads((workplace.path / artifacts["prepared"] / "manifest.json").read_text())
@@ -210,16 +212,24 @@ def refused(workplace: Workplace, message: str, *arguments: str) -> None:
         (["prepare", "movielens", "--data-dir", "ratings", "--valid-share", "2"], r"valid_share is 2\.0"),
         (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
         (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
-        (["bench", "--batch-sizes", "1,big"], "expected whole numbers separated by commas"),
+        (["bench", "--batch-sizes", "1,big"], "expected whole numbers of at least 1"),
+        (["run", "movielens", "--batch-sizes", "0"], "expected whole numbers of at least 1"),
+        (["run", "movielens", "--batch-sizes", "100000"], "a request may hold 65536. Raise --max-batch-size"),
+        (["run", "movielens", "--json", "/proc/result.json"], "/proc/"),
+        (["run", "movielens", "--download", "ml-2m"], "no archive 'ml-2m' of movielens. Available: ml-latest-small"),
         (["predict"], "--userId 1 --movieId 31, or --input FILE"),
         (["predict", "--input", "rows.xyz"], "the format of 'rows.xyz' is not known"),
-        (["predict", "--url", "127.0.0.1:1", "--userId", "1", "--movieId", "31"], r"127\.0\.0\.1:1.*rankline serve"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_a_line(
     workplace: Workplace, arguments: list[str], message: str
 ) -> None:
     refused(workplace, message, *arguments)
+
+
+def test_a_server_that_is_not_there_is_told_with_the_address(workplace: Workplace, free_port: int) -> None:
+    url = f"127.0.0.1:{free_port}"
+    refused(workplace, f"{url}.*rankline serve", "predict", "--url", url, "--userId", "1", "--movieId", "31")
 
 
 def test_a_port_in_use_is_named(workplace: Workplace) -> None:
@@ -264,7 +274,7 @@ def test_a_model_of_other_data_is_not_exported(workplace: Workplace, tmp_path: P
     assert not (tmp_path / "model_repository" / "movielens").exists()
 
 
-def test_ctrl_c_in_the_middle_leaves_no_process_and_no_half_artifact(workplace: Workplace, tmp_path: Path) -> None:
+def test_ctrl_c_while_training_leaves_what_was_whole_and_nothing_else(workplace: Workplace, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [RANKLINE, "run", "movielens", "--data-dir", workplace.path / "ratings", "--epochs", "500"],
         cwd=tmp_path,
@@ -282,6 +292,51 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_half_artifact(workplace: 
     assert process.returncode != 0
     assert "Traceback" not in stderr
     assert sorted(path.name for path in (tmp_path / "work" / "movielens").iterdir()) == ["prepared"]
+
+
+def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
+    process = subprocess.Popen(
+        [RANKLINE, "bench"], cwd=workplace.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    children: list[psutil.Process] = []
+    while not any(child.name() == "triton_python_backend_stub" for child in children):
+        assert process.poll() is None, process.communicate()[1]
+        children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in stderr
+    psutil.wait_procs(children, timeout=10)
+    assert not [child for child in children if child.is_running()]
+
+
+BAD_RATINGS = {
+    "no rows": ("userId,movieId,rating,timestamp\n", r"ratings\.csv.*no rows|ratings\.csv.*empty"),
+    "other case": ("userid,movieId,rating,timestamp\n1,1,4.0,1\n", "userid.*userId|userId.*userid"),
+    "a rating that is no number": ("userId,movieId,rating,timestamp\n1,1,good,1\n", "good"),
+    "no rating column": ("userId,movieId,timestamp\n1,1,1\n", "rating"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_RATINGS)
+def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, tmp_path: Path, fault: str) -> None:
+    content, message = BAD_RATINGS[fault]
+    (tmp_path / "ratings.csv").write_text(content)
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n")
+    refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
+
+
+def test_a_server_that_dies_at_start_is_told_with_the_reason(workplace: Workplace, tmp_path: Path) -> None:
+    ensemble = workplace.path / workplace.result["artifacts"]["ensemble"]
+    with publish(tmp_path / "movielens", "ensemble", details={"name": "movielens"}) as directory:
+        shutil.copytree(ensemble, directory, dirs_exist_ok=True)
+        (directory / "manifest.json").unlink()
+        config = directory / "movielens_transform" / "config.pbtxt"
+        config.write_text(config.read_text().replace('backend: "nvtabular"', 'backend: "missing"'))
+    done = rankline("serve", "--port", "0", "--repository", str(tmp_path), cwd=workplace.path)
+    assert done.returncode == 1
+    assert re.search("movielens_transform.*missing", done.stderr, re.DOTALL), done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3, done.stderr
 
 
 def test_doctor_finds_this_machine_fit() -> None:

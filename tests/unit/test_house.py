@@ -1,6 +1,8 @@
 """What holds for the whole house."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,22 @@ def test_imports_only_go_down(floor: str) -> None:
     ]
     assert files
     assert upward == []
+
+
+@pytest.mark.parametrize(
+    ("module", "kept_out"),
+    [
+        ("rankline.cli", {"tensorflow", "nvtabular", "mlflow", "pandas"}),
+        ("workflows.datasets", {"tensorflow", "nvtabular"}),
+        ("workflows.prepared", {"tensorflow", "nvtabular"}),
+        ("serving.plan", {"tensorflow", "nvtabular", "pandas"}),
+        ("serving.server", {"tensorflow", "nvtabular", "pandas"}),
+    ],
+)
+def test_what_must_be_light_imports_nothing_heavy(module: str, kept_out: set[str]) -> None:
+    code = f"import sys, {module}; print(*sorted({kept_out} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize(("library", "allowed"), [("mlflow", {"training/tracking.py", "rankline/tracking.py"})])

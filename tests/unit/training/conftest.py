@@ -84,7 +84,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_prepared(tmp_path_factory.mktemp("data") / "prepared")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def spec() -> FeatureSpec:
     return make_spec()
 

@@ -17,14 +17,12 @@ WIDTH = 4
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    from conftest import make_spec  # the module's own scope outlives the `spec` fixture
-
-    keras_model = model_builder("mlp")(make_spec(), TrainConfig(embedding_init=1.0, linear_terms=True))
+def model(spec: FeatureSpec, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    keras_model = model_builder("mlp")(spec, TrainConfig(embedding_init=1.0, linear_terms=True))
     rng = np.random.default_rng(0)
     keras_model.set_weights([rng.normal(scale=0.3, size=w.shape) for w in keras_model.get_weights()])
     path = tmp_path_factory.mktemp("export") / "model.savedmodel"
-    export_saved_model(keras_model, make_spec(), path)
+    export_saved_model(keras_model, spec, path)
     return keras_model, path
 
 

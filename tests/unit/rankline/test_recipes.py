@@ -1,0 +1,28 @@
+import pytest
+
+from rankline.recipes import RECIPES, recipe_named
+from training.models.base import embedding_columns
+from workflows.datasets import DATASETS
+from workflows.errors import ConfigError
+from workflows.feature_spec import Feature
+
+
+def test_an_unknown_recipe_is_refused_with_the_list() -> None:
+    with pytest.raises(ConfigError, match="no recipe 'movielens-sed'. Available: movielens, movielens-seed"):
+        recipe_named("movielens-sed")
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_a_recipe_names_a_dataset_that_there_is(recipe) -> None:  # type: ignore[no-untyped-def]
+    assert recipe.dataset in DATASETS
+
+
+def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
+    """The notebook's tables for MovieLens-25M give 1,040 columns after the embeddings, nothing beside them."""
+    config = RECIPES["movielens-seed"].train
+    shapes = {"genres": (21, 16), "movieId": (56_586, 512), "userId": (162_542, 512)}
+    features = [Feature(name=n, dtype="int64", cardinality=c, embedding_dim=d) for n, (c, d) in shapes.items()]
+    assert sum(column.dimension for column in embedding_columns(features, config)) == 1_040
+    assert (config.hidden, config.linear_terms, config.dropout, config.l2_embedding) == ((128, 128, 128), False, 0, 0)
+    assert (config.optimizer, config.batch_size, config.epochs) == ("sgd", 32_768, 1)
+    assert (config.weight_averaging, config.early_stopping_patience) == (False, 0)
