@@ -36,6 +36,6 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(pretty_exceptions_enable=False)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     app.command()(main)
     app()

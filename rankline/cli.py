@@ -84,6 +84,7 @@ def options(
     if not debug:
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
+    signal.signal(signal.SIGINT, _interrupt)
 
 
 @app.command()
@@ -119,13 +120,13 @@ def run(
         result = pipeline.run(
             chosen,
             source,
-            Workspace(recipe=recipe, root=work_dir, repository=repository),
+            _workspace(recipe, work_dir, repository),
             stages,
             export_config=export_config,
             num_seeds=seeds,
             batch_sizes=sizes,
         )
-    if json_file:  # before anything is printed: a closed pipe must not cost the result
+    if json_file:
         pipeline.write_json(result.to_dict(), json_file)
     print_summary(result, CONSOLE)
 
@@ -147,7 +148,7 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
         prepared, _ = pipeline.prepare(
             _configured(recipe, overrides),
             overrides.apply(SourceConfig()),
-            Workspace(recipe=recipe, root=work_dir),
+            _workspace(recipe, work_dir),
             stages,
         )
     CONSOLE.print(f"prepared data: {prepared.path}")
@@ -165,7 +166,7 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
     from rankline import pipeline
     from workflows.prepared import PreparedData
 
-    workspace = Workspace(recipe=recipe, root=work_dir)
+    workspace = _workspace(recipe, work_dir)
     chosen = _configured(recipe, overrides)
     with Stages(["train"]) as stages:
         trained, _ = pipeline.train(chosen, PreparedData.load(workspace.prepared), workspace, stages, seeds)
@@ -186,7 +187,7 @@ def export(
     from rankline import pipeline
     from workflows.prepared import PreparedData
 
-    workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
+    workspace = _workspace(recipe, work_dir, repository)
     with Stages(["export"]) as stages:
         prepared = PreparedData.load(workspace.prepared)
         pipeline.export(_configured(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
@@ -216,7 +217,9 @@ def serve(
     from serving.ensemble import ExportedEnsemble
     from serving.server import EmbeddedServer, ServerConfig
 
-    ensemble = ExportedEnsemble.load(Workspace(recipe=recipe, repository=repository).ensemble)
+    if port == 1:
+        raise ConfigError("--port is 1, and HTTP takes the port before it. Give 0 for free ports, or 2 and above.")
+    ensemble = ExportedEnsemble.load(_workspace(recipe, repository=repository).ensemble)
     config = ServerConfig(
         repositories=(ensemble.path,),
         grpc_port=port,
@@ -268,6 +271,7 @@ def predict(
     if (input_file is None) == (not context.args):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
     rows, found = (from_options(context.args), "jsonl") if input_file is None else read_rows(input_file, format_name)
+    _check_writable(output)
     with _client(recipe, repository, url) as client:
         inputs = [tensor.name for tensor in client.schema.inputs]
         scores = client.predict(rows if input_file is None else select(rows, inputs))
@@ -294,9 +298,13 @@ def recommend(
     """
     from rankline.recommend import best_items
     from rankline.summary import print_items
+    from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    prepared = PreparedData.load(Workspace(recipe=recipe, root=work_dir).prepared)
+    workspace = _workspace(recipe, work_dir, repository)
+    prepared = PreparedData.load(workspace.prepared)
+    if url is None:
+        ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
     with _client(recipe, repository, url) as client:
         print_items(best_items(client, prepared, user, top), CONSOLE)
 
@@ -327,7 +335,7 @@ def bench(
 
     sizes = _parse_batch_sizes(batch_sizes, None)
     _check_writable(json_file)
-    workspace = Workspace(recipe=recipe, root=work_dir, repository=repository)
+    workspace = _workspace(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     with Stages(["bench"]) as stages, stages.stage("bench") as progress, _client(recipe, repository, url) as client:
         report, served_auc = pipeline.bench(client, prepared, ensemble, sizes, progress=progress)
@@ -363,9 +371,19 @@ def main() -> None:
     app()
 
 
+def _workspace(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
+    return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+
+
 def _configured(name: str, overrides: Overrides | None = None) -> Recipe:
     recipe = recipe_named(name)
     return recipe if overrides is None else recipe.with_overrides(overrides)
+
+
+def _interrupt(*_: object) -> None:
+    ERRORS.print("\nstopping; what is whole stays …")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut the clean-up short
+    raise KeyboardInterrupt
 
 
 def _in_a_line(error: Exception) -> str:
@@ -402,10 +420,9 @@ def _client(recipe: str, repository: Path, url: str | None) -> Iterator["Client"
     from serving.ensemble import ExportedEnsemble
     from serving.server import EmbeddedServer, ServerConfig
 
-    recipe_named(recipe)
     with ExitStack() as stack:
         if url is None:
-            ensemble = ExportedEnsemble.load(Workspace(recipe=recipe, repository=repository).ensemble)
+            ensemble = ExportedEnsemble.load(_workspace(recipe, repository=repository).ensemble)
             server = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(ensemble.path,))))
             url = server.endpoints.grpc
         yield stack.enter_context(Client(url, recipe))

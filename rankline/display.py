@@ -4,8 +4,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from workflows.progress import Progress as ProgressSink
 
@@ -26,13 +37,16 @@ class Stages:
     def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
         self._console = console
         self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<8}"),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
+            _Mark(finished_text="[green]✓"),
+            TextColumn("{task.description}", table_column=_whole()),
+            BarColumn(bar_width=10, table_column=_whole()),
+            TaskProgressColumn(table_column=_whole()),
+            TimeElapsedColumn(table_column=_whole()),
+            TextColumn(
+                "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
             console=console,
+            expand=True,
         )
         self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
         self._width = max(map(len, names))
@@ -60,6 +74,18 @@ class Stages:
             self._console.print(
                 f"{name:<{self._width}}  {seconds:6.1f} s  {reporter.note}", soft_wrap=True, markup=False
             )
+
+
+class _Mark(SpinnerColumn):
+    """A spinner for the stage that runs, nothing for those that wait."""
+
+    def render(self, task: Task) -> RenderableType:
+        """See `rich.progress.ProgressColumn`."""
+        return super().render(task) if task.started else Text(" ")
+
+
+def _whole() -> Column:
+    return Column(no_wrap=True, min_width=7)
 
 
 class _Stage(ProgressSink):

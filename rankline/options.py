@@ -73,9 +73,9 @@ def _parameter(config: type, field: "Field[Any]", *, in_recipe: bool) -> inspect
     is_list = typing.get_origin(hint) is tuple
     option = typer.Option(
         *flags,
-        help=_help(config, name),
-        rich_help_panel=_panel(config) + (" (default: the recipe's)" if in_recipe else ""),
-        show_default=False if in_recipe or field.default is None else str(field.default),
+        help=_help(config, field),
+        rich_help_panel=_panel(config) + (" (a recipe may choose other defaults)" if in_recipe else ""),
+        show_default=False,
         parser=_whole_numbers if is_list else None,
         metavar="N,N,…" if is_list else None,
     )
@@ -90,12 +90,18 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{text!r}, expected whole numbers separated by commas.") from None
 
 
-def _help(config: type, name: str) -> str:
+def _help(config: type, field: "Field[Any]") -> str:
+    name = field.name
     match = re.search(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", inspect.getdoc(config) or "", re.DOTALL | re.MULTILINE)
     if match is None:
         raise TypeError(f"{config.__name__}.{name} has no line under 'Attributes:' in the docstring of the class.")
     text = " ".join(match.group(1).split())
-    return text[0].upper() + text[1:]
+    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+    return text[0].upper() + text[1:] + default
+
+
+def _shown(default: Any) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
 def _panel(config: type) -> str:

@@ -73,6 +73,7 @@ class RunResult:
     """What a whole run reached and where it lies."""
 
     recipe: Recipe
+    workspace: Workspace
     source: str
     quality: Quality
     report: BenchmarkReport
@@ -110,12 +111,19 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
     with stages.stage("source") as progress:
         found = obtain(dataset, source, workspace.raw, progress=progress)
         raw = dataset.read(found.directory)
-        progress.update(1, 1, f"{found.description}: {len(raw.rows):,} rows, {len(raw.catalog):,} items")
+        num_rows = len(raw.rows) + sum(raw.dropped.values())
+        progress.update(1, 1, f"{found.description}: {num_rows:,} rows, {len(raw.catalog):,} items")
     with stages.stage("prepare") as progress:
         from workflows.prepare import prepare as prepare_rows
 
         prepared = prepare_rows(
-            dataset, raw, workspace.prepared, recipe.prepare, best_auc=found.best_auc, progress=progress
+            dataset,
+            raw,
+            workspace.prepared,
+            recipe.prepare,
+            source=found.description,
+            best_auc=found.best_auc,
+            progress=progress,
         )
         progress.update(1, 1, _describe_rows(prepared))
     return prepared, found.description
@@ -143,7 +151,9 @@ def train(
                     prepared.path,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),
-                    tracking=TrackingConfig(directory=workspace.root, experiment=recipe.name),
+                    tracking=TrackingConfig(
+                        directory=workspace.root, experiment=recipe.name, run_name=f"{recipe.name}, seed {seed}"
+                    ),
                     progress=_Share(progress, number, num_seeds),
                 )
             )
@@ -240,6 +250,7 @@ def run(
     quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.get("best_auc"), served_auc=served_auc)
     return RunResult(
         recipe=recipe,
+        workspace=workspace,
         source=description,
         quality=quality,
         report=report,
@@ -270,7 +281,7 @@ def _describe_rows(prepared: "PreparedData") -> str:
     details = prepared.manifest.details
     parts = [f"{count:,} {split}" for split, count in details["rows"].items()]
     parts += [f"dropped {count:,} ({reason})" for reason, count in details["dropped"].items() if count]
-    parts += [f"{count:,} × {remark}" for remark, count in details["noticed"].items() if count]
+    parts += [f"kept {count:,} ({remark})" for remark, count in details["noticed"].items() if count]
     return ", ".join(parts)
 
 
@@ -284,5 +295,5 @@ def _check_served_auc(served: float, offline: float) -> None:
     if not abs(served - offline) <= _AUC_TOLERANCE:
         raise ServingError(
             f"the served scores have AUC {served:.5f}, the model had {offline:.5f} offline. "
-            "The ensemble does not serve what was trained: export again."
+            "The server has another export (restart it), or the ensemble is not what was trained (export again)."
         )

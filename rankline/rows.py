@@ -56,9 +56,11 @@ def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
         ConfigError: the format cannot be told.
         DataError: the file is missing, or not of that format.
     """
-    chosen = format_name or ("jsonl" if path == "-" else _SUFFIXES.get(Path(path).suffix.lower(), ""))
-    if chosen not in FORMATS:
+    chosen = format_name or ("jsonl" if path == "-" else _SUFFIXES.get(Path(path).suffix.lower()))
+    if chosen is None:
         raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
+    if chosen not in FORMATS:
+        raise ConfigError(f"--format is {chosen!r}. Available: {', '.join(FORMATS)}.")
     try:
         source = io.BytesIO(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
         if chosen == "csv":
@@ -66,8 +68,10 @@ def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
         if chosen == "parquet":
             return parquet.read_table(source), chosen
         return arrow_json.read_json(source), chosen
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.") from None
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as {chosen}: {error}") from None
+        raise DataError(f"{path} cannot be read as {chosen}: {error}. Give --format if it is something else.") from None
 
 
 def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:
@@ -82,7 +86,21 @@ def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:
 
 
 def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: str, output: Path | None) -> None:
-    """Write the rows with a column `score` beside them, to a file or stdout."""
+    """Write the rows with a column `score` beside them.
+
+    Args:
+        rows: what was scored.
+        scores: [num_rows]
+        format_name: one of FORMATS; the ending of `output` wins where it names one.
+        output: file, written whole or not at all; None is stdout.
+
+    Raises:
+        ConfigError: Parquet would go to a terminal.
+    """
+    if output is not None:
+        format_name = _SUFFIXES.get(output.suffix.lower(), format_name)
+    elif format_name == "parquet" and sys.stdout.isatty():
+        raise ConfigError("Parquet is not for a terminal. Give --output FILE.")
     scored = rows.append_column("score", pa.array(scores))
     sink = io.BytesIO()
     if format_name == "parquet":

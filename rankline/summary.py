@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rankline.doctor import Check
+from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.benchmark.report import BenchmarkReport
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ def print_summary(result: "RunResult", console: Console) -> None:
     print_report(result.report, console)
     store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
     _heading(console, "next")
+    recipe, workspace = result.recipe.name, result.workspace
+    repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
+    work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
     for command, purpose in (
         (f"mlflow ui --backend-store-uri {store}", "compare runs"),
-        (f"rankline serve {result.recipe.name}", "keep the server up"),
-        (f"rankline recommend --recipe {result.recipe.name} --user 1 --top 10", "titles for a user"),
+        (f"rankline serve {recipe}{repository}", "keep the server up"),
+        (f"rankline recommend --recipe {recipe} --user 1 --top 10{work_dir}{repository}", "titles for a user"),
     ):
         console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)
 

@@ -13,8 +13,8 @@ from workflows.errors import ArtifactError
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
     """Write table, JSON and plot into `directory`, and log them with the figures to a run.
 
-    Figures become metrics such as `p50_ms` and `rows_per_s` with the batch size as the step, so that `mlflow ui`
-    draws them as curves beside those of other models.
+    Figures become metrics such as `bench/rows_1/p50_ms`, one for each batch size, so that `mlflow ui` compares models
+    by them as columns beside the AUC; measuring again adds a newer value.
 
     Args:
         report: what was measured.
@@ -40,5 +40,5 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
 def _log(report: BenchmarkReport, client: MlflowClient, run_id: str, directory: Path) -> None:
     for result in report.bench:
         for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "rows_per_s"):
-            client.log_metric(run_id, f"bench/{name}", getattr(result, name), step=result.batch_size)
+            client.log_metric(run_id, f"bench/rows_{result.batch_size}/{name}", getattr(result, name))
     client.log_artifacts(run_id, str(directory), artifact_path="bench")

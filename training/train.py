@@ -60,7 +60,7 @@ def train(
     spec, fingerprint = data.spec, data.manifest.fingerprint
     tf.keras.utils.set_random_seed(config.seed)
     with tracked_run(tracking) as run:
-        run.log_params(asdict(config) | {f"prepare.{k}": v for k, v in data.manifest.details.get("config", {}).items()})
+        run.log_params(asdict(config) | _prepare_params(data))
         for split in ("train", "valid"):
             run.log_dataset(split, prepared / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
         fit = _Fit(prepared, spec, config, run, progress)
@@ -71,6 +71,13 @@ def train(
             (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
             _log_model(run, staging, prepared, spec, best)
     return TrainedModel.load(output)
+
+
+def _prepare_params(data: PreparedData) -> dict[str, Any]:
+    """Where the data comes from and how it was split and encoded, beside the choices of training."""
+    details = data.manifest.details
+    choices = {"source": details.get("source"), **details.get("config", {})}
+    return {f"prepare.{name}": value for name, value in choices.items()}
 
 
 class _Fit:

@@ -24,6 +24,11 @@ from typing import Any
 from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
+_MADE_BY = {
+    "prepared-data": "rankline prepare",
+    "trained-model": "rankline train",
+    "ensemble": "rankline export",
+}
 FORMAT_VERSION = 1
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "pyarrow", "numpy", "mlflow", "nvidia-pytriton",
@@ -159,7 +164,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         ArtifactError: missing, of another kind, or a file is missing, damaged or not of the artifact.
     """
     if not directory.is_dir():
-        raise ArtifactError(f"{directory} does not exist. Expected {kind}: run the stage that makes it first.")
+        raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {_remedy(kind)}.")
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
@@ -176,6 +181,10 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     if foreign := sorted({name for name, _ in _files(directory)} - set(manifest.files) - {MANIFEST}):
         raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Take it out.")
     return manifest
+
+
+def _remedy(kind: str) -> str:
+    return f"make it with `{_MADE_BY[kind]}`" if kind in _MADE_BY else "make it first"
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -35,6 +35,7 @@ def prepare(
     output: Path,
     config: PrepareConfig | None = None,
     *,
+    source: str,
     best_auc: float | None = None,
     progress: Progress = SILENT,
 ) -> PreparedData:
@@ -45,6 +46,7 @@ def prepare(
         raw: what its reader returned.
         output: directory of the artifact, replaced when it is whole.
         config: split and encoding.
+        source: a few words on where the rows come from, kept for people and for MLflow.
         best_auc: best AUC that any model can reach, where it is known.
         progress: told the rows that are done.
 
@@ -56,6 +58,7 @@ def prepare(
     splits = _split(dataset, raw, config)
     details: dict[str, Any] = {
         "dataset": dataset.name,
+        "source": source,
         "config": asdict(config),
         "rows": {name: len(rows) for name, rows in splits.items()},
         "dropped": dict(raw.dropped),

@@ -58,14 +58,27 @@ def test_stdin_holds_any_format_and_json_lines_unless_told(
     assert read_rows("-", format_name) == (ROWS, format_name or "jsonl")
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b""), ("b.csv", None)]
-)
-def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"")])
+def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
         read_rows(str(tmp_path / name), None)
+
+
+def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows\.csv does not exist"):
+        read_rows(str(tmp_path / "rows.csv"), None)
+    with pytest.raises(ConfigError, match="--format is 'xls'. Available: csv, parquet, jsonl"):
+        read_rows("rows.csv", "xls")
+
+
+def test_the_ending_of_the_output_names_its_format(tmp_path: Path) -> None:
+    write_scores(ROWS, np.array([0.25, 0.5]), "csv", tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0]) == {
+        "userId": 1,
+        "movieId": 31,
+        "score": 0.25,
+    }
 
 
 def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 from workflows.datasets import DATASETS
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError, ConfigError, DataError
-from workflows.prepare import prepare
+from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.upstream import quiet_nvtabular
 
 MOVIELENS = DATASETS["movielens"]
+prepare = partial(prepare_rows, source="generated")
 
 
 @pytest.fixture(scope="module")
