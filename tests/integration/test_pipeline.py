@@ -192,7 +192,7 @@ def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplac
             assert len(done.stderr.strip().splitlines()) <= 2
 
 
-def refused(workplace: Workplace, message: str, *arguments: str) -> None:
+def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
     """The command fails with one or two lines that match `message`, and leaves every artifact as it was."""
     artifacts = [workplace.path / workplace.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
     before = [(path / "manifest.json").read_bytes() for path in artifacts]
@@ -224,12 +224,12 @@ def refused(workplace: Workplace, message: str, *arguments: str) -> None:
 def test_a_mistake_on_the_command_line_is_told_in_a_line(
     workplace: Workplace, arguments: list[str], message: str
 ) -> None:
-    refused(workplace, message, *arguments)
+    assert_refused(workplace, message, *arguments)
 
 
 def test_a_server_that_is_not_there_is_told_with_the_address(workplace: Workplace, free_port: int) -> None:
     url = f"127.0.0.1:{free_port}"
-    refused(workplace, f"{url}.*rankline serve", "predict", "--url", url, "--userId", "1", "--movieId", "31")
+    assert_refused(workplace, f"{url}.*rankline serve", "predict", "--url", url, "--userId", "1", "--movieId", "31")
 
 
 def test_a_port_in_use_is_named(workplace: Workplace) -> None:
@@ -237,7 +237,7 @@ def test_a_port_in_use_is_named(workplace: Workplace) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused(workplace, f"grpc_port {port} on 127.0.0.1 is not to be had", "serve", "--port", str(port))
+        assert_refused(workplace, f"grpc_port {port} on 127.0.0.1 is not to be had", "serve", "--port", str(port))
 
 
 @contextmanager
@@ -254,13 +254,13 @@ def test_a_damaged_artifact_is_found_before_it_is_used(workplace: Workplace) -> 
     artifacts = workplace.result["artifacts"]
     part = workplace.path / artifacts["prepared"] / "train/part-000.parquet"
     with damaged(part, part.read_bytes()[:-10]):
-        refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
+        assert_refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
     plan = workplace.path / artifacts["ensemble"] / "movielens_transform/1/plan/plan.json"
     with damaged(plan, plan.read_bytes().replace(b"userId", b"userIt")):
-        refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
+        assert_refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
     weights = next((workplace.path / artifacts["model"]).rglob("variables.data*"))
     with damaged(weights, bytes(weights.stat().st_size)):
-        refused(workplace, "does not match its checksum", "export", "movielens")
+        assert_refused(workplace, "does not match its checksum", "export", "movielens")
 
 
 def test_a_model_of_other_data_is_not_exported(workplace: Workplace, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, 
     content, message = BAD_RATINGS[fault]
     (tmp_path / "ratings.csv").write_text(content)
     (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n")
-    refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
+    assert_refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
 
 
 def test_a_server_that_dies_at_start_is_told_with_the_reason(workplace: Workplace, tmp_path: Path) -> None:
