@@ -229,10 +229,11 @@ def run(
     Raises:
         RanklineError: a stage failed; what the earlier ones published stays.
     """
-    from rankline.tracking import log_report
+    from serving.benchmark.load import check_batch_sizes
     from serving.client import Client
     from serving.server import EmbeddedServer, ServerConfig
 
+    check_batch_sizes(batch_sizes, export_config.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
     ensemble = export(recipe, export_config, prepared, workspace, stages)
@@ -242,6 +243,8 @@ def run(
         progress.update(1, 1, f"tritonserver on {server.endpoints.grpc}")
     try:
         with stages.stage("bench") as progress, Client(server.endpoints.grpc, ensemble.name) as client:
+            from rankline.tracking import log_report
+
             report, served_auc = bench(client, prepared, ensemble, batch_sizes, progress=progress)
             log_report(report, trained.tracking_uri, trained.run_id, workspace.report)
             progress.update(1, 1, f"logged to MLflow run {trained.run_id[:8]}")

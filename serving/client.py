@@ -1,6 +1,8 @@
 """Rows in, scores out, over gRPC; names and types come from the server's own description of the model."""
 
+import ipaddress
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -97,7 +99,9 @@ class Client:
     def __init__(self, url: str, model_name: str, *, timeout_s: float = 30.0) -> None:
         self._url = url
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(url, options=_UNLIMITED)
+        # gRPC would send even what goes to this machine through the proxy of http_proxy or grpc_proxy.
+        options = [*_UNLIMITED, ("grpc.enable_http_proxy", 0)] if _is_loopback(url) else _UNLIMITED
+        self._channel = grpc.insecure_channel(url, options=options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         try:
             self.schema = self._read_schema(model_name)
@@ -154,17 +158,29 @@ class Client:
 
         Raises:
             RequestError: the server refused it.
-            ServerError: the server does not answer.
+            ServerError: the server does not answer, or its answer does not fit its description of the model.
         """
-        parts = [self._scores(self._call(self._stub.ModelInfer, message)) for message in request.messages]
-        if not parts:
+        responses = [self._call(self._stub.ModelInfer, message) for message in request.messages]
+        if not responses:
             return np.empty(0, self.schema.outputs[0].dtype)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        try:
+            parts = [self._scores(response) for response in responses]
+            scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if len(scores) != request.num_rows:
+                raise ValueError(f"{len(scores)} rows for {request.num_rows}")
+        except (IndexError, ValueError, struct.error) as error:
+            raise ServerError(
+                f"the answer of model {self.schema.name!r} does not fit its output "
+                f"{self.schema.outputs[0].name!r}: {error}. Export the model again."
+            ) from error
+        return scores
 
     def _read_schema(self, model_name: str) -> ModelSchema:
         config = self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model_name), model_name).config
         if config.max_batch_size < 1:
             raise RequestError(f"model {model_name!r} takes no batches (max_batch_size 0), expected at least 1.")
+        if not config.input or not config.output:
+            raise RequestError(f"model {model_name!r} has no inputs or no outputs, expected at least one of each.")
         return ModelSchema(
             name=model_name,
             inputs=tuple(_tensor_schema(entry) for entry in config.input),
@@ -179,7 +195,7 @@ class Client:
             raise self._translate(error, model_name or self.schema.name) from error
 
     def _translate(self, error: grpc.RpcError, model_name: str) -> ServingError:
-        code, details = error.code(), error.details()
+        code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNAVAILABLE and "unknown model" not in details:
             return ServerError(
                 f"no Triton server answers at {self._url} ({details}). "
@@ -215,8 +231,8 @@ class Client:
         message = service_pb2.ModelInferRequest(model_name=self.schema.name)
         for tensor, array in zip(self.schema.inputs, arrays, strict=True):
             message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=array.shape)
-            content = serialize_byte_tensor(array).item() if tensor.datatype == "BYTES" else array.tobytes()
-            message.raw_input_contents.append(content)
+            is_text = tensor.datatype == "BYTES" and array.size
+            message.raw_input_contents.append(serialize_byte_tensor(array).item() if is_text else array.tobytes())
         message.outputs.add(name=self.schema.outputs[0].name)
         return message
 
@@ -229,7 +245,10 @@ class Client:
 
 
 def to_tensor(values: Any, tensor: TensorSchema) -> Array:
-    """Turn a column into the array that an input takes, without changing a value.
+    """Turn a column into the array that an input takes.
+
+    Integers of any width are taken where no value changes, so are floats without a fraction where integers are taken.
+    Floats are rounded to the precision of the input, and refused where they would become infinite.
 
     Args:
         values: a list, NumPy array, Arrow column or pandas Series. A null becomes NaN where the input takes floats.
@@ -262,7 +281,7 @@ def to_tensor(values: Any, tensor: TensorSchema) -> Array:
 def _flatten(values: Any, tensor: TensorSchema) -> tuple[pa.Array, tuple[int, ...]]:
     """All single values of a column, and the shape of its rows; () when each row is a single value."""
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        return pa.array(values.reshape(-1)), values.shape[1:]
+        return _to_arrow(values.reshape(-1), tensor), values.shape[1:]
     column = _to_arrow(values, tensor)
     row_shape: tuple[int, ...] = ()
     while pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -282,7 +301,7 @@ def _to_arrow(values: Any, tensor: TensorSchema) -> pa.Array:
         raise RequestError(f"{tensor.name!r} is the single value {values!r}, expected a column: a list or an array.")
     try:
         column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{tensor.name!r} is no column of {tensor.datatype}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -297,17 +316,41 @@ def _cast(column: pa.Array, tensor: TensorSchema) -> pa.Array:
     if not is_right_kind(column.type) and not pa.types.is_null(column.type):
         raise RequestError(f"{tensor.name!r} has values of type {column.type}, expected {tensor.datatype}.")
     try:
-        return column.cast(pa.binary() if tensor.datatype == "BYTES" else pa.from_numpy_dtype(tensor.dtype))
-    except pa.ArrowInvalid as error:
+        cast = column.cast(pa.binary() if tensor.datatype == "BYTES" else pa.from_numpy_dtype(tensor.dtype))
+    except pa.ArrowException as error:
         raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {error}") from None
+    if tensor.dtype.kind == "f" and column.type != cast.type and (overflown := _first_overflow(column, cast)):
+        raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {overflown} would become infinite")
+    return cast
+
+
+def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
+    """The first finite value that a cast made infinite; empty if there is none."""
+    before, after = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (column, cast))
+    overflown = before[np.isfinite(before) & np.isinf(after)]
+    return str(overflown[0]) if overflown.size else ""
 
 
 def _tensor_schema(entry: Any) -> TensorSchema:
     name = model_config_pb2.DataType.Name(entry.data_type).removeprefix("TYPE_")
+    if name in ("BF16", "INVALID"):
+        raise RequestError(f"{entry.name!r} is of type {name}, which NumPy does not have. Cast it in the model.")
     return TensorSchema(name=entry.name, datatype="BYTES" if name == "STRING" else name, dims=tuple(entry.dims))
 
 
 def _as_mapping(columns: Columns) -> Mapping[str, Any]:
     if isinstance(columns, pa.Table):
         return dict(zip(columns.column_names, columns.columns, strict=True))
-    return {str(name): column for name, column in columns.items()}  # a mapping or a pandas DataFrame
+    try:
+        return {str(name): column for name, column in columns.items()}  # a mapping or a pandas DataFrame
+    except AttributeError:
+        got = type(columns).__name__
+        raise RequestError(f"rows are a {got}, expected a mapping from names to columns, or a table.") from None
+
+
+def _is_loopback(url: str) -> bool:
+    host = url.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

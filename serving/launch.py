@@ -1,24 +1,127 @@
-"""Start a program that ends when its parent ends: `python launch.py PARENT_PID PROGRAM ARGUMENT…`.
+"""Run a program that leaves nothing behind when it ends, is stopped, or loses its parent.
 
-A file of its own, run before the program in the new process, because `preexec_fn` of `subprocess` would run Python
-between fork and exec in a parent that has threads (gRPC's, TensorFlow's), where it may hang.
+    python -I -S launch.py PARENT_PID HOME SHARED_MEMORY_PREFIX STOP_TIMEOUT_S
+
+A process of its own, so that it outlives a parent that is killed. It makes the directory HOME, writes an empty line to
+standard output, reads the program and its arguments from standard input up to its end, each ended by a NUL, starts the
+program in HOME, and writes its process id. The program's output goes to standard error.
+
+SIGTERM stops the program. SIGUSR1 says that it is now at work, so that it is from then on asked to stop, and killed
+only after STOP_TIMEOUT_S; before, there is nothing that it could lose. In the end everything that the program started,
+its shared memory and HOME are gone, and the exit status is its.
 """
 
+import contextlib
 import ctypes
 import os
+import resource
+import shutil
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
+_SHARED_MEMORY = Path("/dev/shm")
+_POLL_INTERVAL_S = 0.1
 
 
 def main() -> None:
-    """Ask Linux for SIGTERM on the parent's death, then become the program."""
-    parent_pid, *command = sys.argv[1:]
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != int(parent_pid):  # it died before prctl
-        sys.exit(1)
-    os.execv(command[0], command)
+    """Start the program, wait for its end or for a reason to end it, and clear up."""
+    parent_pid, home, shm_prefix, stop_timeout_s = sys.argv[1:]
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
+    Path(home).mkdir(mode=0o700)
+    try:
+        _tell(b"\n")
+        command = sys.stdin.buffer.read().split(b"\0")[:-1]
+        status = _run(command, home, int(parent_pid), float(stop_timeout_s)) if command else 0
+    finally:
+        for segment in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
+            segment.unlink(missing_ok=True)
+        shutil.rmtree(home, ignore_errors=True)
+    if status < 0:  # end as it did: by a signal
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no other action
+            signal.signal(-status, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+def _tell(line: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone, which `_watch` sees too
+        os.write(sys.stdout.fileno(), line)
+
+
+def _run(command: list[bytes], home: str, parent_pid: int, stop_timeout_s: float) -> int:
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what any process below us leaves when it dies becomes a child of ours
+    pid = _start(command, home, libc)
+    _tell(b"%d\n" % pid)
+    if _watch(pid, parent_pid):
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + stop_timeout_s
+        while not _has_ended(pid) and time.monotonic() < deadline:
+            signal.sigtimedwait((signal.SIGCHLD,), _POLL_INTERVAL_S)
+    return _end_all()[pid]
+
+
+def _start(command: list[bytes], home: str, libc: ctypes.CDLL) -> int:
+    pid = os.fork()  # safe: this process has one thread
+    if pid:
+        return pid
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.chdir(home)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execv(command[0], command)
+    except OSError as error:
+        print(f"{os.fsdecode(command[0])} cannot be run: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def _watch(pid: int, parent_pid: int) -> bool:
+    """Wait until the program has ended, SIGTERM comes or the parent is gone; tell whether it can be asked to stop.
+
+    The parent is looked for because its death signal would come with the end of the thread that started us.
+    """
+    at_work = False
+    while os.getppid() == parent_pid:
+        received = signal.sigtimedwait(_SIGNALS, _POLL_INTERVAL_S)
+        if _has_ended(pid):
+            return False
+        if received is not None and received.si_signo == signal.SIGTERM:
+            break
+        at_work |= received is not None and received.si_signo == signal.SIGUSR1
+    return at_work
+
+
+def _end_all() -> dict[int, int]:
+    """Kill all children and what they leave, until there is nobody; the exit status of each."""
+    ended: dict[int, int] = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for child in _children():
+                os.kill(child, signal.SIGKILL)
+            pid, status = os.wait()
+            ended[pid] = os.waitstatus_to_exitcode(status)
+    return ended
+
+
+def _children() -> Iterator[int]:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended since it was listed
+            if int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]) == os.getpid():
+                yield int(stat.parent.name)
+
+
+def _has_ended(pid: int) -> bool:
+    """Look without reaping, so that the id stays ours."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ with `backend: "tensorflow"` and `backend: "nvtabular"` are served by the folder
 
 import http.client
 import ipaddress
+import json
 import os
 import re
 import secrets
@@ -25,13 +26,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import psutil
 
 from workflows.errors import ConfigError, ServerError
 
 OWN_BACKENDS = Path(__file__).parent / "backends"
-_SHARED_MEMORY = Path("/dev/shm")
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _MODEL_FAILURES = (
@@ -114,7 +115,7 @@ class _Wheel:
 class EmbeddedServer:
     """A tritonserver process that lives as long as the `with` block, and never longer than this process.
 
-    Linux ties it to the thread that started it: start it from one that lives as long as the server is needed.
+    `launch.py` runs it and clears up after it, whether it is stopped, ends by itself or this process is killed.
 
     Args:
         config: how to run it.
@@ -122,11 +123,10 @@ class EmbeddedServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self._process: subprocess.Popen[bytes] | None = None
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
         self._endpoints: Endpoints | None = None
-        self._home: tempfile.TemporaryDirectory[str] | None = None
-        self._instances: list[psutil.Process] = []
-        self._shm_prefix = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
+        self._log: BinaryIO | None = None
 
     def __enter__(self) -> "EmbeddedServer":
         self.start()
@@ -155,13 +155,18 @@ class EmbeddedServer:
         Raises:
             ServerError: it is not running.
         """
-        if self._process is None:
+        if self._pid is None:
             raise ServerError("the embedded server is not running. Start it first.")
-        return self._process.pid
+        return self._pid
 
     def process_ids(self) -> tuple[int, ...]:
         """The server and the processes of its model instances; empty when it is not running."""
-        return tuple(process.pid for process in self._processes())
+        if self._pid is None:
+            return ()
+        try:
+            return (self._pid, *(child.pid for child in psutil.Process(self._pid).children(recursive=True)))
+        except psutil.NoSuchProcess:
+            return ()
 
     def start(self) -> None:
         """Start the server and wait until every model is ready.
@@ -170,31 +175,29 @@ class EmbeddedServer:
             ServerError: this machine cannot run it, a repository or port is not to be had, it died or was not ready
                 in time.
         """
-        if self._process is not None:
+        if self._launcher is not None:
             raise ServerError(f"the embedded server is already running with process id {self.pid}.")
         for repository in self.config.repositories:
             if not repository.is_dir():
                 raise ServerError(f"model repository {repository} does not exist. Export an ensemble there first.")
         wheel = _find_wheel()
         grpc_port, http_port, metrics_port = _choose_ports(self.config)
-        self._home = tempfile.TemporaryDirectory(
-            prefix=f"rankline-server-{os.getpid()}-",
-            ignore_cleanup_errors=True,  # the stub of a server that was killed may still be writing bytecode
-        )
+        server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
+        home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            home = Path(self._home.name)
+            self._log = _open_log(self.config.log_path)
+            self._launch(home, shm_prefix=server_id, environment=_environment(wheel, home / "python"))
             backends = _assemble_backends(home / "backends", wheel, self.config.backends)
-            programs = _make_stub_environment(home / "python")
-            command = [
+            _make_stub_environment(home / "python")
+            self._run(
                 str(wheel.server),
-                *_flags(self.config, backends, self._shm_prefix),
+                *_flags(self.config, backends, shm_prefix=server_id),
+                f"--id={server_id}",
                 f"--grpc-port={grpc_port}",
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
-            ]
-            self._process = self._launch(command, _environment(wheel, programs))
-            self._wait_until_ready(http_port)
-            self._instances = psutil.Process(self._process.pid).children(recursive=True)
+            )
+            self._wait_until_ready(http_port, server_id)
         except BaseException:
             self.stop()
             raise
@@ -211,76 +214,84 @@ class EmbeddedServer:
         Raises:
             ServerError: it has, or it was not started.
         """
-        status = self._process.poll() if self._process is not None else None
+        status = self._launcher.poll() if self._launcher is not None else None
         if status is not None:
             raise ServerError(f"tritonserver ended with status {status}{self._where()}. {self._reason()}")
         _ = self.endpoints
 
     def stop(self) -> None:
         """Stop the server, its model processes and what they left in shared memory; nothing to do when stopped."""
-        processes = self._processes()
-        if self._process is not None:
-            # A server that is still loading may ignore SIGTERM, and has nothing in flight that could be lost.
-            self._process.send_signal(signal.SIGTERM if self._endpoints else signal.SIGKILL)
-        _, alive = psutil.wait_procs(processes, timeout=_STOP_TIMEOUT_S if self._endpoints else 0)
-        for process in alive:
-            process.kill()
-        psutil.wait_procs(alive)
-        if self._process is not None:
-            self._process.wait()
-        for segment in _SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
-            segment.unlink(missing_ok=True)
-        if self._home is not None:
-            self._home.cleanup()
-        self._process = self._endpoints = self._home = None
-        self._instances = []
+        if self._launcher is not None:
+            with self._launcher as launcher:  # closes its pipes and waits for it
+                launcher.terminate()
+        if self._log is not None:
+            self._log.close()
+        self._launcher = self._pid = self._endpoints = self._log = None
 
-    @property
-    def _log_path(self) -> Path:
-        assert self._home is not None
-        return self.config.log_path or Path(self._home.name) / "server.log"
+    def _launch(self, home: Path, *, shm_prefix: str, environment: dict[str, str]) -> None:
+        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
+        self._launcher = subprocess.Popen(
+            [*launcher, str(os.getpid()), str(home), shm_prefix, str(_STOP_TIMEOUT_S)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C goes to us, and we stop the server
+        )
+        self._read_line()
 
-    def _launch(self, command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py")), str(os.getpid())]
-        with self._log_path.open("wb") as log:
-            return subprocess.Popen(
-                [*launcher, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C goes to us, and we stop the server
-            )
+    def _run(self, *command: str) -> None:
+        assert self._launcher is not None
+        assert self._launcher.stdin is not None
+        with self._launcher.stdin as pipe:
+            pipe.writelines(os.fsencode(part) + b"\0" for part in command)
+        self._pid = int(self._read_line())
 
-    def _wait_until_ready(self, http_port: int) -> None:
-        assert self._process is not None
+    def _read_line(self) -> bytes:
+        assert self._launcher is not None
+        assert self._launcher.stdout is not None
+        if not (line := self._launcher.stdout.readline()):
+            raise ServerError(f"tritonserver could not be started{self._where()}. {self._reason()}")
+        return line
+
+    def _wait_until_ready(self, http_port: int, server_id: str) -> None:
+        assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
-        while not _is_ready(self.config.host, http_port):
-            if self._process.poll() is not None:
-                raise ServerError(f"tritonserver ended while starting{self._where()}. {self._reason()}")
+        while not _is_ready(self.config.host, http_port, server_id):
+            self._refuse_an_end()
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
                     f"{self._reason()}"
                 )
             time.sleep(_POLL_INTERVAL_S)
+        self._refuse_an_end()
+        self._launcher.send_signal(signal.SIGUSR1)
+
+    def _refuse_an_end(self) -> None:
+        assert self._launcher is not None
+        if self._launcher.poll() is not None:
+            raise ServerError(f"tritonserver ended while starting{self._where()}. {self._reason()}")
 
     def _where(self) -> str:
         return f" (log: {self.config.log_path})" if self.config.log_path else ""
 
     def _reason(self) -> str:
-        return failure_reason(self._log_path.read_text(encoding="utf-8", errors="replace"))
+        assert self._log is not None
+        file = self._log.fileno()
+        log = os.pread(file, os.fstat(file).st_size, 0)  # the server writes through the same position
+        return failure_reason(log.decode("utf-8", errors="replace"))
 
-    def _processes(self) -> list[psutil.Process]:
-        """The server, and its model processes even if it died and left them."""
-        if self._process is None:
-            return []
-        try:
-            server = psutil.Process(self._process.pid)
-            return list(dict.fromkeys([server, *server.children(recursive=True), *self._instances]))
-        except psutil.NoSuchProcess:
-            return self._instances
+
+def _open_log(path: Path | None) -> BinaryIO:
+    if path is None:
+        return tempfile.TemporaryFile(prefix="rankline-server-")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("w+b")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise ServerError(f"the log {path} cannot be written ({reason}). Choose another path.") from None
 
 
 def check_embedded_server() -> tuple[str, ...]:
@@ -425,14 +436,12 @@ def _flags(config: ServerConfig, backends: Path, shm_prefix: str) -> list[str]:
     ]
 
 
-def _make_stub_environment(target: Path) -> Path:
+def _make_stub_environment(target: Path) -> None:
     """Make a virtual environment in which the stub finds every module that this process finds.
 
     The stub is an embedded interpreter that ignores PYTHONPATH from Python 3.11 on (pybind11 starts it isolated) and
-    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it.
-
-    Returns:
-        The directory to put first on PATH.
+    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it. It looks in its
+    working directory before all others, which is why the server runs in its own home: the user's may hold an `enum.py`.
     """
     executable = Path(getattr(sys, "_base_executable", sys.executable))
     programs = target / "bin"
@@ -443,13 +452,12 @@ def _make_stub_environment(target: Path) -> Path:
     (target / "pyvenv.cfg").write_text(
         f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
     )
-    project = str(Path(__file__).parents[1])
-    modules = [path or str(Path.cwd()) for path in sys.path]
-    (packages / "rankline.pth").write_text("\n".join(dict.fromkeys([*modules, project])) + "\n", encoding="utf-8")
-    return programs
+    project = Path(__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
+    modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
+    (packages / "rankline.pth").write_text("\n".join(modules) + "\n", encoding="utf-8")
 
 
-def _environment(wheel: _Wheel, programs: Path) -> dict[str, str]:
+def _environment(wheel: _Wheel, stub_environment: Path) -> dict[str, str]:
     """Ours, with the stub's `python3` first on PATH and libraries in the order that it needs.
 
     The interpreter's own library directory comes first: with another libpython of the same version, extension modules
@@ -459,16 +467,22 @@ def _environment(wheel: _Wheel, programs: Path) -> dict[str, str]:
     return {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
-        "PATH": os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(stub_environment / "bin"), os.environ.get("PATH", os.defpath)]),
     }
 
 
-def _is_ready(host: str, http_port: int) -> bool:
+def _is_ready(host: str, http_port: int, server_id: str) -> bool:
+    """Ask whether all models are loaded, of our server and not of one that took the port before it.
+
+    tritonserver opens the gRPC port before the HTTP port, so that one is ours then, too.
+    """
     connection = http.client.HTTPConnection(host, http_port, timeout=1)
     try:
+        connection.request("GET", "/v2")
+        name = json.loads(connection.getresponse().read()).get("name")
         connection.request("GET", "/v2/health/ready")
-        return connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException):
+        return name == server_id and connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException, ValueError, AttributeError):
         return False
     finally:
         connection.close()

@@ -69,7 +69,8 @@ def measure(
         rows: raw rows that requests are drawn from; columns that the model does not take are left out.
         batch_sizes: rows per request, one measurement each.
         config: how much load.
-        expected: [rows.num_rows], the score of each row; every score that comes back is then compared.
+        expected: [rows.num_rows], what the same client answered to these rows before the load; every score that comes
+            back is then compared with it.
         clock: nanoseconds from any origin.
         progress: told after each batch size.
 
@@ -79,7 +80,9 @@ def measure(
         RequestError: the rows do not fit the model.
         ServingError: the server died, or a score under load is not the expected one.
     """
-    _refuse_misfits(client, rows, batch_sizes)
+    check_batch_sizes(batch_sizes, client.schema.max_batch_size)
+    if rows.num_rows == 0:
+        raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
     inputs = {tensor.name for tensor in client.schema.inputs}
     load = _Load(
         client=client,
@@ -102,6 +105,25 @@ def measure(
         max_abs_error=load.max_abs_error if load.num_checked else None,
         environment=_environment(),
     )
+
+
+def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
+    """Refuse batch sizes that cannot be measured, before anything is started for them.
+
+    Args:
+        batch_sizes: rows per request.
+        limit: the model's max_batch_size.
+
+    Raises:
+        ConfigError: there is none, or one is below 1 or above `limit`.
+    """
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
+    if max(batch_sizes) > limit:
+        raise ConfigError(
+            f"batch size {max(batch_sizes)} is larger than the model takes ({limit}). "
+            "Choose smaller ones, or export with a larger max_batch_size."
+        )
 
 
 @dataclass(kw_only=True)
@@ -158,19 +180,6 @@ def _measure_one(load: _Load, batch_size: int, config: LoadConfig) -> BatchResul
         latency_ns += block_latency_ns
         elapsed_ns += block_elapsed_ns
     return BatchResult.from_samples(batch_size, np.asarray(latency_ns, np.int64), elapsed_ns)
-
-
-def _refuse_misfits(client: Client, rows: pa.Table, batch_sizes: Sequence[int]) -> None:
-    if not batch_sizes or min(batch_sizes) < 1:
-        raise ConfigError(f"batch sizes are {list(batch_sizes)}, expected at least one, each at least 1.")
-    if rows.num_rows == 0:
-        raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
-    limit = client.schema.max_batch_size
-    if max(batch_sizes) > limit:
-        raise ConfigError(
-            f"batch size {max(batch_sizes)} is larger than model {client.schema.name!r} takes ({limit}). "
-            "Choose smaller ones, or export with a larger max_batch_size."
-        )
 
 
 def _environment() -> dict[str, str]:

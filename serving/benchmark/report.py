@@ -77,8 +77,8 @@ class BenchmarkReport:
     environment: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values under the names of the fields; `bench` is a list with one entry per batch size."""
-        return {**asdict(self), "bench": [asdict(result) for result in self.bench]}
+        """Plain values under the names of the fields; `bench` has one entry per batch size."""
+        return asdict(self)
 
     def to_json(self) -> str:
         """`to_dict` as the text of a JSON document."""

@@ -1,17 +1,23 @@
 """The client against a real server."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tiny_models import MAX_BATCH_SIZE
+from tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 
 from serving.benchmark.load import LoadConfig, measure
 from serving.client import Client
-from serving.server import EmbeddedServer
-from workflows.errors import ConfigError, DataError, RequestError, ServingError
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
+
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,50 @@ def test_any_number_of_rows(client: Client, num_rows: int) -> None:
 def test_arrow_pandas_and_lists_are_the_same(client: Client) -> None:
     for columns in ({"x": [1, 2]}, pa.table({"x": [1, 2]}), pd.DataFrame({"x": [1, 2]}), {"x": np.array([[1], [2]])}):
         np.testing.assert_array_equal(client.predict(columns), [1, 2])
+
+
+def test_narrow_integers_are_widened(client: Client) -> None:
+    for column in (np.array([1, 2], np.int32), pa.array([1, 2], pa.int32()), pd.array([1, 2], "Int16")):
+        np.testing.assert_array_equal(client.predict({"x": column}), [1, 2])
+
+
+def test_a_proxy_is_not_asked_for_what_stays_on_this_machine(server: EmbeddedServer) -> None:
+    code = (
+        "import sys; from serving.client import Client\n"
+        "with Client(sys.argv[1], 'identity') as client: print(*client.predict({'x': [7, 8]}))"
+    )
+    nobody = "http://127.0.0.1:9"
+    environment = {**os.environ, "http_proxy": nobody, "grpc_proxy": nobody, "no_proxy": "", "no_grpc_proxy": ""}
+    for host in ("127.0.0.1", "localhost"):
+        url = f"{host}:{server.endpoints.grpc.rpartition(':')[2]}"
+        command = [sys.executable, "-c", code, url]
+        result = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+        assert (result.stdout, result.returncode) == ("7 8\n", 0), result.stderr
+
+
+def test_what_is_no_table_is_refused(client: Client) -> None:
+    with pytest.raises(RequestError, match="rows are a list, expected a mapping"):
+        client.predict([1, 2])
+
+
+def test_an_answer_with_other_rows_than_the_request_is_refused(tmp_path: Path) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(
+        "import numpy as np, triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        rows = (pb_utils.get_input_tensor_by_name(r, 'x').as_numpy() for r in requests)\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('y', np.tile(x, (1, 2)))]) for x in rows]\n"
+    )
+    write_model(tmp_path / "repository", identity_config())
+    config = ServerConfig(repositories=(tmp_path / "repository",), backends=(tmp_path / "backends",))
+    with (
+        EmbeddedServer(config) as server,
+        Client(server.endpoints.grpc, "identity") as client,
+        pytest.raises(ServerError, match="answer of model 'identity' does not fit its output 'y': 6 rows for 3"),
+    ):
+        client.predict({"x": [1, 2, 3]})
 
 
 def test_missing_and_unknown_columns_are_named(client: Client) -> None:
@@ -95,11 +145,8 @@ def test_closed_loop_finds_a_wrong_score(client: Client) -> None:
 
 def test_closed_loop_refuses_what_it_cannot_send(client: Client) -> None:
     rows = pa.table({"x": np.arange(10)})
-    with pytest.raises(ConfigError, match=f"batch size 100 is larger than model 'identity' takes .{MAX_BATCH_SIZE}"):
+    with pytest.raises(ConfigError, match=f"batch size 100 is larger than the model takes .{MAX_BATCH_SIZE}"):
         measure(client, rows, (1, 100))
-    for sizes in ((), (0, 1)):
-        with pytest.raises(ConfigError, match=r"batch sizes are .*, expected at least one"):
-            measure(client, rows, sizes)
     with pytest.raises(DataError, match="no rows"):
         measure(client, rows.slice(0, 0), (1,))
     with pytest.raises(RequestError, match="missing"):

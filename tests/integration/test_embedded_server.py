@@ -8,6 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -47,6 +49,13 @@ def trouble(server: EmbeddedServer) -> str:
     return ""
 
 
+def is_launched(server: EmbeddedServer) -> bool:
+    try:
+        return server.pid > 0
+    except ServerError:
+        return False
+
+
 def leftovers() -> set[Path]:
     """Shared memory and temporary directories of this process's servers."""
     temporary = Path(tempfile.gettempdir())
@@ -80,7 +89,8 @@ def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> Non
     process_ids = server.process_ids()
     server.check_alive()
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
-    assert wait_until(lambda: "ended with status -9" in trouble(server))
+    assert wait_until(lambda: "tritonserver ended with status -9. " in trouble(server))
+    assert leftovers() == before
     server.stop()
     assert alive(process_ids) == []
     assert leftovers() == before
@@ -94,25 +104,132 @@ def test_client_of_a_stopped_server_is_told_so(identity: ServerConfig) -> None:
         client.predict({"x": [1]})
 
 
+PARENT = """
+import sys, time
+from pathlib import Path
+from serving.server import *
+paths = [Path(path) for path in sys.argv[1:]]
+print("starts", flush=True)
+with EmbeddedServer(ServerConfig(repositories=(paths[0],), backends=(paths[1],))) as server:
+    print(*server.process_ids(), flush=True)
+    time.sleep(600)
+"""
+
+
+def start_parent(repository: Path, backends: Path, home: Path) -> "subprocess.Popen[str]":
+    """A process that runs a server, with temporary files below `home`."""
+    command = [sys.executable, "-c", PARENT, str(repository), str(backends)]
+    environment = {**os.environ, "TMPDIR": str(home)}
+    return subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def remains(home: Path, parent_pid: int) -> list[object]:
+    """Processes, shared memory and temporary files of servers that `start_parent` started."""
+    processes = [process.pid for process in psutil.process_iter(["cmdline"]) if str(home) in str(process.info)]
+    return [*processes, *Path("/dev/shm").glob(f"rankline_{parent_pid}_*"), *home.glob("rankline-server-*")]
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_dies_with_its_parent(identity: ServerConfig, how: signal.Signals, tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from serving.server import *\n"
-        "paths = [Path(p) for p in sys.argv[1:]]\n"
-        "with EmbeddedServer(ServerConfig(repositories=(paths[0],), backends=(paths[1],))) as server:\n"
-        "    print(*server.process_ids(), flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    command = [sys.executable, "-c", code, str(identity.repositories[0]), str(BENCH_BACKENDS)]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+    with start_parent(identity.repositories[0], BENCH_BACKENDS, tmp_path) as parent:
         assert parent.stdout is not None
+        assert parent.stdout.readline() == "starts\n"
         process_ids = tuple(map(int, parent.stdout.readline().split()))
         assert len(alive(process_ids)) == 2
+        assert len(remains(tmp_path, parent.pid)) > 3
         parent.send_signal(how)
-        parent_pid = parent.pid
-    assert wait_until(lambda: alive(process_ids) == [])
-    assert not list(Path("/dev/shm").glob(f"rankline_{parent_pid}_*"))
+    assert wait_until(lambda: remains(tmp_path, parent.pid) == [])
+    assert alive(process_ids) == []
+
+
+def test_leaves_nothing_when_its_parent_is_killed_while_models_are_loading(
+    identity: ServerConfig, tmp_path: Path
+) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(  # never done with loading, and deaf to anything but SIGKILL
+        "import signal, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        "        signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "        time.sleep(600)\n"
+    )
+    parents, most = {}, 0
+    for delay_s in (0, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6):
+        home = tmp_path / str(delay_s)
+        home.mkdir()
+        with start_parent(identity.repositories[0], tmp_path / "backends", home) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == "starts\n"
+            time.sleep(delay_s)  # what is tested are moments
+            most = max(most, len(remains(home, parent.pid)))
+            parent.kill()
+        parents[home] = parent.pid
+    assert most >= 5  # launcher, server, model process, shared memory, home
+    assert wait_until(lambda: [remains(home, pid) for home, pid in parents.items() if remains(home, pid)] == [])
+
+
+def test_a_model_that_starts_processes_of_its_own_leaves_none(identity: ServerConfig, tmp_path: Path) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    marker = f"import time; time.sleep(600)  # {tmp_path}"
+    (backend / "model.py").write_text(
+        "import subprocess\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        subprocess.Popen(['{sys.executable}', '-c', '{marker}'], start_new_session=True)\n"
+    )
+
+    def daemons() -> list[int]:
+        return [
+            process.pid for process in psutil.process_iter(["cmdline"]) if marker in (process.info["cmdline"] or ())
+        ]
+
+    with EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",))):
+        assert len(daemons()) == 1
+    assert daemons() == []
+
+
+def test_modules_in_the_working_directory_are_left_alone(
+    identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "workflows").mkdir(parents=True)
+    for name in ("enum.py", "numpy.py", "workflows/__init__.py", "triton_python_backend_utils.py"):
+        (here / name).write_text(f"raise ImportError('took {name} of the working directory')")
+    monkeypatch.chdir(here)
+    config = ServerConfig(repositories=identity.repositories, backends=(BENCH_BACKENDS,), log_path=Path("log.txt"))
+    with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
+    assert "successfully unloaded 'identity'" in (here / "log.txt").read_text()
+
+
+def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity: ServerConfig, free_port: int) -> None:
+    class AlwaysReady(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"name": "triton"}')
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = EmbeddedServer(
+        ServerConfig(repositories=identity.repositories, backends=(BENCH_BACKENDS,), http_port=free_port)
+    )
+    with ThreadPoolExecutor() as pool:
+        started = pool.submit(server.start)
+        assert wait_until(lambda: is_launched(server))  # it found the port free
+        with HTTPServer(("127.0.0.1", free_port), AlwaysReady) as other:
+            serving = pool.submit(other.serve_forever, poll_interval=0.05)
+            try:
+                with pytest.raises(ServerError, match=rf"ended while starting.*{free_port}.*in use"):
+                    started.result()
+            finally:
+                other.shutdown()
+                serving.result()
+                server.stop()
+    assert server.process_ids() == ()
 
 
 def test_port_in_use_is_named(identity: ServerConfig) -> None:

@@ -148,9 +148,20 @@ class ChunkStream:
                 table = file.read_row_group(part.row_group, columns=self._columns)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{part.path}: row group {part.row_group} is damaged ({error}). Prepare again.") from None
-        if nulls := [name for name in self._columns if table.column(name).null_count]:
+        if nulls := [name for name in self._columns if _holds_nulls(table.column(name))]:
             raise DataError(f"{part.path}: columns {nulls} hold nulls, expected none. Fill them when preparing.")
         return table
+
+
+def _holds_nulls(column: pa.ChunkedArray) -> bool:
+    """Whether a row, or a value of a list, is missing."""
+    return column.null_count > 0 or (
+        _is_list(column.type) and any(chunk.values.null_count for chunk in column.iterchunks())
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 class _Column:
@@ -158,7 +169,7 @@ class _Column:
 
     def __init__(self, array: pa.Array) -> None:
         self._offsets = None
-        if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        if _is_list(array.type):
             self._offsets = array.offsets.to_numpy()
             array = array.values
         self._values: npt.NDArray[Any] = array.to_numpy()
@@ -191,7 +202,7 @@ def _read_metadata(path: Path, columns: Sequence[str]) -> pq.FileMetaData:
         raise DataError(f"{path} lacks the columns {missing}. Available: {schema.names}.")
     for name in columns:
         kind = schema.field(name).type
-        value_type = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+        value_type = kind.value_type if _is_list(kind) else kind
         if not (pa.types.is_integer(value_type) or pa.types.is_floating(value_type)):
             raise DataError(f"{path}: column {name!r} is {kind}, expected numbers or lists of numbers.")
     return metadata

@@ -13,6 +13,8 @@ from workflows.tensor_names import NNZS, VALUES
 
 Inputs = dict[str, Any]
 
+_TURN_TIMEOUT_S = 5.0
+
 
 class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
     """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
@@ -23,8 +25,9 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
     of shape (N, 1), or a tuple of such where there are several label columns.
 
     Each pass over the loader is an epoch, with its own order when `shuffle` is set. Batches come in the order of the
-    stream: an index asks for the next batch, and only the first one of an epoch is kept, because Keras looks at it
-    before it starts.
+    stream, and only the first one of an epoch is kept, because Keras looks at it before it starts. With `shuffle` any
+    other index asks for the next batch. Without it index i is batch i: of several Keras workers each waits for its
+    turn, and `fit` needs `shuffle=False` too, or Keras asks in an order of its own.
 
     Args:
         paths_or_dataset: files, a glob pattern, or a directory with Parquet files.
@@ -77,10 +80,12 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
             buffer_size=buffer_size,
             seed=seed,
         )
+        self._shuffle = shuffle
         self._epoch = 0
-        self._lock = threading.Lock()  # Keras may ask from several workers
+        self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
         self._rest: Iterator[tuple[Inputs, Any]] | None = None
+        self._next = 1  # index of the first batch in `_rest`
 
     @property
     def num_rows(self) -> int:
@@ -98,27 +103,46 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         return self._batches(epoch)
 
     def __getitem__(self, index: int) -> tuple[Inputs, Any]:
-        """The first batch of the running epoch for index 0, the next one of the stream for any other index."""
+        """The first batch of the running epoch for index 0; for another index that batch, or with `shuffle` the next.
+
+        Raises:
+            ConfigError: without `shuffle`, batches are not asked for one after another.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        with self._lock:
-            if self._first is None:
+        epoch = self._epoch
+        with self._turn:
+            if index and not self._shuffle:
+                self._wait_for(index, epoch)
+            if self._rest is None:
                 self._rest = self._batches(self._epoch)
                 self._first = next(self._rest)
             if index == 0:
+                assert self._first is not None
                 return self._first
-            batch = next(self._rest, None) if self._rest else None
-            if batch is None:  # a second pass without on_epoch_end, as in `model.predict`: the same epoch again
-                self._rest = self._batches(self._epoch)
-                next(self._rest)
-                batch = next(self._rest)
+            batch = next(self._rest)
+            self._next += 1
+            if self._next == len(self):  # what follows without on_epoch_end is the same epoch again
+                self._rest, self._next = None, 1
+            self._turn.notify_all()
             return batch
 
     def on_epoch_end(self) -> None:
         """Move on to the next epoch; Keras calls this."""
-        with self._lock:
-            self._first, self._rest = None, None
+        with self._turn:
+            self._first, self._rest, self._next = None, None, 1
             self._epoch += 1
+            self._turn.notify_all()
+
+    def _wait_for(self, index: int, epoch: int) -> None:
+        """Wait until batch `index` is the next one, as long as others get theirs."""
+        while (now := (self._epoch, self._next)) != (epoch, index):
+            is_early = self._epoch == epoch and self._next < index
+            if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epoch, self._next) != now):
+                raise ConfigError(
+                    f"batch {index} was asked for when batch {self._next} of an unshuffled loader was next. Ask for "
+                    "one after another (shuffle=False in fit), or make the loader with shuffle=True."
+                )
 
     def _batches(self, epoch: int) -> Iterator[tuple[Inputs, Any]]:
         for batch in self._stream.batches(epoch):

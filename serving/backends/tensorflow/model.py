@@ -29,7 +29,8 @@ import triton_python_backend_utils as pb_utils
 
 Array = npt.NDArray[Any]
 
-WARM_UP_ROWS = (1, 16, 256, 4096)
+# TensorFlow keeps the memory of the largest run, so a larger batch waits for a request of that size.
+WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class TritonPythonModel:
             self._inputs,
             self._outputs,
             {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
-            on_cpu=args["model_instance_kind"] == "CPU",
+            gpus={"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
         )
         self._warm_up(config["max_batch_size"])
 
@@ -104,8 +105,8 @@ class TritonPythonModel:
         return array
 
     def _warm_up(self, max_batch_size: int) -> None:
-        """Run once per size, so that no request pays for graph optimisation or for the first allocation."""
-        for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in (*WARM_UP_ROWS, max_batch_size)}):
+        """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
+        for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             batch = [
                 np.full((num_rows, *(max(dim, 1) for dim in tensor.dims)), _fill_value(tensor.dtype), tensor.dtype)
                 for tensor in self._inputs
@@ -123,7 +124,7 @@ def load_signature(
     outputs: Sequence[Tensor],
     parameters: Mapping[str, str],
     *,
-    on_cpu: bool,
+    gpus: str | None,
 ) -> Callable[..., list[Array]]:
     """Load a SavedModel and make a signature callable with arrays.
 
@@ -132,7 +133,7 @@ def load_signature(
         inputs: in the order in which the callable takes them.
         outputs: in the order in which the callable returns them.
         parameters: of `config.pbtxt`, see the module.
-        on_cpu: leave GPUs alone.
+        gpus: number of the GPU to run on, "" for all of them, or None for none; memory is taken as it is needed.
 
     Returns:
         A function from one array per input to one array per output.
@@ -152,7 +153,8 @@ def load_signature(
     options = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=intra_op_threads,
         inter_op_parallelism_threads=inter_op_threads,
-        device_count={"GPU": 0} if on_cpu else {},
+        device_count={"GPU": 0} if gpus is None else {},
+        gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=gpus or ""),
     )
     session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
     try:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -13,6 +15,7 @@ INT32 = TensorSchema(name="userId", datatype="INT32", dims=(1,))
 FP32 = TensorSchema(name="price", datatype="FP32", dims=(1,))
 TEXT = TensorSchema(name="title", datatype="BYTES", dims=(1,))
 LISTS = TensorSchema(name="genres", datatype="INT64", dims=(-1,))
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 PAIRS = TensorSchema(name="pair", datatype="INT64", dims=(2,))
 
 
@@ -56,6 +59,38 @@ def test_values_are_cast_when_nothing_is_lost() -> None:
     np.testing.assert_array_equal(to_tensor(["Amélie", b"x"[:0].decode()], TEXT), [["Amélie".encode()], [b""]])
 
 
+@given(st.sampled_from(INTEGERS), st.sampled_from(INTEGERS), st.data())
+def test_integers_of_any_width_are_taken_or_refused_but_never_changed(given: str, taken: str, data: Any) -> None:
+    low, high = np.iinfo(given).min, np.iinfo(given).max
+    values = np.array(data.draw(st.lists(st.integers(low, high), min_size=1)), given)
+    tensor = TensorSchema(name="userId", datatype=taken.upper(), dims=(1,))
+    fits = all(np.iinfo(taken).min <= value <= np.iinfo(taken).max for value in values.tolist())
+    for column in (values, pa.array(values), values.reshape(-1, 1)):
+        if fits:
+            assert to_tensor(column, tensor).dtype == taken
+            assert to_tensor(column, tensor)[:, 0].tolist() == values.tolist()
+        else:
+            with pytest.raises(RequestError, match="'userId' does not fit"):
+                to_tensor(column, tensor)
+
+
+@given(st.lists(st.floats(), min_size=1))
+def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
+    with np.errstate(over="ignore"):
+        expected = np.array(values).astype(np.float32)
+    if np.any(np.isinf(expected) & np.isfinite(values)):
+        with pytest.raises(RequestError, match="'price' does not fit FP32: .* would become infinite"):
+            to_tensor(values, FP32)
+    else:
+        np.testing.assert_array_equal(to_tensor(values, FP32)[:, 0], expected)
+
+
+def test_rows_of_objects_become_rows() -> None:
+    texts = np.array([["a", "é"], ["", "b"]], dtype=object)
+    tensor = TensorSchema(name="words", datatype="BYTES", dims=(-1,))
+    np.testing.assert_array_equal(to_tensor(texts, tensor), [[b"a", "é".encode()], [b"", b"b"]])
+
+
 @pytest.mark.parametrize(
     ("values", "tensor", "message"),
     [
@@ -67,6 +102,13 @@ def test_values_are_cast_when_nothing_is_lost() -> None:
         (np.array([2**63], np.uint64), INT64, "'userId' does not fit INT64"),
         ([1, "a"], INT64, "'userId' is no column of INT64: .*'a'"),
         ([object()], INT64, "'userId' is no column of INT64"),
+        ([2**70], INT64, "'userId' is no column of INT64: .*too large"),
+        ([1, -(2**63) - 1], INT64, "'userId' is no column of INT64: .*too large"),
+        (np.array([[1, "a"]], dtype=object), PAIRS, "'pair' is no column of INT64: .*'a'"),
+        (np.array([[2**70, 1]], dtype=object), PAIRS, "'pair' is no column of INT64: .*too large"),
+        (np.array([[1j, 1]]), PAIRS, "'pair' is no column of INT64"),
+        (np.array(5), INT64, "'userId' is no column of INT64"),
+        ([1.0, -1e39], FP32, "'price' does not fit FP32: -1e[+]39 would become infinite"),
         (5, INT64, "'userId' is no column of INT64"),
         ("5", INT64, "'userId' is the single value '5', expected a column"),
         ([1, None, None], INT64, "'userId' has 2 nulls, and INT64 cannot hold them"),

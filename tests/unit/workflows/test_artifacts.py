@@ -168,7 +168,5 @@ def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: s
 
 
 def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path) -> None:
-    with pytest.raises(
-        ArtifactError, match=r"nowhere does not exist.*make it with `rankline export`"
-    ):
+    with pytest.raises(ArtifactError, match=r"nowhere does not exist.*make it with `rankline export`"):
         load_manifest(tmp_path / "nowhere", "ensemble")

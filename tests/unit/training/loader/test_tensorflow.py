@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,42 @@ def test_predict_gives_one_score_per_row_each_time(prepared: Path) -> None:
     first, second = model.predict(valid, verbose=0), model.predict(valid, verbose=0)
     assert first.shape == (1000, 1)
     np.testing.assert_array_equal(first, second)
+
+
+def ages(loader: KerasSequenceLoader) -> Any:
+    return np.concatenate([inputs["age"].numpy() for inputs, _ in loader])
+
+
+def test_predict_with_several_workers_keeps_the_order_of_the_rows(prepared: Path) -> None:
+    age = tf.keras.Input((1,), name="age", dtype=tf.float32)
+    model = tf.keras.Model({"age": age}, tf.keras.layers.Lambda(lambda x: x)(age))
+    loader = loader_of(prepared, cat_names=[], batch_size=20, shuffle=False)
+    expected = ages(loader)
+    np.testing.assert_array_equal(model.predict(loader, workers=4, verbose=0), expected)
+
+
+def test_batches_asked_for_at_once_are_given_by_their_index(prepared: Path) -> None:
+    loader = loader_of(prepared, cat_names=[], batch_size=100, shuffle=False)
+    expected = ages(loader).reshape(40, 100, 1)
+    with ThreadPoolExecutor(7) as pool:
+        for start in (1, 8, 15, 22, 29):  # the last one of each seven asks first
+            batches = pool.map(lambda index: loader[index][0]["age"].numpy(), range(start + 6, start - 1, -1))
+            np.testing.assert_array_equal(np.stack(list(batches)), expected[start : start + 7][::-1])
+
+
+@pytest.mark.parametrize("index", [1, 4])
+def test_an_unshuffled_loader_refuses_another_order(prepared: Path, index: int) -> None:
+    loader = loader_of(prepared, shuffle=False)
+    _ = loader[0], loader[1]
+    with pytest.raises(ConfigError, match=rf"batch {index} was asked for when batch 2 .*shuffle=False in fit"):
+        _ = loader[index]
+
+
+def test_the_epochs_of_several_workers_hold_every_row_once(prepared: Path) -> None:
+    loader = loader_of(prepared, cat_names=[], batch_size=100)
+    expected = np.sort(ages(loader).ravel())
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            batches = pool.map(lambda index: loader[index][0]["age"].numpy(), reversed(range(len(loader))))
+            np.testing.assert_array_equal(np.sort(np.concatenate(list(batches)).ravel()), expected)
+            loader.on_epoch_end()

@@ -120,10 +120,15 @@ def test_a_damaged_row_group_is_reported_to_the_consumer(tmp_path: Path) -> None
     assert no_thread_left()
 
 
-def test_nulls_are_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"row": [1, None, 3]}), tmp_path / "nulls.parquet")
-    with pytest.raises(DataError, match=r"\['row'\] hold nulls"):
-        list(ChunkStream([tmp_path / "nulls.parquet"], ["row"], batch_size=2).batches())
+@pytest.mark.parametrize(
+    "rows",
+    [pa.array([1, None, 3]), pa.array([[1], None, [3]]), pa.array([[1], [2, None], []])],
+    ids=["row", "list", "value"],
+)
+def test_nulls_are_refused(tmp_path: Path, rows: pa.Array) -> None:
+    pq.write_table(pa.table({"good": [1, 2, 3], "row": rows}), tmp_path / "nulls.parquet")
+    with pytest.raises(DataError, match=r"nulls\.parquet: columns \['row'\] hold nulls"):
+        list(ChunkStream([tmp_path / "nulls.parquet"], ["good", "row"], batch_size=2).batches())
 
 
 def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> None:
