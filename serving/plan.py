@@ -25,7 +25,7 @@ PLAN_FILE = "plan.json"
 FORMAT_VERSION = 1
 # A dense index may be this many times larger than its keys before binary search takes over.
 _DENSE_SLOTS_PER_KEY = 16
-_DENSE_SLOTS_FREE = 1 << 16
+_DENSE_SLOTS_FREE = 1 << 20  # 8 MiB of slots, whatever the number of keys
 
 
 @dataclass(frozen=True, kw_only=True)
