@@ -40,7 +40,10 @@ _MODEL_FAILURES = (
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
 # The one left out is logged wherever there is no GPU.
-_ERROR = re.compile(r'^E\d{4} .*?\] (?!"CudaDriverHelper has not)"?(.+?)"?$', re.MULTILINE)
+# Errors, but for those that every start without a GPU logs.
+_ERROR = re.compile(
+    r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +218,9 @@ class EmbeddedServer:
             ServerError: it has, or it was not started.
         """
         status = self._launcher.poll() if self._launcher is not None else None
+        if status is not None and status < 0:
+            name = signal.Signals(-status).name
+            raise ServerError(f"tritonserver was ended by {name}{self._where()}, not by us. Start it again.")
         if status is not None:
             raise ServerError(f"tritonserver ended with status {status}{self._where()}. {self._reason()}")
         _ = self.endpoints

@@ -58,6 +58,11 @@ def test_reason_without_a_model_is_the_last_error_or_line() -> None:
     assert failure_reason("") == "It wrote no log."
 
 
+def test_what_every_start_without_a_gpu_logs_is_no_reason() -> None:
+    noise = 'E1120 12:02:45.865440 1 ensemble_scheduler.cc:1468] "unable to create stream for m: CUDA driver version"'
+    assert failure_reason(f"{noise}\nsignal (15) received\n") == "signal (15) received"
+
+
 def test_this_machine_can_run_the_server() -> None:
     assert check_embedded_server() == ()
 
