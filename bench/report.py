@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from workflows.artifacts import versions
+from workflows.machine import cpu_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Report:
     Attributes:
         name: key in `bench.BENCHMARKS`.
         results: side → figure → value.
-        ratios: what the sides come to against each other; larger is better unless the name says "over".
+        ratios: what the sides come to against each other.
     """
 
     name: str
@@ -53,17 +54,12 @@ def environment() -> dict[str, Any]:
     """Versions, CPU, memory and the command line."""
     return {
         "versions": versions(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_name(),
         "num_cpus": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "platform": platform.platform(),
         "command": " ".join(["python -m bench", *sys.argv[1:]]),
     }
-
-
-def _cpu_model() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123  (no file of ours)
-        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _format(value: float | None) -> str:

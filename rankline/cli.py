@@ -329,7 +329,6 @@ def bench(
     """
     from rankline import pipeline
     from rankline.summary import print_report
-    from rankline.tracking import log_report
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
@@ -338,8 +337,7 @@ def bench(
     workspace = _workspace(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     with Stages(["bench"]) as stages, stages.stage("bench") as progress, _client(recipe, repository, url) as client:
-        report, served_auc = pipeline.bench(client, prepared, ensemble, sizes, progress=progress)
-        log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
+        report, served_auc = pipeline.bench(client, prepared, ensemble, workspace, sizes, progress=progress)
         progress.update(1, 1, f"served AUC {served_auc:.4f}")
     if json_file:
         pipeline.write_json(report.to_dict(), json_file)

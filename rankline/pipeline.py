@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rankline.display import Stages
 from rankline.recipes import Recipe
 from rankline.source import SourceConfig, obtain
@@ -188,11 +186,12 @@ def bench(
     client: "Client",
     prepared: "PreparedData",
     ensemble: "ExportedEnsemble",
+    workspace: Workspace,
     batch_sizes: Sequence[int],
     *,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
-    """Score the held-out rows once and compare with training, then measure.
+    """Score the held-out rows once and compare with training, then measure, and log to the run that trained the model.
 
     Returns:
         The report, and the AUC of the served scores.
@@ -201,6 +200,7 @@ def bench(
         ArtifactError: the ensemble was exported from other data.
         ServingError: the served scores do not rank as the model did offline.
     """
+    from rankline.tracking import log_report
     from serving.benchmark.load import measure
     from workflows.auc import exact_auc
 
@@ -211,6 +211,7 @@ def bench(
     served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
     _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
     report = measure(client, rows, batch_sizes, expected=scores, progress=progress)
+    log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     return report, served_auc
 
 
@@ -243,11 +244,8 @@ def run(
         progress.update(1, 1, f"tritonserver on {server.endpoints.grpc}")
     try:
         with stages.stage("bench") as progress, Client(server.endpoints.grpc, ensemble.name) as client:
-            from rankline.tracking import log_report
-
-            report, served_auc = bench(client, prepared, ensemble, batch_sizes, progress=progress)
-            log_report(report, trained.tracking_uri, trained.run_id, workspace.report)
-            progress.update(1, 1, f"logged to MLflow run {trained.run_id[:8]}")
+            report, served_auc = bench(client, prepared, ensemble, workspace, batch_sizes, progress=progress)
+            progress.update(1, 1, f"logged to MLflow run {ensemble.run_id[:8]}")
     finally:
         server.stop()
     quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.get("best_auc"), served_auc=served_auc)
@@ -290,8 +288,8 @@ def _describe_rows(prepared: "PreparedData") -> str:
 
 def _describe_quality(metrics: Mapping[int, Mapping[str, float]]) -> str:
     aucs = [values["valid_auc"] for values in metrics.values()]
-    spread = f" ± {np.std(aucs, ddof=1):.4f} over {len(aucs)} seeds" if len(aucs) > 1 else ""
-    return f"AUC {np.mean(aucs):.4f}{spread}"
+    spread = f" ± {statistics.stdev(aucs):.4f} over {len(aucs)} seeds" if len(aucs) > 1 else ""
+    return f"AUC {statistics.fmean(aucs):.4f}{spread}"
 
 
 def _check_served_auc(served: float, offline: float) -> None:

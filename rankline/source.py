@@ -80,7 +80,7 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         with TemporaryDirectory(prefix=".generate.", dir=cache) as scratch:
             staging = Path(scratch) / directory.name
             dataset.generate(staging, num_rows=config.rows, seed=config.data_seed, progress=progress)
-            with suppress(FileExistsError, OSError):  # another run was faster, with the same rows
+            with suppress(OSError):  # another run was faster, with the same rows; else reading them fails below
                 staging.rename(directory)
     best_auc = float(json.loads((directory / "truth.json").read_text(encoding="utf-8"))["best_auc"])
     return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc)

@@ -7,6 +7,7 @@ from mlflow.exceptions import MlflowException
 
 from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
+from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
 
 
@@ -25,9 +26,8 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
     Raises:
         ArtifactError: the run was deleted, or the store cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bench.json").write_text(report.to_json(), encoding="utf-8")
-    (directory / "bench.csv").write_text(report.to_csv(), encoding="utf-8")
+    write_whole(directory / "bench.json", report.to_json().encode())
+    write_whole(directory / "bench.csv", report.to_csv().encode())
     write_plot(report, directory / "bench.png")
     try:
         _log(report, MlflowClient(tracking_uri=tracking_uri), run_id, directory)

@@ -82,7 +82,7 @@ def prepare(
             sources = {name: encoded.write(name, raw_files[name], len(rows)) for name, rows in splits.items()}
             save_workflow(workflow, directory / "workflow")
             heldout = pq.read_table(raw_files["valid"], columns=list(dataset.inputs))
-        labels = {name: _read_column(directory, source, dataset.label) for name, source in sources.items()}
+        labels = {name: _read_column(directory, files, dataset.label) for name, files in sources.items()}
         for name, label in labels.items():
             _refuse_one_class(label, name)
         pq.write_table(heldout.append_column(dataset.label, labels["valid"]), directory / "heldout.parquet")

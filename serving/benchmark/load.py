@@ -4,11 +4,9 @@ It measures how long a request takes when nothing else runs. It does not show wh
 """
 
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from serving.benchmark.report import BatchResult, BenchmarkReport
 from serving.client import Client
 from workflows.artifacts import versions
 from workflows.errors import ConfigError, DataError, ServingError
+from workflows.machine import cpu_name
 from workflows.progress import SILENT, Progress
 
 Clock = Callable[[], int]
@@ -185,14 +184,7 @@ def _measure_one(load: _Load, batch_size: int, config: LoadConfig) -> BatchResul
 def _environment() -> dict[str, str]:
     return {
         **versions(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_count": str(os.cpu_count()),
         "load": "closed loop, one request in flight, one gRPC connection, rows drawn from real ones",
     }
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

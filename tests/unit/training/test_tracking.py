@@ -7,12 +7,6 @@ import pytest
 from training.tracking import TrackingConfig, tracked_run
 from workflows.errors import ConfigError
 
-# SQLAlchemy 2.1 on how MLflow maps its tables; Python 3.11 on how MLflow makes up run names.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
-]
-
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,11 +18,6 @@ from workflows.artifacts import load_manifest
 from workflows.errors import ArtifactError, DataError, RanklineError
 from workflows.trained import TrainedModel
 
-# SQLAlchemy 2.1 on how MLflow maps its tables; Python 3.11 on how MLflow makes up run names.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
-    pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
-]
 CONFIG = TrainConfig(batch_size=64, seed=3)
 
 
