@@ -2,54 +2,68 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
-from training.loader.chunks import Batch, ChunkStream, Ragged
+from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
+from training.loader.epochs import Epochs
+from training.loader.files import ParquetFiles
+from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.errors import ConfigError, DataError
-from workflows.tensor_names import NNZS, VALUES
+from workflows.tensor_names import NNZS, OFFSETS, VALUES
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Inputs = dict[str, Any]
 
 _TURN_TIMEOUT_S = 5.0
+_LAYOUTS = ("nnzs", "offsets")
+_ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
 
 
 class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
     """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
 
-    A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column, and for a list column
-    `name__values` of shape (M, 1) with all values of the batch in a row and `name__nnzs` of shape (N, 1), int32, with
-    the number of values of each row; M is the sum of the latter. Ids are int64, numbers float32. `labels` is float32
-    of shape (N, 1), or a tuple of such where there are several label columns.
+    A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
+    row has a list of W values. For lists of any length it holds `name__values` of shape (M, 1) with all values of the
+    batch in a row, and either `name__nnzs` of shape (N, 1), int32, with the number of values of each row, or
+    `name__offsets` of shape (N + 1,), int32. Ids are int64, numbers float32. `labels` is float32 of shape (N, 1), or a
+    tuple of such where there are several label columns. Tensors share memory with the batch.
 
-    Each pass over the loader is an epoch, with its own order when `shuffle` is set. Batches come in the order of the
-    stream, and only the first one of an epoch is kept, because Keras looks at it before it starts. With `shuffle` any
-    other index asks for the next batch. Without it index i is batch i: of several Keras workers each waits for its
-    turn, and `fit` needs `shuffle=False` too, or Keras asks in an order of its own.
+    Each pass over the loader is an epoch, with its own order when `shuffle` is set. Asked by index, as Keras does, it
+    gives batches in the order of the stream, and only the first one of an epoch is kept, because Keras looks at it
+    before it starts. With `shuffle` any other index asks for the next batch. Without it index i is batch i: of several
+    Keras workers each waits for its turn, and `fit` needs `shuffle=False` too, or Keras asks in an order of its own.
+
+    `TF_MEMORY_ALLOCATION` in the environment limits TensorFlow's share of a GPU when the first loader is made.
 
     Args:
-        paths_or_dataset: files, a glob pattern, or a directory with Parquet files.
+        paths_or_dataset: files, glob patterns or directories with Parquet files, local or "s3://…" and the like; or an
+            `nvtabular.Dataset` of such files.
         batch_size: rows per batch; only the last one of an epoch is smaller.
         label_names: columns to predict.
         feature_columns: `tf.feature_column`s whose keys say what to read, in place of `cat_names` and `cont_names`.
+            Ids outside a column's buckets are refused.
         cat_names: id columns, single or lists.
         cont_names: number columns.
         engine: the file format; "parquet" is the only one.
-        shuffle: give the rows a new random order in each epoch.
-        buffer_size: memory that one chunk may take: a number of bytes, or, below 1, a share of the machine's memory.
-        parts_per_chunk: row groups that are joined, and shuffled together, in one chunk.
-        seed: start of the random order; the order follows from it and the number of the epoch.
+        list_layout: "nnzs" or "offsets".
+        **options: of `training.loader.chunks.ChunkStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
+            global_rank, global_size, pad, fill_nulls, cardinalities.
 
     Raises:
         ConfigError: an argument is out of its range.
-        DataError: no files, or files that do not hold the columns.
+        DataError: no files, or files that are damaged or differ; at first use, files that do not hold the columns.
     """
 
     def __init__(
         self,
-        paths_or_dataset: str | Path | Sequence[str | Path],
+        paths_or_dataset: Any,
         batch_size: int,
         label_names: Sequence[str],
         *,
@@ -57,65 +71,104 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         cat_names: Sequence[str] = (),
         cont_names: Sequence[str] = (),
         engine: str = "parquet",
-        shuffle: bool = True,
-        buffer_size: float = 0.06,
-        parts_per_chunk: int = 1,
-        seed: int = 0,
+        list_layout: str = "nnzs",
+        **options: "Unpack[StreamOptions]",
     ) -> None:
         if engine != "parquet":
             raise ConfigError(f"engine is {engine!r}, the loader reads 'parquet' only. Convert the files first.")
+        if list_layout not in _LAYOUTS:
+            raise ConfigError(f"list_layout is {list_layout!r}, expected {' or '.join(_LAYOUTS)}.")
         if feature_columns is not None:
             if cat_names or cont_names:
                 raise ConfigError("feature_columns and cat_names/cont_names both say what to read. Give only one.")
-            cat_names, cont_names = _names_of(feature_columns)
+            cat_names, cont_names, cardinalities = _described_by(feature_columns)
+            options["cardinalities"] = {**cardinalities, **options.get("cardinalities", {})}
         if not label_names or not (cat_names or cont_names):
             raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
-        self._cat_names, self._cont_names, self._label_names = list(cat_names), list(cont_names), list(label_names)
-        self._stream = ChunkStream(
-            _expand(paths_or_dataset),
-            [*self._cat_names, *self._cont_names, *self._label_names],
-            batch_size=batch_size,
-            shuffle=shuffle,
-            parts_per_chunk=parts_per_chunk,
-            buffer_size=buffer_size,
-            seed=seed,
-        )
-        self._shuffle = shuffle
-        self._epoch = 0
+        limit_tensorflow_memory()
+        self._dtypes = dict.fromkeys(cat_names, np.int64) | dict.fromkeys((*cont_names, *label_names), np.float32)
+        self._label_names, self._list_layout = list(label_names), list_layout
+        self._files = ParquetFiles(paths_or_dataset)
+        self._batch_size, self._options = batch_size, options
+        self._transform: Transform | None = None
         self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
         self._rest: Iterator[tuple[Inputs, Any]] | None = None
         self._next = 1  # index of the first batch in `_rest`
 
+    def map(self, workflow: Any) -> "KerasSequenceLoader":
+        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
+
+        Args:
+            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
+                make too.
+
+        Returns:
+            This loader.
+
+        Raises:
+            ConfigError: the workflow is not fitted, or batches were taken already.
+        """
+        from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
+
+        if "_epochs" in self.__dict__:
+            raise ConfigError("map was called after the loader was used. Call it before the first batch.")
+        self._transform = OnlineWorkflow(workflow, keep=list(self._dtypes))
+        return self
+
     @property
     def num_rows(self) -> int:
         """Rows per epoch."""
-        return self._stream.num_rows
+        return self._epochs.stream.num_rows
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return len(self._stream)
+        return len(self._epochs.stream)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
         """One epoch; the next call gives the next one."""
-        epoch = self._epoch
-        self._epoch += 1
-        return self._batches(epoch)
+        return map(self._tensors, iter(self._epochs))
+
+    def as_dataset(self) -> Any:
+        """The loader as a `tf.data.Dataset`; each pass over it is a pass over the loader, one batch ahead.
+
+        `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts the batch that is read ahead.
+        """
+        signature = tf.nest.map_structure(_any_rows, next(map(self._tensors, self._epochs.again())))
+        dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
+        if not self._epochs.is_resuming:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.prefetch(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was handed out, as plain values."""
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
+
+        Raises:
+            ConfigError: the state was saved for other data or with other options.
+        """
+        self._epochs.load_state_dict(state)
 
     def __getitem__(self, index: int) -> tuple[Inputs, Any]:
         """The first batch of the running epoch for index 0; for another index that batch, or with `shuffle` the next.
 
         Raises:
-            ConfigError: without `shuffle`, batches are not asked for one after another.
+            ConfigError: without `shuffle`, batches are not asked for one after another; or part of the epoch was read
+                before `load_state_dict`.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
-        epoch = self._epoch
+        if self._epochs.is_resuming:
+            raise ConfigError("after load_state_dict the epoch has fewer batches. Iterate, or fit on as_dataset().")
+        epoch = self._epochs.epoch
         with self._turn:
-            if index and not self._shuffle:
+            if index and not self._epochs.stream.is_shuffled:
                 self._wait_for(index, epoch)
             if self._rest is None:
-                self._rest = self._batches(self._epoch)
+                self._rest = map(self._tensors, self._epochs.again())
                 self._first = next(self._rest)
             if index == 0:
                 assert self._first is not None
@@ -131,28 +184,51 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         """Move on to the next epoch; Keras calls this."""
         with self._turn:
             self._first, self._rest, self._next = None, None, 1
-            self._epoch += 1
+            self._epochs.skip()
             self._turn.notify_all()
 
     def _wait_for(self, index: int, epoch: int) -> None:
         """Wait until batch `index` is the next one, as long as others get theirs."""
-        while (now := (self._epoch, self._next)) != (epoch, index):
-            is_early = self._epoch == epoch and self._next < index
-            if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epoch, self._next) != now):
+        while (now := (self._epochs.epoch, self._next)) != (epoch, index):
+            is_early = self._epochs.epoch == epoch and self._next < index
+            if not is_early or not (self._turn.wait(_TURN_TIMEOUT_S) or (self._epochs.epoch, self._next) != now):
                 raise ConfigError(
                     f"batch {index} was asked for when batch {self._next} of an unshuffled loader was next. Ask for "
                     "one after another (shuffle=False in fit), or make the loader with shuffle=True."
                 )
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Inputs, Any]]:
-        for batch in self._stream.batches(epoch):
-            inputs: Inputs = {}
-            for name in self._cat_names:
-                _add(inputs, batch, name, tf.int64)
-            for name in self._cont_names:
-                _add(inputs, batch, name, tf.float32)
-            labels = tuple(_column(batch[name], tf.float32) for name in self._label_names)
-            yield inputs, labels[0] if len(labels) == 1 else labels
+    @cached_property
+    def _epochs(self) -> Epochs:
+        stream = ChunkStream(
+            self._files,
+            list(self._dtypes),
+            batch_size=self._batch_size,
+            dtypes=self._dtypes,
+            transform=self._transform,
+            **self._options,
+        )
+        return Epochs(stream)
+
+    def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
+        inputs: Inputs = {}
+        for name, column in batch.items():
+            if name in self._label_names:
+                continue
+            if not isinstance(column, Ragged):
+                inputs[name] = _tensor(column.reshape(len(column), -1))
+            else:
+                inputs[name + VALUES] = _tensor(column.values.reshape(-1, 1))
+                if self._list_layout == "nnzs":
+                    inputs[name + NNZS] = _tensor(column.nnzs.reshape(-1, 1))
+                else:
+                    inputs[name + OFFSETS] = _tensor(column.offsets.astype(np.int32, copy=False))
+        labels = tuple(self._label(name, batch[name]) for name in self._label_names)
+        return inputs, labels[0] if len(labels) == 1 else labels
+
+    def _label(self, name: str, column: Any) -> Any:
+        if isinstance(column, Ragged) or column.ndim > 1:
+            raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+        return _tensor(column.reshape(-1, 1))
 
 
 class KerasSequenceValidater(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
@@ -173,35 +249,34 @@ class KerasSequenceValidater(tf.keras.callbacks.Callback):  # type: ignore[misc]
             logs.update({f"val_{name}": value for name, value in results.items()})
 
 
-def _add(inputs: Inputs, batch: Batch, name: str, dtype: Any) -> None:
-    column = batch[name]
-    if isinstance(column, Ragged):
-        inputs[name + VALUES] = _column(column.values, dtype)
-        inputs[name + NNZS] = _column(column.nnzs, tf.int32)
-    else:
-        inputs[name] = _column(column, dtype)
+def _tensor(array: Any) -> Any:
+    """The array as a tensor, without the copy that `tf.convert_to_tensor` makes where the memory is aligned.
+
+    Memory of a file is read-only, which NumPy does not export; Arrow does.
+    """
+    if not array.size or array.ctypes.data % _ALIGNMENT_BYTES:
+        return tf.convert_to_tensor(array)
+    exporter = array if array.flags.writeable else pa.array(array.reshape(-1))
+    tensor = tf.experimental.dlpack.from_dlpack(exporter.__dlpack__())
+    return tensor if tensor.shape == array.shape else tf.reshape(tensor, array.shape)
 
 
-def _column(array: Any, dtype: Any) -> Any:
-    if isinstance(array, Ragged):
-        raise DataError("a label column holds lists, expected one number per row.")
-    return tf.convert_to_tensor(array.astype(dtype.as_numpy_dtype, copy=False).reshape(-1, 1))
+def _any_rows(tensor: Any) -> Any:
+    """What a batch of any size has in place of this tensor."""
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
 
 
-def _names_of(feature_columns: Sequence[Any]) -> tuple[list[str], list[str]]:
+def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str], dict[str, int]]:
+    """Keys of ids, keys of numbers, and the buckets of ids that are indices already."""
     cat_names: list[str] = []
     cont_names: list[str] = []
+    cardinalities: dict[str, int] = {}
     for column in feature_columns:
-        categorical = getattr(column, "categorical_column", None)
-        (cont_names if categorical is None else cat_names).append((categorical or column).key)
-    return cat_names, cont_names
-
-
-def _expand(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    if not isinstance(paths, str | Path):
-        return [Path(path) for path in paths]
-    pattern = Path(paths) / "*.parquet" if Path(paths).is_dir() else Path(paths)
-    found = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
-    if not found:
-        raise DataError(f"no Parquet files at {paths}. Give files, a glob pattern, or a directory that holds some.")
-    return found
+        ids = getattr(column, "categorical_column", column)
+        if ids is column and not hasattr(column, "number_buckets"):
+            cont_names.append(column.key)
+            continue
+        cat_names.append(ids.key)
+        if hasattr(ids, "number_buckets"):
+            cardinalities[ids.key] = ids.number_buckets
+    return cat_names, cont_names, cardinalities

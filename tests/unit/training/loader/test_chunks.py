@@ -1,3 +1,7 @@
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -48,7 +52,7 @@ def no_thread_left() -> bool:
     batch_size=st.integers(1, 60),
     parts=st.integers(1, 5),
     shuffle=st.booleans(),
-    buffer_size=st.sampled_from([0.01, 200.0, 1.0]),
+    buffer_size=st.sampled_from([0.01, 2000, 200, 1, "1kB"]),
 )
 def test_every_row_comes_exactly_once_with_its_own_list(
     tmp_path_factory: pytest.TempPathFactory,
@@ -57,7 +61,7 @@ def test_every_row_comes_exactly_once_with_its_own_list(
     batch_size: int,
     parts: int,
     shuffle: bool,
-    buffer_size: float,
+    buffer_size: float | str,
 ) -> None:
     paths = write(tmp_path_factory.mktemp("parquet"), sizes, row_group_size)
     stream = ChunkStream(
@@ -83,22 +87,147 @@ def test_order_follows_from_seed_and_epoch_and_differs_between_them(tmp_path: Pa
     assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
 
 
-def test_parts_of_one_chunk_are_mixed_across_files(tmp_path: Path) -> None:
-    stream = ChunkStream(write(tmp_path, [100, 100], 20), ["row", "tags"], batch_size=20, parts_per_chunk=10)
-    first = next(stream.batches())["row"]
-    assert {int(row) // 100 for row in first} == {0, 1}
-    assert len({int(row) // 20 for row in first}) > 3
+def test_rows_mix_across_the_whole_data_set(tmp_path: Path) -> None:
+    """Over an epoch the rows of a batch come from everywhere, and where a row lies says nothing about when it comes."""
+    paths = write(tmp_path, [2000] * 4, 100)
+    stream = ChunkStream(paths, ["row"], batch_size=100, parts_per_chunk=8)
+    batches = [batch["row"] for batch in stream.batches()]
+    order = np.concatenate(batches)
+    correlation = np.corrcoef(order, np.arange(len(order)))[0, 1]
+    assert abs(correlation) < 0.2  # of 80 row groups; 1 when read in order
+    # In order, a batch is one row group of one file. Here it has rows of about eight, of several files.
+    assert np.mean([len(np.unique(rows // 100)) for rows in batches]) > 6
+    assert np.mean([len(np.unique(rows // 2000)) for rows in batches]) > 2.5
+    assert np.mean(np.abs(np.diff(order)) == 1) < 0.01  # neighbours in the file are not neighbours any more
 
 
-def test_a_small_buffer_closes_chunks_early(tmp_path: Path) -> None:
-    paths = write(tmp_path, [200], 10)
+def test_within_one_row_group_rows_mix_too(tmp_path: Path) -> None:
+    stream = ChunkStream(write(tmp_path, [4000], 4000), ["row"], batch_size=100, buffer_size="64kB")
+    order = np.concatenate([batch["row"] for batch in stream.batches()])
+    assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
 
-    def mixed_groups(buffer_size: float) -> int:
-        stream = ChunkStream(paths, ["row", "tags"], batch_size=10, parts_per_chunk=20, buffer_size=buffer_size)
-        return len({int(row) // 10 for row in next(stream.batches())["row"]})
 
-    assert mixed_groups(buffer_size=1.0) == 1  # one byte: a row group at a time
-    assert mixed_groups(buffer_size=1e6) > 3
+def test_a_small_buffer_takes_parts_in_pieces_and_mixes_as_many(tmp_path: Path) -> None:
+    paths = write(tmp_path, [2000], 200)
+    sizes = {"row": 8}
+
+    def groups_and_pieces(buffer_size: float | str) -> tuple[int, int]:
+        stream = ChunkStream(paths, ["row"], batch_size=50, parts_per_chunk=5, buffer_size=buffer_size)
+        chunks = list(stream._schedule.chunks(0))
+        assert sum(chunk.num_rows for chunk in chunks) == 2000
+        return len({int(row) // 200 for row in next(stream.batches())["row"]}), len(chunks)
+
+    assert groups_and_pieces("1MB") == (5, 2)
+    # A third of the buffer is one chunk: 125 rows, so 25 of each of five row groups.
+    assert groups_and_pieces(3 * 125 * sizes["row"]) == (5, 16)
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path, pad: bool) -> None:
+    paths = write(tmp_path, [101, 52, 30], 13)
+    seen: list[int] = []
+    counts = set()
+    for rank in range(3):
+        stream = ChunkStream(
+            paths, ["row", "tags"], batch_size=16, global_rank=rank, global_size=3, pad=pad, buffer_size="1kB"
+        )
+        batches = list(stream.batches(epoch=2))
+        counts.add((len(batches), len(stream)))
+        seen += [row for row, _ in rows_of(batches)]
+        assert stream.num_rows == sum(len(batch["row"]) for batch in batches)
+    assert counts == {(4, 4)}
+    assert sorted(seen) == list(range(183))  # 61 rows each, so there is nothing to pad
+
+
+def test_padding_is_the_only_thing_that_doubles_rows(tmp_path: Path) -> None:
+    paths = write(tmp_path, [50], 7)
+
+    def rows(pad: bool) -> list[int]:
+        streams = [
+            ChunkStream(paths, ["row", "tags"], batch_size=8, global_rank=rank, global_size=4, pad=pad)
+            for rank in range(4)
+        ]
+        return sorted(row for stream in streams for row, _ in rows_of(stream.batches()))
+
+    assert rows(pad=False) == list(range(50))
+    assert sorted(set(rows(pad=True))) == list(range(50))
+    assert len(rows(pad=True)) == 52
+
+
+def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None:
+    stream = ChunkStream(write(tmp_path, [50], 7), ["row"], batch_size=8, drop_last=True, shuffle=False)
+    batches = [batch["row"].tolist() for batch in stream.batches()]  # type: ignore[union-attr]
+    assert [len(batch) for batch in batches] == [8] * 6
+    assert [row for batch in batches for row in batch] == list(range(48))
+    assert (len(stream), stream.num_rows) == (6, 48)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("buffer_size", [0.01, "2kB"])
+def test_an_epoch_goes_on_at_any_batch(tmp_path: Path, shuffle: bool, buffer_size: float | str) -> None:
+    paths = write(tmp_path, [60, 45], 20)
+    stream = ChunkStream(
+        paths, ["row", "tags"], batch_size=9, shuffle=shuffle, parts_per_chunk=2, buffer_size=buffer_size
+    )
+    whole = [rows_of([batch]) for batch in stream.batches(epoch=1)]
+    for start in range(len(stream) + 1):
+        assert [rows_of([batch]) for batch in stream.batches(epoch=1, start=start)] == whole[start:]
+
+
+def test_len_and_num_rows_come_from_the_footers_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, [1000], 100)[0]
+    stream = ChunkStream([path], ["row"], batch_size=64)
+    path.unlink()
+    assert (len(stream), stream.num_rows) == (16, 1000)
+
+
+def test_columns_have_the_types_that_are_asked_for(tmp_path: Path) -> None:
+    paths = write(tmp_path, [20], 5)
+    for shuffle in (False, True):
+        stream = ChunkStream(
+            paths, ["row", "tags"], batch_size=20, shuffle=shuffle, dtypes={"row": np.float32, "tags": np.int32}
+        )
+        batch = next(stream.batches())
+        assert batch["row"].dtype == np.float32  # type: ignore[union-attr]
+        assert batch["tags"].values.dtype == np.int32  # type: ignore[union-attr]
+        assert sorted(batch["row"].tolist()) == list(range(20))  # type: ignore[union-attr]
+
+
+def test_unshuffled_batches_are_views_of_what_was_read(tmp_path: Path) -> None:
+    batches = list(ChunkStream(write(tmp_path, [64], 64), ["row"], batch_size=16, shuffle=False).batches())
+    addresses = [batch["row"].ctypes.data for batch in batches]  # type: ignore[union-attr]
+    assert np.diff(addresses).tolist() == [16 * 8] * 3
+    assert not any(batch["row"].flags.owndata for batch in batches)  # type: ignore[union-attr]
+
+
+class Doubled:
+    """Makes twice_row from row."""
+
+    columns = ("row", "text")
+
+    def __init__(self, num_rows: int | None = None) -> None:
+        self._num_rows = num_rows
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        twice = [2 * row for row in table["row"].to_pylist()]
+        made = pa.table({"twice": twice, "row": table["row"], "text": table["text"]})
+        return made.slice(0, self._num_rows)
+
+
+def test_a_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None:
+    rows = pa.table({"row": range(90), "text": [str(row) for row in range(90)]})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=20)
+    stream = ChunkStream(tmp_path, ["twice", "row"], batch_size=32, transform=Doubled())
+    batches = list(stream.batches())
+    assert sorted(row for batch in batches for row in batch["twice"].tolist()) == list(range(0, 180, 2))  # type: ignore[union-attr]
+    assert all((batch["twice"] == 2 * batch["row"]).all() for batch in batches)  # type: ignore[operator, union-attr]
+    for columns, transform, message in (
+        (["twice"], Doubled(num_rows=3), r"a\.parquet: the workflow made 3 rows of (20|10)"),
+        (["other"], Doubled(), "does not make column 'other'. It makes"),
+        (["text"], Doubled(), "makes string of column 'text', expected numbers"),
+    ):
+        with pytest.raises(DataError, match=message):
+            list(ChunkStream(tmp_path, columns, batch_size=32, transform=transform).batches())
 
 
 def test_a_consumer_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
@@ -107,6 +236,33 @@ def test_a_consumer_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
     assert not no_thread_left()
     batches.close()  # type: ignore[attr-defined]
     assert no_thread_left()
+
+
+def test_a_batch_that_is_dropped_ends_the_threads_too(tmp_path: Path) -> None:
+    batches = ChunkStream(write(tmp_path, [500], 10), ["row"], batch_size=5).batches()
+    next(batches)
+    del batches
+    assert no_thread_left()
+
+
+def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
+    write(tmp_path, [2000], 10)
+    program = (
+        "import sys; from training.loader.chunks import ChunkStream\n"
+        "stream = ChunkStream(sys.argv[1], ['row', 'tags'], batch_size=16)\n"
+        "for epoch in range(10**9):\n"
+        "    for number, batch in enumerate(stream.batches(epoch)):\n"
+        "        if (epoch, number) == (0, 3): print('reading', flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "reading\n"
+        os.kill(child.pid, signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+    assert child.returncode == -signal.SIGINT
+    assert errors.strip().splitlines()[-1] == "KeyboardInterrupt"
 
 
 def test_a_damaged_row_group_is_reported_to_the_consumer(tmp_path: Path) -> None:
@@ -121,14 +277,46 @@ def test_a_damaged_row_group_is_reported_to_the_consumer(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [pa.array([1, None, 3]), pa.array([[1], None, [3]]), pa.array([[1], [2, None], []])],
+    ("rows", "count", "filled"),
+    [
+        (pa.array([1, None, 3]), 1, [1, 7, 3]),
+        (pa.array([[1], None, [3]]), 1, [1, 3]),
+        (pa.array([[1], [2, None], [None]]), 2, [1, 2, 7, 7]),
+    ],
     ids=["row", "list", "value"],
 )
-def test_nulls_are_refused(tmp_path: Path, rows: pa.Array) -> None:
-    pq.write_table(pa.table({"good": [1, 2, 3], "row": rows}), tmp_path / "nulls.parquet")
-    with pytest.raises(DataError, match=r"nulls\.parquet: columns \['row'\] hold nulls"):
-        list(ChunkStream([tmp_path / "nulls.parquet"], ["good", "row"], batch_size=2).batches())
+def test_nulls_are_refused_or_filled(tmp_path: Path, rows: pa.Array, count: int, filled: list[int]) -> None:
+    pq.write_table(pa.table({"good": [1, 2, 3], "rating": rows}), tmp_path / "nulls.parquet")
+    with pytest.raises(DataError, match=rf"nulls\.parquet: column 'rating' holds {count} nulls, expected none"):
+        list(ChunkStream([tmp_path / "nulls.parquet"], ["good", "rating"], batch_size=2).batches())
+    stream = ChunkStream(tmp_path, ["rating"], batch_size=3, shuffle=False, fill_nulls={"rating": 7})
+    column = next(stream.batches())["rating"]
+    assert (column.values if isinstance(column, Ragged) else column).tolist() == filled
+    with pytest.raises(DataError, match=r"nulls\.parquet: column 'rating' holds .*cannot become 0\.5"):
+        list(ChunkStream(tmp_path, ["rating"], batch_size=3, fill_nulls={"rating": 0.5}).batches())
+
+
+@pytest.mark.parametrize("write_statistics", [True, False])
+def test_ids_outside_their_cardinality_are_named(tmp_path: Path, write_statistics: bool) -> None:
+    tags = pa.array([[1, 2], [], [9]])
+    path = tmp_path / "ids.parquet"
+    pq.write_table(pa.table({"user": [0, 5, -1], "tags": tags}), path, write_statistics=write_statistics)
+    for column, cardinality, value in (("user", 10, -1), ("tags", 9, 9)):
+        stream = ChunkStream(path, [column], batch_size=2, cardinalities={column: cardinality})
+        with pytest.raises(DataError, match=rf"ids\.parquet: column '{column}' holds the id {value}, expected .* to"):
+            list(stream.batches())
+        assert no_thread_left()
+    assert len(list(ChunkStream(path, ["tags"], batch_size=2, cardinalities={"tags": 10}).batches())) == 2
+
+
+def test_a_file_that_vanishes_in_mid_epoch_is_named_and_leaves_no_thread(tmp_path: Path) -> None:
+    paths = write(tmp_path, [400, 400], 20)
+    batches = ChunkStream(paths, ["row"], batch_size=10, parts_per_chunk=1, shuffle=False).batches()
+    next(batches)
+    paths[1].unlink()
+    with pytest.raises(DataError, match=r"part_1\.parquet has gone since"):
+        list(batches)
+    assert no_thread_left()
 
 
 def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> None:
@@ -145,7 +333,10 @@ def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> No
             ChunkStream([path], columns, batch_size=2)
 
 
-@pytest.mark.parametrize("option", [{"batch_size": 0}, {"parts_per_chunk": 0}, {"buffer_size": 0}])
+@pytest.mark.parametrize(
+    "option",
+    [{"batch_size": 0}, {"parts_per_chunk": 0}, {"buffer_size": 0}, {"buffer_size": "lots"}, {"global_rank": 1}],
+)
 def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         ChunkStream(write(tmp_path, [4], 2), ["row"], **{"batch_size": 2, **option})  # type: ignore[arg-type]

@@ -3,12 +3,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from training.layers import DenseFeatures
 from training.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
 from workflows.errors import ConfigError, DataError
+from workflows.operators import HashedCategorify
+from workflows.upstream import nvt, ops, quiet_nvtabular
 
 CATEGORICAL = ["userId", "movieId", "genres"]
 
@@ -79,13 +84,15 @@ def test_several_labels_come_as_a_tuple(prepared: Path) -> None:
     ("options", "message"),
     [
         ({"engine": "csv"}, "reads 'parquet' only"),
+        ({"list_layout": "lengths"}, "list_layout is 'lengths', expected nnzs or offsets"),
+        ({"global_rank": 3}, "global_rank is 3"),
         ({"feature_columns": []}, "Give only one"),
         ({"cat_names": [], "cont_names": []}, "needs label_names"),
     ],
 )
 def test_contradictory_options_are_refused(prepared: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        loader_of(prepared, **options)
+        len(loader_of(prepared, **options))
 
 
 class _Seen(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -164,3 +171,125 @@ def test_the_epochs_of_several_workers_hold_every_row_once(prepared: Path) -> No
             batches = pool.map(lambda index: loader[index][0]["age"].numpy(), reversed(range(len(loader))))
             np.testing.assert_array_equal(np.sort(np.concatenate(list(batches)).ravel()), expected)
             loader.on_epoch_end()
+
+
+def test_lists_may_come_with_offsets(prepared: Path) -> None:
+    options = {"shuffle": False, "batch_size": 700}
+    for (with_nnzs, _), (with_offsets, _) in zip(
+        loader_of(prepared, **options), loader_of(prepared, list_layout="offsets", **options), strict=True
+    ):
+        offsets = with_offsets["genres__offsets"]
+        assert offsets.dtype == tf.int32
+        np.testing.assert_array_equal(np.diff(offsets), with_nnzs["genres__nnzs"].numpy()[:, 0])
+        np.testing.assert_array_equal(with_offsets["genres__values"], with_nnzs["genres__values"])
+
+
+def test_lists_of_one_length_are_matrices(tmp_path: Path) -> None:
+    matrix = np.arange(30).reshape(10, 3)
+    lists = pa.FixedSizeListArray.from_arrays(matrix.reshape(-1), 3)
+    pq.write_table(pa.table({"history": lists, "label": np.ones(10)}), tmp_path / "a.parquet")
+    inputs, _ = next(iter(KerasSequenceLoader(tmp_path, 10, ["label"], cat_names=["history"], shuffle=False)))
+    np.testing.assert_array_equal(inputs["history"], matrix)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_tensors_are_the_memory_of_the_batch(prepared: Path, shuffle: bool) -> None:
+    loader = loader_of(prepared, shuffle=shuffle, batch_size=512, cont_names=[], cat_names=["userId"])
+    batch = next(loader._epochs.again())
+    inputs, _ = loader._tensors(batch)
+    assert batch["userId"].ctypes.data % 64 == 0  # type: ignore[union-attr]
+    address = np.from_dlpack(tf_dlpack(inputs["userId"])).ctypes.data
+    assert address == batch["userId"].ctypes.data  # type: ignore[union-attr]
+    before = batch["userId"].copy()  # type: ignore[union-attr]
+    tf.function(lambda x: tf.nn.relu(x + 1) * 2)(inputs["userId"])
+    np.testing.assert_array_equal(batch["userId"], before)  # no operation worked in its input's place
+
+
+class tf_dlpack:  # noqa: N801  (an adapter between two function names)
+    """What NumPy calls to look at a tensor's memory."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self) -> Any:
+        return tf.experimental.dlpack.to_dlpack(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def test_ids_outside_a_columns_buckets_are_refused(prepared: Path) -> None:
+    ids = tf.feature_column.categorical_column_with_identity("movieId", 10)
+    loader = loader_of(
+        prepared, cat_names=[], cont_names=[], feature_columns=[tf.feature_column.embedding_column(ids, 2)]
+    )
+    with pytest.raises(
+        DataError, match=r"part_\d\.parquet: column 'movieId' holds the id \d+, expected ids from 0 to 9"
+    ):
+        list(loader)
+
+
+def test_a_null_label_is_named(new_prepared: Any, tmp_path: Path) -> None:
+    def lose_a_label(rows: pa.Table) -> pa.Table:
+        labels = rows["rating"].to_pylist()
+        labels[7] = None
+        return rows.set_column(rows.column_names.index("rating"), "rating", pa.array(labels, pa.float32()))
+
+    loader = loader_of(new_prepared(tmp_path / "p", num_train=600, change=lose_a_label))
+    with pytest.raises(DataError, match=r"part_0\.parquet: column 'rating' holds 1 nulls"):
+        list(loader)
+
+
+def test_the_dataset_is_the_loader_and_fit_takes_it(prepared: Path) -> None:
+    expected = [(inputs["age"].numpy(), label.numpy()) for inputs, label in loader_of(prepared, seed=4)]
+    dataset = loader_of(prepared, seed=4).as_dataset()
+    assert int(dataset.cardinality()) == len(expected)
+    for (inputs, label), (ages_, labels) in zip(dataset, expected, strict=True):
+        np.testing.assert_array_equal(inputs["age"], ages_)
+        np.testing.assert_array_equal(label, labels)
+    model = small_model()
+    history = model.fit(loader_of(prepared, cont_names=[], cat_names=["userId"]).as_dataset(), epochs=2, verbose=0)
+    assert len(history.history["loss"]) == 2
+
+
+def test_a_restarted_loader_goes_on_with_exactly_the_batches_that_were_left(prepared: Path) -> None:
+    def all_ages(batches: Any) -> list[Any]:
+        return [inputs["age"].numpy().tolist() for inputs, _ in batches]
+
+    loader = loader_of(prepared, cat_names=[], parts_per_chunk=2)
+    _ = all_ages(loader)  # epoch 0
+    batches = iter(loader)
+    head = all_ages(next(batches) for _ in range(3))
+    state = loader.state_dict()
+    rest, following = all_ages(batches), all_ages(loader)
+    restarted = loader_of(prepared, cat_names=[], parts_per_chunk=2)
+    restarted.load_state_dict(state)
+    with pytest.raises(ConfigError, match="fewer batches"):
+        _ = restarted[0]
+    assert all_ages(restarted.as_dataset()) == rest
+    assert all_ages(restarted) == following
+    assert len(head) + len(rest) == len(loader)
+    with pytest.raises(ConfigError, match="the saved position has seed 0, this loader has 1"):
+        loader_of(prepared, cat_names=[], parts_per_chunk=2, seed=1).load_state_dict(state)
+
+
+def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
+    raw = pd.DataFrame({"user": np.arange(200) * 7, "price": np.arange(200.0), "label": np.arange(200) % 2})
+    raw.to_parquet(tmp_path / "raw.parquet", row_group_size=30)
+    with quiet_nvtabular():
+        workflow = nvt.Workflow((["user"] >> HashedCategorify(num_buckets=50)) + (["price"] >> ops.Normalize()))
+        workflow.fit(nvt.Dataset(raw))
+        offline = workflow.transform(raw)
+    loader = KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"], cont_names=["price"], shuffle=False).map(
+        workflow
+    )
+    batches = list(loader)
+    assert [len(label) for _, label in batches] == [64, 64, 64, 8]
+    for name in ("user", "price"):
+        got = np.concatenate([inputs[name].numpy()[:, 0] for inputs, _ in batches])
+        np.testing.assert_allclose(got, offline[name].to_numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(np.concatenate([label.numpy()[:, 0] for _, label in batches]), raw["label"])
+    with pytest.raises(ConfigError, match="before the first batch"):
+        loader.map(workflow)
+    with pytest.raises(ConfigError, match="not fitted"):
+        KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"]).map(nvt.Workflow(["user"] >> ops.Categorify()))

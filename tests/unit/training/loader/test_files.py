@@ -1,0 +1,161 @@
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.loader.files import ParquetFiles, expand
+from workflows.errors import DataError
+
+
+def write(path: Path, rows: range, row_group_size: int = 4, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = {"row": pa.array(rows, pa.int64()), "tags": pa.array([[row] * (row % 3) for row in rows])}
+    pq.write_table(pa.table({**table, **columns}), path, row_group_size)
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for number in range(3):
+        write(tmp_path / "data" / f"part_{number}.parquet", range(10 * number, 10 * number + 10))
+    (tmp_path / "data" / "notes.txt").write_text("no Parquet")
+    return tmp_path / "data"
+
+
+def rows_of(paths: Any) -> list[int]:
+    files = ParquetFiles(paths)
+    return [row for part in files.parts for row in files.read(part, ["row"], use_threads=True)["row"].to_pylist()]
+
+
+def test_files_globs_directories_and_datasets_are_found_in_order(directory: Path) -> None:
+    dataset = SimpleNamespace(engine=SimpleNamespace(paths=[str(path) for path in sorted(directory.glob("*.parquet"))]))
+    for paths in (
+        directory,
+        str(directory),
+        directory / "part_*.parquet",
+        sorted(directory.glob("*.parquet")),
+        [directory / "part_0.parquet", str(directory / "part_[12].parquet")],
+        dataset,
+    ):
+        assert rows_of(paths) == list(range(30))
+
+
+def test_a_name_with_the_signs_of_a_glob_is_taken_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "day=[1].parquet", range(3))
+    assert rows_of(tmp_path / "day=[1].parquet") == [0, 1, 2]
+
+
+def test_other_file_systems_are_read_through_fsspec(directory: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.put(str(directory), "/loader-test", recursive=True)
+    try:
+        for paths in ("memory://loader-test", "memory://loader-test/part_*.parquet"):
+            assert rows_of(paths) == list(range(30))
+        files = ParquetFiles("memory://loader-test/part_1.parquet")
+        pieces = list(files.stream(files.parts[1], ["row"], 1, 2))
+        assert [piece["row"].to_pylist() for piece in pieces] == [[15, 16], [17]]
+        with pytest.raises(DataError, match="no Parquet files at memory://loader-test/x"):
+            ParquetFiles("memory://loader-test/x*.parquet")
+    finally:
+        memory.rm("/loader-test", recursive=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(num_rows=st.integers(1, 60), start=st.integers(0, 59), piece_rows=st.integers(1, 70))
+def test_a_part_in_pieces_has_the_rows_of_the_part(
+    tmp_path_factory: pytest.TempPathFactory, num_rows: int, start: int, piece_rows: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("pieces") / "a.parquet", range(num_rows), row_group_size=100)
+    files = ParquetFiles(path)
+    pieces = list(files.stream(files.parts[0], ["tags", "row"], start, piece_rows))
+    assert [row for piece in pieces for row in piece["row"].to_pylist()] == list(range(start, num_rows))
+    assert all(len(piece) == piece_rows for piece in pieces[:-1])
+    assert [tags for piece in pieces for tags in piece["tags"].to_pylist()] == [
+        [row] * (row % 3) for row in range(start, num_rows)
+    ]
+
+
+def test_footers_tell_sizes_and_ends(directory: Path) -> None:
+    files = ParquetFiles(directory / "part_1.parquet")
+    first = files.parts[0]
+    assert (first.num_rows, files.statistics(first, "row")) == (4, (10, 13))
+    num_values = 4 + sum(max(1, row % 3) for row in range(10, 14))  # an empty list counts as one value
+    assert files.decoded_bytes(first, ["row", "tags"]) == 8 * num_values + 4 * 4
+
+
+def test_columns_with_dots_in_their_names_are_found(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.parquet", range(4), **{"a.b": pa.array([[1], [2], [], [9]]), "a": pa.array([5, 6, 7, 8])}
+    )
+    files = ParquetFiles(path)
+    assert files.statistics(files.parts[0], "a.b") == (1, 9)
+    assert files.statistics(files.parts[0], "a") == (5, 8)
+
+
+def test_no_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for paths in (tmp_path / "empty", tmp_path / "*.parquet", [tmp_path / "empty"]):
+        with pytest.raises(DataError, match="no Parquet files at .*Give files, a glob pattern, or a directory"):
+            expand(paths)
+    with pytest.raises(DataError, match=r"no Parquet files in \[\]"):
+        expand([])
+
+
+def test_absent_and_truncated_files_are_named(directory: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.parquet does not exist"):
+        ParquetFiles(directory / "absent.parquet")
+    path = directory / "part_1.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"part_1\.parquet is not a whole Parquet file"):
+        ParquetFiles(directory)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"row": pa.array(range(4), pa.int32())}, r"b\.parquet: column 'row' is int32, but int64 in .*a\.parquet"),
+        ({"more": pa.array(range(4))}, r"b\.parquet: column 'more' is int64, but absent in .*a\.parquet"),
+    ],
+)
+def test_schemas_that_differ_are_refused(tmp_path: Path, column: Any, message: str) -> None:
+    write(tmp_path / "a.parquet", range(4))
+    write(tmp_path / "b.parquet", range(4), **column)
+    with pytest.raises(DataError, match=message):
+        ParquetFiles(tmp_path)
+
+
+def test_columns_are_checked_by_name_and_type(tmp_path: Path) -> None:
+    files = ParquetFiles(write(tmp_path / "a.parquet", range(2), text=pa.array(["a", "b"])))
+    with pytest.raises(
+        DataError, match=r"a\.parquet lacks the columns \['gone'\]. Available: \['row', 'tags', 'text'\]"
+    ):
+        files.check_columns(["row", "gone"])
+    with pytest.raises(DataError, match=r"column 'text' is string, expected numbers"):
+        files.check_numeric(["row", "tags", "text"])
+
+
+def test_a_file_that_goes_or_changes_is_named(directory: Path) -> None:
+    files = ParquetFiles(directory)
+    path = directory / "part_0.parquet"
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+    with pytest.raises(DataError, match=r"part_0\.parquet has changed since"):
+        files.read(files.parts[0], ["row"], use_threads=False)
+    path.unlink()
+    with pytest.raises(DataError, match=r"part_0\.parquet has gone since"):
+        files.read(files.parts[0], ["row"], use_threads=False)
+
+
+def test_the_digest_follows_the_parts_and_not_the_place(directory: Path, tmp_path: Path) -> None:
+    digest = ParquetFiles(directory).digest()
+    moved = directory.rename(tmp_path / "moved")
+    assert ParquetFiles(moved).digest() == digest
+    write(moved / "part_2.parquet", range(11))
+    assert ParquetFiles(moved).digest() != digest

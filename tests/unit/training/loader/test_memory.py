@@ -1,0 +1,24 @@
+import psutil
+import pytest
+
+from training.loader.memory import available_bytes, buffer_bytes
+from workflows.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("512MB", 512_000_000), ("64 MiB", 64 << 20), (4096, 4096), ("4096", 4096), (1, 1)]
+)
+def test_sizes_are_numbers_or_text(size: float | str, expected: int) -> None:
+    assert buffer_bytes(size) == expected
+
+
+@pytest.mark.parametrize("share", [0.25, "0.25"])
+def test_a_share_is_of_the_memory_that_is_available(share: float | str) -> None:
+    assert buffer_bytes(share) == pytest.approx(available_bytes() / 4, rel=0.2)
+    assert available_bytes() <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize("size", [0, -1, "much", "", "-3MB", float("nan"), float("inf"), "nan"])
+def test_what_is_no_size_is_refused(size: float | str) -> None:
+    with pytest.raises(ConfigError, match="buffer_size"):
+        buffer_bytes(size)

@@ -1,0 +1,221 @@
+"""Columns of numbers as NumPy arrays: from Arrow without a copy, joined, gathered and sliced."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """A list column of N rows.
+
+    Attributes:
+        values: all values, one row after the other, shape (M,).
+        offsets: row i has the values from offsets[i] up to offsets[i + 1]; shape (N + 1,), starts at 0 and ends at M.
+    """
+
+    values: Array
+    offsets: Array
+
+    @property
+    def nnzs(self) -> npt.NDArray[np.int32]:
+        """Number of values of each row, shape (N,)."""
+        nnzs = _empty((len(self.offsets) - 1,), np.dtype(np.int32))
+        return np.subtract(self.offsets[1:], self.offsets[:-1], out=nnzs, casting="same_kind")
+
+
+Column = Array | Ragged
+"""Shape (N,), or (N, W) where every row has a list of W values, or lists of any length."""
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers or lists of numbers."""
+    value = kind.value_type if _is_list(kind) or pa.types.is_fixed_size_list(kind) else kind
+    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value))
+
+
+def num_nulls(column: pa.ChunkedArray) -> int:
+    """Missing rows and missing values of lists."""
+    count = int(column.null_count)
+    if _is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+        count += sum(int(chunk.flatten().null_count) for chunk in column.iterchunks())
+    return count
+
+
+def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
+    """The same column with `value` for what is missing; a missing list becomes an empty one.
+
+    Raises:
+        pa.ArrowException: `value` does not fit the column's type, or a missing list has a fixed length.
+    """
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind):
+        if column.null_count:
+            raise pa.ArrowInvalid("a list of fixed length is missing, and an empty one has another length")
+        filled = pc.fill_null(column.combine_chunks().flatten(), pa.scalar(value).cast(kind.value_type))
+        return pa.chunked_array([pa.FixedSizeListArray.from_arrays(filled, kind.list_size)])
+    if not _is_list(kind):
+        return pc.fill_null(column, pa.scalar(value).cast(kind))
+    lists = column.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    values = pc.fill_null(lists.flatten(), pa.scalar(value).cast(kind.value_type))
+    return pa.chunked_array([pa.LargeListArray.from_arrays(_offsets_of(lengths), values)])
+
+
+def from_arrow(column: pa.ChunkedArray) -> Column:
+    """Views of a column without nulls; a copy only where it lies in several pieces."""
+    pieces = [_from_array(chunk) for chunk in column.iterchunks()]
+    return concatenate(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def num_rows(column: Column) -> int:
+    """N."""
+    return len(column.offsets) - 1 if isinstance(column, Ragged) else len(column)
+
+
+def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -> Column:
+    """The rows of several columns of one kind, one after the other.
+
+    Args:
+        columns: at least one.
+        dtype: of the values, which must fit; None keeps that of the first column.
+    """
+    if not isinstance(columns[0], Ragged):
+        flat = [column for column in columns if not isinstance(column, Ragged)]
+        out = _empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype or flat[0].dtype)
+        return np.concatenate(flat, out=out, casting="same_kind")
+    lists = [column for column in columns if isinstance(column, Ragged)]
+    size = sum(len(column.values) for column in lists)
+    values = _empty((size,), dtype or lists[0].values.dtype)
+    np.concatenate([column.values for column in lists], out=values, casting="same_kind")
+    offsets = _empty((sum(map(num_rows, lists)) + 1,), np.dtype(np.int32 if size < 2**31 else np.int64))
+    offsets[0] = row = 0
+    for column in lists:
+        end = row + num_rows(column)
+        np.add(column.offsets[1:], offsets[row], out=offsets[row + 1 : end + 1], casting="same_kind")
+        row = end
+    return Ragged(values=values, offsets=offsets)
+
+
+def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Column:
+    """The rows at `rows`, which must be in range, in new memory.
+
+    A list column is gathered as a whole: the position of every value is computed, then all are taken at once.
+
+    Args:
+        column: from where.
+        rows: shape (N,).
+        dtype: of the values of the result.
+    """
+    if not isinstance(column, Ragged):
+        return _gather(column, rows, dtype)
+    starts = np.take(column.offsets, rows, mode="clip")
+    lengths = np.take(column.offsets[1:], rows, mode="clip") - starts
+    offsets = _offsets_of(lengths)
+    places = np.repeat((starts - offsets[:-1]).astype(np.intp), lengths)
+    places += _counting(len(places))
+    return Ragged(values=_gather(column.values, places, dtype), offsets=offsets)
+
+
+def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
+    """The smallest signed integers that hold `low` to `high`, where `dtype` is larger ones, else `dtype`.
+
+    Rows are gathered from all over a chunk, and how fast that is depends on how much of it the caches hold: ids of
+    one byte in place of eight make it a third faster.
+    """
+    if dtype.kind == "i":
+        for kind in (np.int8, np.int16, np.int32):
+            limits = np.iinfo(kind)
+            if limits.min <= low and high <= limits.max and limits.bits < 8 * dtype.itemsize:
+                return np.dtype(kind)
+    return dtype
+
+
+def cut(column: Column, start: int, stop: int) -> Column:
+    """Rows from `start` up to `stop`, as views."""
+    if not isinstance(column, Ragged):
+        return column[start:stop]
+    offsets = column.offsets[start : stop + 1]
+    first = offsets[0]
+    return Ragged(values=column.values[first : offsets[-1]], offsets=offsets - first if first else offsets)
+
+
+def cast(column: Column, dtype: np.dtype[Any]) -> Column:
+    """The same column with values of type `dtype`; the column itself where it has them already."""
+    if isinstance(column, Ragged):
+        return Ragged(values=column.values.astype(dtype, copy=False), offsets=column.offsets)
+    return column.astype(dtype, copy=False)
+
+
+def value_dtype(column: Column) -> np.dtype[Any]:
+    """Type of the values."""
+    return (column.values if isinstance(column, Ragged) else column).dtype
+
+
+def ends(column: Column) -> tuple[Any, Any]:
+    """Smallest and largest value; (0, 0) if there are none."""
+    values = column.values if isinstance(column, Ragged) else column.reshape(-1)
+    found = pc.min_max(pa.array(values)).as_py()
+    return (found["min"], found["max"]) if found["min"] is not None else (0, 0)
+
+
+def _from_array(array: pa.Array) -> Column:
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        return _flat(array.flatten()).reshape(-1, kind.list_size)
+    if not _is_list(kind):
+        return _flat(array)
+    offsets = array.offsets.to_numpy()
+    values = _flat(array.values)
+    first = offsets[0] if len(offsets) else 0
+    return Ragged(values=values[first : offsets[-1]], offsets=offsets - first if first else offsets)
+
+
+def _flat(array: pa.Array) -> Array:
+    if pa.types.is_boolean(array.type):  # one bit each in Arrow
+        array = array.cast(pa.uint8())
+    numbers: Array = array.to_numpy()
+    return numbers
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _offsets_of(lengths: Array) -> Array:
+    offsets = _empty((len(lengths) + 1,), np.dtype(lengths.dtype))
+    offsets[0] = 0
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _gather(values: Array, places: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Array:
+    out = _empty((len(places), *values.shape[1:]), dtype)
+    if dtype == values.dtype:  # "clip" is what writes to `out` directly; "raise" goes through a buffer
+        return np.take(values, places, axis=0, out=out, mode="clip")
+    out[...] = np.take(values, places, axis=0, mode="clip")
+    return out
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Memory from Arrow's pool: aligned to 64 bytes, so that TensorFlow takes it without a copy, and reused by it."""
+    size = math.prod(shape)
+    if not size:
+        return np.empty(shape, dtype)
+    return np.frombuffer(pa.allocate_buffer(size * dtype.itemsize), dtype).reshape(shape)
+
+
+_COUNTING = np.arange(1 << 17)
+
+
+def _counting(size: int) -> npt.NDArray[np.intp]:
+    """0, 1, 2, …"""
+    return _COUNTING[:size] if size <= len(_COUNTING) else np.arange(size)

@@ -1,0 +1,262 @@
+"""Parquet files as parts that can be read: found, checked by their footers alone, and read row group by row group."""
+
+import hashlib
+import json
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+from training.loader.columns import is_numeric
+from workflows.errors import DataError
+
+Paths = str | Path | Sequence[str | Path]
+_STREAM_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A row group.
+
+    Attributes:
+        file: the file's number.
+        row_group: its number in the file.
+        num_rows: its rows.
+    """
+
+    file: int
+    row_group: int
+    num_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    name: str
+    metadata: pq.FileMetaData
+    leaves: dict[str, int]  # column → its first place in the footer
+    stamp: tuple[int, int] | None  # size and time of change, where the file system tells
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ParquetFiles:
+    """Parquet files of one schema, local or on any fsspec file system. Opening them reads their footers only.
+
+    Args:
+        paths: files, glob patterns or directories that hold `*.parquet`, one or several; "s3://…" and the like too.
+            An object such as `nvtabular.Dataset`, which has `engine.paths`, will do as well.
+
+    Raises:
+        DataError: there are no files, one is missing or damaged, or their schemas differ.
+    """
+
+    def __init__(self, paths: Any) -> None:
+        self._files = [_open(path) for path in expand(paths)]
+        self.schema: pa.Schema = self._files[0].metadata.schema.to_arrow_schema()
+        for file in self._files[1:]:
+            _check_same_schema(self._files[0], self.schema, file)
+        self.parts = tuple(
+            Part(file=number, row_group=group, num_rows=file.metadata.row_group(group).num_rows)
+            for number, file in enumerate(self._files)
+            for group in range(file.metadata.num_row_groups)
+            if file.metadata.row_group(group).num_rows
+        )
+
+    def digest(self) -> str:
+        """Identity of the parts: names of the files and rows of each."""
+        described = [[Path(self.name(part)).name, part.row_group, part.num_rows] for part in self.parts]
+        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+    def name(self, part: Part) -> str:
+        """The file of a part, for messages."""
+        return self._files[part.file].name
+
+    def check_columns(self, columns: Sequence[str]) -> None:
+        """Check that all files have these columns.
+
+        Raises:
+            DataError: one is missing.
+        """
+        if missing := [name for name in columns if name not in self.schema.names]:
+            raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
+
+    def check_numeric(self, columns: Sequence[str]) -> None:
+        """Check that columns hold numbers or lists of numbers.
+
+        Raises:
+            DataError: one does not.
+        """
+        for name in columns:
+            kind = self.schema.field(name).type
+            if not is_numeric(kind):
+                raise DataError(
+                    f"{self._files[0]}: column {name!r} is {kind}, expected numbers or lists of numbers. "
+                    "Encode it when preparing, or online with map(workflow)."
+                )
+
+    def decoded_bytes(self, part: Part, columns: Sequence[str]) -> int:
+        """Memory that columns of a part take as arrays, by the footer."""
+        group = self._files[part.file].metadata.row_group(part.row_group)
+        total = 0
+        for name in columns:
+            kind = self.schema.field(name).type
+            is_list = pa.types.is_nested(kind)
+            num_values = group.column(self._leaf(part, name)).num_values
+            total += num_values * _value_bytes(kind.value_type if is_list else kind) + 4 * part.num_rows * is_list
+        return total
+
+    def statistics(self, part: Part, column: str) -> tuple[Any, Any] | None:
+        """Smallest and largest value of a column of a part, if the footer has them."""
+        group = self._files[part.file].metadata.row_group(part.row_group)
+        found = group.column(self._leaf(part, column)).statistics
+        return (found.min, found.max) if found is not None and found.has_min_max else None
+
+    def read(self, part: Part, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
+        """A whole part.
+
+        Raises:
+            DataError: the file has gone, has changed, or is damaged.
+        """
+        with self._opened(part) as file:
+            return file.read_row_group(part.row_group, columns=list(columns), use_threads=use_threads)
+
+    def stream(
+        self, part: Part, columns: Sequence[str], start: int, piece_rows: int
+    ) -> Generator[pa.Table, None, None]:
+        """A part in pieces, decoded as they are asked for; what lies before row `start` is left out.
+
+        Args:
+            part: the part.
+            columns: the columns.
+            start: first row of the first piece.
+            piece_rows: rows of each piece but the last.
+
+        Raises:
+            DataError: as `read`.
+        """
+        held = pa.table({name: pa.array([], self.schema.field(name).type) for name in columns})
+        skip = start
+        with self._opened(part, buffer_size=_STREAM_BUFFER_BYTES) as file:
+            for batch in file.iter_batches(min(piece_rows, 65_536), row_groups=[part.row_group], columns=list(columns)):
+                held = pa.concat_tables([held, pa.table(batch).slice(skip)]) if skip < len(batch) else held
+                skip = max(0, skip - len(batch))
+                while len(held) >= piece_rows:
+                    yield held.slice(0, piece_rows)
+                    held = held.slice(piece_rows)
+        if len(held):
+            yield held
+
+    def _leaf(self, part: Part, column: str) -> int:
+        """Where the footer of a part has a column."""
+        return self._files[part.file].leaves[column]
+
+    @contextmanager
+    def _opened(self, part: Part, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
+        entry = self._files[part.file]
+        try:
+            if _stamp(entry.name) != entry.stamp:
+                raise DataError(f"{entry} has changed since the loader opened it. Make a new loader.")
+            with (
+                _source(entry.name) as source,
+                pq.ParquetFile(
+                    source, metadata=entry.metadata, buffer_size=buffer_size, pre_buffer=not buffer_size
+                ) as file,
+            ):
+                yield file
+        except FileNotFoundError:
+            raise DataError(f"{entry} has gone since the loader opened it. Put it back, or prepare again.") from None
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{entry}: row group {part.row_group} is damaged ({error}). Prepare again.") from None
+
+
+def expand(paths: Any) -> list[str]:
+    """The files that `paths` stands for; see `ParquetFiles`.
+
+    Raises:
+        DataError: there are none.
+    """
+    paths = getattr(getattr(paths, "engine", None), "paths", paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = [file for path in given for file in _expand_one(os.fspath(path))]
+    if not found:
+        raise DataError(f"no Parquet files in {given}. Give files, a glob pattern, or a directory that holds some.")
+    return found
+
+
+def _expand_one(path: str) -> list[str]:
+    system, inner = fsspec.core.url_to_fs(path)
+    if any(character in inner for character in "*?[") and not system.exists(inner):
+        files = sorted(system.glob(inner))
+    elif system.isdir(inner):
+        files = sorted(system.glob(inner.rstrip("/") + "/*.parquet"))
+    else:
+        files = [inner]
+    found = [file for file in files if not system.isdir(file)]
+    if not found:
+        raise DataError(f"no Parquet files at {path}. Give files, a glob pattern, or a directory that holds some.")
+    return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
+
+
+def _open(path: str) -> _File:
+    try:
+        with _source(path) as source:
+            metadata = pq.read_metadata(source)
+        return _File(name=path, metadata=metadata, leaves=_leaves(metadata), stamp=_stamp(path))
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. Expected a Parquet file of prepared data.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a whole Parquet file ({error}). Prepare the data again.") from None
+
+
+def _leaves(metadata: pq.FileMetaData) -> dict[str, int]:
+    names = set(metadata.schema.to_arrow_schema().names)
+    leaves: dict[str, int] = {}
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        while path not in names:  # of a list it is name.list.element
+            path = path.rpartition(".")[0]
+        leaves.setdefault(path, index)
+    return leaves
+
+
+def _source(path: str) -> pa.NativeFile:
+    if _is_local(path):
+        return pa.OSFile(path)
+    system, inner = fsspec.core.url_to_fs(path)
+    return PyFileSystem(FSSpecHandler(system)).open_input_file(inner)
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    if not _is_local(path):
+        return None
+    status = Path(path).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path
+
+
+def _check_same_schema(first: _File, schema: pa.Schema, file: _File) -> None:
+    other = file.metadata.schema.to_arrow_schema()
+    for name in sorted({*schema.names, *other.names}):
+        kinds = [found.field(name).type if name in found.names else "absent" for found in (schema, other)]
+        if kinds[0] != kinds[1]:
+            raise DataError(
+                f"{file}: column {name!r} is {kinds[1]}, but {kinds[0]} in {first}. Prepare all files in one go."
+            )
+
+
+def _value_bytes(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # strings have no fixed width
+        return 32

@@ -1,0 +1,51 @@
+"""How much memory a loader may take."""
+
+from pathlib import Path
+
+import psutil
+from dask.utils import parse_bytes
+
+from workflows.errors import ConfigError
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def buffer_bytes(size: float | str) -> int:
+    """A `buffer_size` in bytes.
+
+    Args:
+        size: below 1 a share of the memory that is available now, else a number of bytes, or text such as "512MB".
+
+    Raises:
+        ConfigError: not a size, or not above 0.
+    """
+    try:
+        number = float(size) if _is_number(size) else float(parse_bytes(size))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ConfigError(
+            f'buffer_size is {size!r}, expected a share below 1, a number of bytes, or a size such as "512MB".'
+        )
+    return max(1, int(number if number >= 1 else number * available_bytes()))
+
+
+def available_bytes() -> int:
+    """Memory that this process could still take: the machine's, or its container's if that is less."""
+    available = int(psutil.virtual_memory().available)
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no cgroup v2, or "max": no limit
+        return available
+    return max(1, min(available, limit - used))
+
+
+def _is_number(size: float | str) -> bool:
+    try:
+        float(size)
+    except ValueError:
+        if not size[:1].isdigit():  # type: ignore[index]  # only text gets here; parse_bytes takes "" and "MB" as 1
+            raise
+        return False
+    return True

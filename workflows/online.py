@@ -1,0 +1,36 @@
+"""An NVTabular workflow applied while data is loaded, chunk by chunk, in place of a pass over the data beforehand."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from workflows.errors import ConfigError
+from workflows.upstream import nvt, quiet_nvtabular
+
+
+class OnlineWorkflow:
+    """Makes the columns of a chunk from raw ones, as the loaders' `map` has it.
+
+    Args:
+        workflow: a fitted workflow.
+        keep: columns, such as labels, that come from the files where the workflow does not make them.
+
+    Raises:
+        ConfigError: the workflow is not fitted.
+    """
+
+    def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
+        if workflow.output_schema is None:
+            raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
+        self._workflow = workflow
+        self._reads = list(workflow.input_schema.column_names)
+        self._keep = [name for name in keep if name not in workflow.output_schema.column_names]
+        self.columns = tuple(dict.fromkeys([*self._reads, *self._keep]))
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """The outputs of the workflow and the kept columns, row by row those of `table`."""
+        with quiet_nvtabular():
+            made = pa.Table.from_pandas(self._workflow.transform(table.select(self._reads).to_pandas()))
+        for name in self._keep:
+            made = made.append_column(name, table.column(name))
+        return made
