@@ -1,23 +1,17 @@
 """Framework-free streaming of Parquet files as shuffled batches, through Arrow.
 
-Row groups are the unit of reading. Background threads decode some of them from different places of the data while
-another one gathers batches from those that came before; the consumer only takes what is ready. Columns are never
-turned into Python objects.
-
-    readers (Arrow, no GIL)      decode the parts of the next chunk
-    gatherer                     joins them, takes the rows of each batch in random order
-    consumer                     makes tensors
+Row groups are the unit of reading. Background threads decode some of them from different places of the data, and
+gather batches from those that came before; the consumer only takes what is ready. Columns are never turned into Python
+objects. Which rows come when is said in `training.loader.schedule`.
 """
 
-import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, replace
-from itertools import islice, pairwise, repeat
-from typing import Any, Protocol, TypedDict, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +21,15 @@ from training.loader import columns as arrays
 from training.loader.columns import Column, Ragged
 from training.loader.files import ParquetFiles, Part
 from training.loader.memory import buffer_bytes
-from training.loader.schedule import Chunk, Schedule, Slice
+from training.loader.schedule import Epoch, Schedule, Slice
+from training.loader.workers import Batch, Decoded, Streams, Workers
 from workflows.errors import ConfigError, DataError
 
 __all__ = ["Batch", "ChunkStream", "Column", "Ragged", "StreamOptions", "Transform"]
 
-T = TypeVar("T")
-Batch = dict[str, Column]
-
-# A chunk that is gathered from, the next one, what joins its parts, and batches that wait.
+# A chunk that is gathered from, the next one, and what is decoded or waits to be taken.
 _CHUNKS_IN_MEMORY = 3
-_ROWS_AT_ONCE = 32_768  # small batches are gathered together and then cut
-_BUNDLES_AHEAD = 2
-_MAX_READERS = 4
-_THREAD_NAME = "rankline-chunks"
+_BUNDLES_AHEAD = 4
 _ORDER = ("batch_size", "shuffle", "seed", "parts_per_chunk", "drop_last", "global_rank", "global_size", "pad")
 
 
@@ -193,66 +182,18 @@ class ChunkStream:
         Raises:
             DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
         """
-        with closing(self._bundles(epoch, start)) as bundles, closing(_prefetched(bundles)) as ahead:
-            for bundle in ahead:
-                yield from bundle
+        order = Epoch(self._schedule, epoch)
+        with closing(Workers(order, self._read)) as workers:
+            ahead: deque[Future[list[Batch]]] = deque()
+            for bundle in order.bundles(start):
+                ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))
+                if len(ahead) > _BUNDLES_AHEAD:
+                    yield from ahead.popleft().result()
+            while ahead:
+                yield from ahead.popleft().result()
 
-    def _bundles(self, epoch: int, start: int) -> Generator[list[Batch], None, None]:
-        """Batches in their order, several at a time where they are small."""
-        schedule = self._schedule
-        row, batch = schedule.first_row(start), start
-        held: list[Batch] = []  # rows of a batch that goes on in the next block
-        with closing(self._blocks(epoch, row)) as blocks:
-            for block in blocks:
-                done = block.begin
-                while done < block.num_rows:
-                    room, end = block.num_rows - done, batch + 1
-                    while (
-                        not held and schedule.first_row(end + 1) - row <= min(room, _ROWS_AT_ONCE) and end < len(self)
-                    ):
-                        end += 1
-                    num_rows = min(schedule.first_row(end) - row, room)
-                    rows = block.rows(done, done + num_rows)
-                    done, row = done + num_rows, row + num_rows
-                    if row < schedule.first_row(end):
-                        held.append(rows)
-                        continue
-                    if held:
-                        yield [_joined([*held, rows])]
-                        held = []
-                    else:
-                        first = row - num_rows
-                        bounds = [schedule.first_row(number) - first for number in range(batch, end + 1)]
-                        yield [_cut(rows, *ends) for ends in pairwise(bounds)]
-                    batch = end
-
-    def _blocks(self, epoch: int, first_row: int) -> Generator["_Block", None, None]:
-        """What batches are cut from, one after the other, from row `first_row` of the epoch on."""
-        chunks = list(self._schedule.chunks(epoch))
-        sizes = [chunk.num_rows for chunk in chunks]
-        orders: Iterator[npt.NDArray[np.intp] | None] = repeat(None)
-        if self._schedule.shuffle:
-            orders = self._schedule.row_orders(epoch, sizes)
-        skipped = 0
-        while skipped < len(chunks) and sizes[skipped] <= first_row:
-            first_row -= sizes[skipped]
-            skipped += 1
-        orders = islice(orders, skipped, None)
-        with closing(_Readers(self._read)) as readers:
-            ahead = readers.submit(chunks[skipped]) if skipped < len(chunks) else []
-            for number in range(skipped, len(chunks)):
-                parts = [future.result() for future in ahead]
-                ahead.clear()
-                block = _Block.made_of(parts, self._dtypes, order=next(orders), begin=first_row)
-                del parts  # before more is read
-                if number + 1 < len(chunks):
-                    ahead = readers.submit(chunks[number + 1])
-                yield block
-                del block
-                first_row = 0
-
-    def _read(self, piece: Slice, streams: dict[int, Generator[pa.Table, None, None]], use_threads: bool) -> "_Decoded":
-        """Decode a slice; called by the readers."""
+    def _read(self, piece: Slice, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool) -> Decoded:
+        """Decode a slice, and shuffle it while the caches hold it; called by the workers."""
         part = self._files.parts[piece.part]
         if piece.piece_rows:
             if piece.part not in streams:
@@ -263,11 +204,17 @@ class ChunkStream:
         table = table.slice(0, piece.num_rows)
         if self._transform:
             table = self._transformed(part, table)
-        found = {name: self._column(part, name, table.column(name)) for name in self._columns}
-        return _Decoded(
-            columns={name: column for name, (column, _) in found.items()},
-            ends={name: ends for name, (_, ends) in found.items()},
-        )
+        columns: Batch = {}
+        dtypes: dict[str, np.dtype[Any]] = {}
+        for name in self._columns:
+            column, ends = self._column(part, name, table.column(name))
+            dtype = arrays.value_dtype(column)
+            dtypes[name] = self._dtypes.get(name, dtype)
+            if order is not None:
+                narrow = arrays.narrow_dtype(dtype, *ends) if ends else dtype
+                column = arrays.take(arrays.cast(column, narrow), order, narrow)
+            columns[name] = column
+        return Decoded(columns=columns, dtypes=dtypes, num_rows=piece.num_rows)
 
     def _transformed(self, part: Part, table: pa.Table) -> pa.Table:
         assert self._transform
@@ -317,121 +264,3 @@ class ChunkStream:
             return arrays.fill_nulls(column, value)
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{where}, which cannot become {value!r}: {error}.") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Decoded:
-    """A slice in memory.
-
-    Attributes:
-        columns: its columns.
-        ends: smallest and largest value of columns of integers, None for others.
-    """
-
-    columns: Batch
-    ends: Mapping[str, tuple[Any, Any] | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    """Rows in memory that batches are cut from.
-
-    Attributes:
-        columns: their columns; for rows that are mixed, in the narrowest types that hold their values.
-        dtypes: types of the values as they are handed out.
-        num_rows: how many.
-        order: the order in which they come, or None for that of the files.
-        begin: first row that is wanted.
-    """
-
-    columns: Batch
-    dtypes: Mapping[str, np.dtype[Any]]
-    num_rows: int
-    order: npt.NDArray[np.intp] | None
-    begin: int
-
-    @classmethod
-    def made_of(
-        cls,
-        parts: Sequence[_Decoded],
-        wanted: Mapping[str, np.dtype[Any]],
-        *,
-        order: npt.NDArray[np.intp] | None,
-        begin: int,
-    ) -> "_Block":
-        first = parts[0].columns
-        dtypes = {name: arrays.value_dtype(column) for name, column in first.items()}
-        if order is None and len(parts) == 1:
-            columns = first
-        else:
-            columns = {
-                name: arrays.concatenate([part.columns[name] for part in parts], _narrow(dtype, name, parts))
-                for name, dtype in dtypes.items()
-            }
-        num_rows = sum(arrays.num_rows(next(iter(part.columns.values()))) for part in parts)
-        return cls(columns=columns, dtypes={**dtypes, **wanted}, num_rows=num_rows, order=order, begin=begin)
-
-    def rows(self, start: int, stop: int) -> Batch:
-        if self.order is None:
-            return {
-                name: arrays.cast(arrays.cut(column, start, stop), self.dtypes[name])
-                for name, column in self.columns.items()
-            }
-        rows = self.order[start:stop]
-        return {name: arrays.take(column, rows, self.dtypes[name]) for name, column in self.columns.items()}
-
-
-def _narrow(dtype: np.dtype[Any], name: str, parts: Sequence[_Decoded]) -> np.dtype[Any]:
-    ends = [part.ends[name] for part in parts]
-    known = [pair for pair in ends if pair is not None]
-    if len(known) < len(ends):
-        return dtype
-    return arrays.narrow_dtype(dtype, min(low for low, _ in known), max(high for _, high in known))
-
-
-class _Readers:
-    """Threads that decode the slices of a chunk.
-
-    Args:
-        read: decodes one. Parts that come in pieces are kept open in the dict that it gets.
-    """
-
-    def __init__(self, read: Callable[[Slice, dict[int, Generator[pa.Table, None, None]], bool], _Decoded]) -> None:
-        self._read = read
-        self._num_threads = min(_MAX_READERS, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix=_THREAD_NAME)
-        self._streams: dict[int, Generator[pa.Table, None, None]] = {}
-
-    def submit(self, chunk: Chunk) -> list["Future[_Decoded]"]:
-        """Begin to decode a chunk; the one before must have been decoded."""
-        use_threads = len(chunk.slices) < self._num_threads  # else there is work for all of them
-        return [self._pool.submit(self._read, piece, self._streams, use_threads) for piece in chunk.slices]
-
-    def close(self) -> None:
-        """End the threads and close the files."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for stream in self._streams.values():
-            stream.close()
-
-
-def _joined(parts: Sequence[Batch]) -> Batch:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: arrays.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _cut(rows: Batch, start: int, stop: int) -> Batch:
-    return {name: arrays.cut(column, start, stop) for name, column in rows.items()}
-
-
-def _prefetched(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same items, the next ones always being made by a thread while the current one is used."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix=_THREAD_NAME) as pool:
-        ahead = deque(pool.submit(next, items, None) for _ in range(_BUNDLES_AHEAD))
-        try:
-            while (item := ahead.popleft().result()) is not None:
-                ahead.append(pool.submit(next, items, None))
-                yield item
-        finally:
-            for future in ahead:
-                future.cancel()

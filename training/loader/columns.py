@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from training.loader.gather import SLACK, gather_lists, num_values
+
 Array = npt.NDArray[Any]
 
 
@@ -86,16 +88,17 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
 
     Args:
         columns: at least one.
-        dtype: of the values, which must fit; None keeps that of the first column.
+        dtype: of the values; None takes the smallest type that holds those of all columns.
     """
+    dtype = dtype or np.result_type(*map(value_dtype, columns))
     if not isinstance(columns[0], Ragged):
         flat = [column for column in columns if not isinstance(column, Ragged)]
-        out = _empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype or flat[0].dtype)
-        return np.concatenate(flat, out=out, casting="same_kind")
+        out = _empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype)
+        return np.concatenate(flat, out=out, casting="unsafe")
     lists = [column for column in columns if isinstance(column, Ragged)]
     size = sum(len(column.values) for column in lists)
-    values = _empty((size,), dtype or lists[0].values.dtype)
-    np.concatenate([column.values for column in lists], out=values, casting="same_kind")
+    values = _empty((size,), dtype)
+    np.concatenate([column.values for column in lists], out=values, casting="unsafe")
     offsets = _empty((sum(map(num_rows, lists)) + 1,), np.dtype(np.int32 if size < 2**31 else np.int64))
     offsets[0] = row = 0
     for column in lists:
@@ -108,21 +111,21 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
 def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Column:
     """The rows at `rows`, which must be in range, in new memory.
 
-    A list column is gathered as a whole: the position of every value is computed, then all are taken at once.
-
     Args:
         column: from where.
         rows: shape (N,).
         dtype: of the values of the result.
     """
     if not isinstance(column, Ragged):
-        return _gather(column, rows, dtype)
-    starts = np.take(column.offsets, rows, mode="clip")
-    lengths = np.take(column.offsets[1:], rows, mode="clip") - starts
-    offsets = _offsets_of(lengths)
-    places = np.repeat((starts - offsets[:-1]).astype(np.intp), lengths)
-    places += _counting(len(places))
-    return Ragged(values=_gather(column.values, places, dtype), offsets=offsets)
+        out = _empty((len(rows), *column.shape[1:]), dtype)
+        if dtype == column.dtype:  # "clip" is what writes to `out` directly; "raise" goes through a buffer
+            return np.take(column, rows, axis=0, out=out, mode="clip")
+        out[...] = np.take(column, rows, axis=0, mode="clip")
+        return out
+    values = _empty((num_values(column.offsets, rows) + SLACK,), dtype)
+    offsets = _empty((len(rows) + 1,), column.offsets.dtype)
+    gather_lists(column.values, column.offsets, rows, values, offsets)
+    return Ragged(values=values[:-SLACK], offsets=offsets)
 
 
 def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
@@ -197,25 +200,9 @@ def _offsets_of(lengths: Array) -> Array:
     return offsets
 
 
-def _gather(values: Array, places: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Array:
-    out = _empty((len(places), *values.shape[1:]), dtype)
-    if dtype == values.dtype:  # "clip" is what writes to `out` directly; "raise" goes through a buffer
-        return np.take(values, places, axis=0, out=out, mode="clip")
-    out[...] = np.take(values, places, axis=0, mode="clip")
-    return out
-
-
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Memory from Arrow's pool: aligned to 64 bytes, so that TensorFlow takes it without a copy, and reused by it."""
     size = math.prod(shape)
     if not size:
         return np.empty(shape, dtype)
     return np.frombuffer(pa.allocate_buffer(size * dtype.itemsize), dtype).reshape(shape)
-
-
-_COUNTING = np.arange(1 << 17)
-
-
-def _counting(size: int) -> npt.NDArray[np.intp]:
-    """0, 1, 2, …"""
-    return _COUNTING[:size] if size <= len(_COUNTING) else np.arange(size)

@@ -1,17 +1,25 @@
 """Which rows come when: the order of an epoch, cut into chunks, shares and batches. Pure arithmetic, no files.
 
 An epoch is all rows, part after part, the parts in an order that follows from (seed, epoch). A rank takes one stretch
-of it. Its rows are cut into chunks, whose rows are mixed, and into batches, which do not care about chunks.
+of it, and cuts it into chunks, each of slices of several parts. The rows of a slice are shuffled by themselves, while
+the caches hold them; then every batch gets its share of each slice of its chunk. That mixes as much as shuffling the
+chunk as a whole, which would wait for main memory at every row.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workflows.errors import ConfigError
+
+_ROWS_AT_ONCE = 32_768  # small batches are gathered together
 
 
 class Slice(NamedTuple):
@@ -44,6 +52,33 @@ class Chunk(NamedTuple):
     def num_rows(self) -> int:
         """Rows of all slices."""
         return sum(piece.num_rows for piece in self.slices)
+
+
+class Piece(NamedTuple):
+    """Rows from `start` up to `stop` of a chunk."""
+
+    chunk: int
+    start: int
+    stop: int
+
+
+class Bundle(NamedTuple):
+    """Batches that are gathered together: rows of one chunk or, for a batch that goes on in the next one, of several.
+
+    Attributes:
+        batch: number of the first one.
+        pieces: the rows.
+        cuts: where each batch begins in them, and the end.
+    """
+
+    batch: int
+    pieces: tuple[Piece, ...]
+    cuts: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all batches."""
+        return self.cuts[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,23 +166,6 @@ class Schedule:
             num_pieces = _ceil(int(largest) * parts_per_chunk, self.chunk_bytes)
             yield from _in_pieces(group, max(1, num_pieces))
 
-    def row_orders(self, epoch: int, sizes: Sequence[int]) -> Iterator[npt.NDArray[np.intp]]:
-        """A random order of the rows of each chunk.
-
-        Drawing one costs as much as a fifth of decoding the rows. So one is drawn for the largest chunk and turned
-        by a random number of places for each: which rows meet in a batch is random all the same, since the chunks
-        hold different parts.
-
-        Args:
-            epoch: number of the epoch.
-            sizes: rows of each chunk.
-        """
-        rng = np.random.default_rng((self.seed, epoch, 1 + self.global_rank))
-        largest = rng.permutation(max(sizes, default=0))
-        for size, shift in zip(sizes, rng.integers(1 << 62, size=len(sizes)).tolist(), strict=True):
-            order = largest if size == len(largest) else largest[largest < size]
-            yield np.roll(order, shift % max(size, 1))
-
     def _share(self) -> tuple[int, int]:
         """This worker's stretch of the epoch."""
         if not self.pad:
@@ -167,6 +185,94 @@ class Schedule:
             if start < stop:
                 yield Slice(part, start, stop)
             row += self.part_rows[part]
+
+
+class Epoch:
+    """The order of one epoch.
+
+    Args:
+        schedule: of which.
+        number: which one.
+    """
+
+    def __init__(self, schedule: Schedule, number: int) -> None:
+        self._schedule, self._number = schedule, number
+        self.chunks = list(schedule.chunks(number))
+        self._ends = list(accumulate(chunk.num_rows for chunk in self.chunks))
+        self._first_slice = [0, *accumulate(len(chunk.slices) for chunk in self.chunks)]
+        self._batches_at_once = max(1, _ROWS_AT_ONCE // schedule.batch_size)
+
+    def bundles(self, start: int) -> Iterator[Bundle]:
+        """The batches from number `start` on; before it, those that the first of them is gathered with."""
+        first_row, num_batches = self._schedule.first_row, self._schedule.num_batches
+        batch = start // self._batches_at_once * self._batches_at_once
+        while batch < num_batches:
+            row, stop = first_row(batch), batch + 1
+            at = bisect_right(self._ends, row)
+            limit = min(num_batches, (batch // self._batches_at_once + 1) * self._batches_at_once)
+            while stop < limit and first_row(stop + 1) <= self._ends[at]:
+                stop += 1
+            if stop > start:
+                cuts = tuple(first_row(number) - row for number in range(batch, stop + 1))
+                yield Bundle(batch, self._pieces(row, first_row(stop)), cuts)
+            batch = stop
+
+    def slice_order(self, chunk: int, number: int) -> npt.NDArray[np.intp] | None:
+        """The order of the rows of a slice of a chunk, or None for that of the file."""
+        return self._order(self._first_slice[chunk] + number, self.chunks[chunk].slices[number].num_rows)
+
+    def bundle_order(self, bundle: Bundle) -> npt.NDArray[np.intp] | None:
+        """The order of the rows of a bundle of several batches, or None for slice by slice."""
+        if len(bundle.cuts) == 2:
+            return None
+        return self._order(self._first_slice[-1] + bundle.batch, bundle.num_rows)
+
+    def _pieces(self, row: int, end: int) -> tuple[Piece, ...]:
+        chunks = range(bisect_right(self._ends, row), bisect_left(self._ends, end) + 1)
+        begins = [self._ends[chunk] - self.chunks[chunk].num_rows for chunk in chunks]
+        return tuple(
+            Piece(chunk, max(row - begin, 0), min(end, self._ends[chunk]) - begin)
+            for chunk, begin in zip(chunks, begins, strict=True)
+        )
+
+    def _order(self, number: int, num_rows: int) -> npt.NDArray[np.intp] | None:
+        """A random order.
+
+        Drawing one costs as much as a fifth of decoding the rows. So one is drawn for an epoch, and turned by a random
+        number of places each time.
+        """
+        if not self._schedule.shuffle:
+            return None
+        shift = np.random.default_rng((*self._seed, number)).integers(max(num_rows, 1))
+        largest = self._largest_order
+        return np.roll(largest if num_rows == len(largest) else largest[largest < num_rows], shift)
+
+    @property
+    def _seed(self) -> tuple[int, ...]:
+        return self._schedule.seed, self._number, 1 + self._schedule.global_rank
+
+    @cached_property
+    def _largest_order(self) -> npt.NDArray[np.intp]:
+        slices = [piece.num_rows for chunk in self.chunks for piece in chunk.slices]
+        several = self._batches_at_once * self._schedule.batch_size if self._batches_at_once > 1 else 0
+        return np.random.default_rng(self._seed).permutation(max(several, *slices, 0))
+
+
+def dealt(sizes: Sequence[int], num_rows: int) -> list[int]:
+    """How many rows of each part are among the first `num_rows` of a chunk, if each is spread evenly over it.
+
+    Row i of a part with n rows has its place at (i + 1/2) / n of the chunk, so that one more row of the chunk is one
+    more row of one part.
+    """
+    total = sum(sizes)
+    counts = [(2 * num_rows * size + total) // (2 * total) for size in sizes]  # as many as have their place before
+    while (missing := num_rows - sum(counts)) != 0:
+        step = 1 if missing > 0 else -1
+        # Where each part's next row is or, for a step back, its last one.
+        pairs = enumerate(zip(counts, sizes, strict=True))
+        places = [(Fraction(2 * count + step, size), part) for part, (count, size) in pairs]
+        counts[(min(places) if missing > 0 else max(places))[1]] += step
+    return counts
 
 
 def _in_pieces(group: Sequence[Slice], num_pieces: int) -> Iterator[Chunk]:

@@ -42,7 +42,7 @@ def rows_of(batches: Any) -> list[tuple[int, list[int]]]:
 
 
 def no_thread_left() -> bool:
-    return not any(thread.name.startswith("rankline-chunks") for thread in threading.enumerate())
+    return not any(thread.name.startswith("rankline-loader") for thread in threading.enumerate())
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.loader.schedule import Chunk, Schedule
+from training.loader.schedule import Bundle, Chunk, Epoch, Schedule, dealt
 from workflows.errors import ConfigError
 
 PARTS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -108,10 +108,64 @@ def test_order_differs_from_epoch_to_epoch_and_from_seed_to_seed_and_comes_again
     assert all(orders.count(one) == 1 for one in orders)
 
 
-@given(sizes=st.lists(st.integers(0, 30), max_size=6), epoch=st.integers(0, 3))
-def test_row_orders_are_permutations(sizes: list[int], epoch: int) -> None:
-    orders = list(schedule([1]).row_orders(epoch, sizes))
-    assert [sorted(order.tolist()) for order in orders] == [list(range(size)) for size in sizes]
+@given(part_rows=PARTS, batch_size=st.integers(1, 50), epoch=st.integers(0, 3), data=st.data())
+def test_bundles_hold_the_rows_of_the_batches(part_rows: list[int], batch_size: int, epoch: int, data: Any) -> None:
+    plan = schedule(part_rows, batch_size=batch_size, chunk_bytes=200)
+    order = Epoch(plan, epoch)
+    ends = np.cumsum([chunk.num_rows for chunk in order.chunks])
+
+    def rows(bundle: Bundle) -> list[int]:
+        return [
+            int(ends[piece.chunk]) - order.chunks[piece.chunk].num_rows + row
+            for piece in bundle.pieces
+            for row in range(piece.start, piece.stop)
+        ]
+
+    bundles = list(order.bundles(0))
+    assert [row for bundle in bundles for row in rows(bundle)] == list(range(plan.num_rows))
+    firsts = [bundle.batch + number for bundle in bundles for number in range(len(bundle.cuts) - 1)]
+    assert firsts == list(range(plan.num_batches))
+    for bundle in bundles:
+        assert bundle.num_rows == len(rows(bundle))
+        assert list(bundle.cuts) == [
+            plan.first_row(bundle.batch + n) - plan.first_row(bundle.batch) for n in range(len(bundle.cuts))
+        ]
+    start = data.draw(st.integers(0, plan.num_batches))
+    rest = list(order.bundles(start))
+    assert rest == bundles[len(bundles) - len(rest) :]  # the same bundles, or the order would differ
+    assert not rest or rest[0].batch <= start < rest[0].batch + len(rest[0].cuts) - 1
+
+
+@given(part_rows=PARTS, epoch=st.integers(0, 3))
+def test_slices_and_bundles_of_several_batches_have_orders_of_their_own(part_rows: list[int], epoch: int) -> None:
+    order = Epoch(schedule(part_rows, batch_size=3), epoch)
+    for number, chunk in enumerate(order.chunks):
+        for part, piece in enumerate(chunk.slices):
+            rows = order.slice_order(number, part)
+            assert rows is not None
+            assert sorted(rows.tolist()) == list(range(piece.num_rows))
+    for bundle in order.bundles(0):
+        rows = order.bundle_order(bundle)
+        assert (rows is None) == (len(bundle.cuts) == 2)
+        assert rows is None or sorted(rows.tolist()) == list(range(bundle.num_rows))
+
+
+def test_unshuffled_rows_have_no_order_of_their_own() -> None:
+    order = Epoch(schedule([20, 20], batch_size=3, shuffle=False), 0)
+    assert order.slice_order(0, 0) is None
+    assert all(order.bundle_order(bundle) is None for bundle in order.bundles(0))
+
+
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=9))
+def test_parts_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> None:
+    total = sum(sizes)
+    counts = [dealt(sizes, num_rows) for num_rows in range(total + 1)]
+    assert counts[0] == [0] * len(sizes)
+    assert counts[-1] == sizes
+    assert (np.abs(np.diff(counts, axis=0)).sum(axis=1) == 1).all()
+    assert (np.diff(counts, axis=0) >= 0).all()
+    expected = np.outer(np.arange(total + 1), np.array(sizes) / total)
+    assert np.abs(counts - expected).max() <= len(sizes) / 2 + 0.5
 
 
 @pytest.mark.parametrize(

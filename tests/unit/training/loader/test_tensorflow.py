@@ -277,7 +277,9 @@ def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
     raw = pd.DataFrame({"user": np.arange(200) * 7, "price": np.arange(200.0), "label": np.arange(200) % 2})
     raw.to_parquet(tmp_path / "raw.parquet", row_group_size=30)
     with quiet_nvtabular():
-        workflow = nvt.Workflow((["user"] >> HashedCategorify(num_buckets=50)) + (["price"] >> ops.Normalize()))
+        workflow = nvt.Workflow(
+            (["user"] >> HashedCategorify(num_buckets=50, out_path=str(tmp_path))) + (["price"] >> ops.Normalize())
+        )
         workflow.fit(nvt.Dataset(raw))
         offline = workflow.transform(raw)
     loader = KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"], cont_names=["price"], shuffle=False).map(

@@ -1,0 +1,65 @@
+"""The one loop of the loader that NumPy cannot write well: gathering lists. Compiled by Numba, once per machine.
+
+With NumPy the place of every value is computed first, which touches eight bytes several times for each value that is
+moved. Here a list is copied in one go, eight values at a time whether or not it has so many: what is too much is
+written over by the next one, and the loop has no branch that depends on the data, so that the processor can wait for
+many lists at once.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Array = npt.NDArray[Any]
+SLACK = 8
+"""Values that may be written behind the end."""
+
+
+def _compiled(function: Any) -> Any:
+    """Compile at the first call, and keep the result on disk where there is a place for it."""
+    try:
+        return njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither the package's directory nor the user's cache can be written
+        return njit(nogil=True)(function)
+
+
+@_compiled
+def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
+    """Values that the lists at `rows` have together."""
+    total = 0
+    for row in rows:
+        total += offsets[row + 1] - offsets[row]
+    return total
+
+
+@_compiled
+def gather_lists(
+    values: Array, offsets: Array, rows: npt.NDArray[np.intp], out_values: Array, out_offsets: Array
+) -> None:
+    """Copy the lists at `rows`, one after the other.
+
+    Args:
+        values: shape (M,).
+        offsets: where each list of `values` begins, and the end; shape (N + 1,).
+        rows: which lists, shape (R,).
+        out_values: gets the values; shape (`num_values` + `SLACK`,), of a type that holds them.
+        out_offsets: gets where each list begins, and the end; shape (R + 1,).
+    """
+    end = 0
+    out_offsets[0] = 0
+    last = len(values) - SLACK
+    for number in range(len(rows)):
+        start = offsets[rows[number]]
+        length = offsets[rows[number] + 1] - start
+        if start <= last:
+            for place in range(SLACK):
+                out_values[end + place] = values[start + place]
+            for place in range(SLACK, length):
+                out_values[end + place] = values[start + place]
+        else:
+            for place in range(length):
+                out_values[end + place] = values[start + place]
+        end += length
+        out_offsets[number + 1] = end

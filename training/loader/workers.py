@@ -1,0 +1,119 @@
+"""The threads behind a loader: they decode the slices of chunks, and gather batches from them."""
+
+import math
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.loader import columns as arrays
+from training.loader.columns import Column
+from training.loader.schedule import Bundle, Epoch, Piece, Slice, dealt
+
+Batch = dict[str, Column]
+Streams = dict[int, Generator[pa.Table, None, None]]
+
+_MAX_THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoded:
+    """A slice in memory.
+
+    Attributes:
+        columns: in the order in which the rows come; integers of shuffled rows in as few bytes as they need.
+        dtypes: types of the values in a batch.
+        num_rows: N.
+    """
+
+    columns: Batch
+    dtypes: Mapping[str, np.dtype[Any]]
+    num_rows: int
+
+
+class Workers:
+    """Threads for one epoch.
+
+    Work is given out in the order in which it is needed, decoding the next chunk among gathering from this one, so
+    that a task only ever waits for tasks that have begun.
+
+    Args:
+        epoch: the order of the rows.
+        read: decodes a slice. It gets the order of its rows, and a dict in which it keeps parts open that come in
+            pieces.
+    """
+
+    def __init__(
+        self, epoch: Epoch, read: Callable[[Slice, npt.NDArray[np.intp] | None, Streams, bool], Decoded]
+    ) -> None:
+        self._epoch, self._read = epoch, read
+        self._num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
+        self._decoded: dict[int, list[Future[Decoded]]] = {}
+        self._streams: Streams = {}
+        self._last_of: dict[int, Future[Decoded]] = {}  # of parts that come in pieces, the last one begun
+
+    def gather(self, bundle: Bundle, *, skip: int) -> "Future[list[Batch]]":
+        """Begin to make the batches of a bundle, but for the first `skip`; bundles come in the order of the epoch."""
+        for number in [number for number in self._decoded if number < bundle.pieces[0].chunk]:
+            del self._decoded[number]  # the tasks that still need it hold it
+        sources = []
+        for piece in bundle.pieces:
+            self._decode(piece.chunk, share=1.0)
+            sources.append((self._decoded[piece.chunk], piece))
+        gathered = self._pool.submit(self._gather, sources, bundle, skip)
+        *_, last = bundle.pieces
+        if last.chunk + 1 < len(self._epoch.chunks):
+            self._decode(last.chunk + 1, share=last.stop / self._epoch.chunks[last.chunk].num_rows)
+        return gathered
+
+    def close(self) -> None:
+        """End the threads and close the files."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for stream in self._streams.values():
+            stream.close()
+
+    def _decode(self, chunk: int, share: float) -> None:
+        """Begin to decode the first `share` of the slices of a chunk, as far as that was not begun before."""
+        slices, begun = self._epoch.chunks[chunk].slices, self._decoded.setdefault(chunk, [])
+        while len(begun) < math.ceil(share * len(slices)):
+            piece = slices[len(begun)]
+            begun.append(self._pool.submit(self._decode_slice, chunk, len(begun), self._last_of.get(piece.part)))
+            if piece.piece_rows:
+                self._last_of[piece.part] = begun[-1]
+
+    def _decode_slice(self, chunk: int, number: int, before: "Future[Decoded] | None") -> Decoded:
+        if before:
+            wait([before])
+        slices = self._epoch.chunks[chunk].slices
+        use_threads = len(slices) < self._num_threads  # else there is work for all of them
+        return self._read(slices[number], self._epoch.slice_order(chunk, number), self._streams, use_threads)
+
+    def _gather(
+        self, sources: "Sequence[tuple[list[Future[Decoded]], Piece]]", bundle: Bundle, skip: int
+    ) -> list[Batch]:
+        slices: list[Batch] = []
+        for futures, piece in sources:
+            decoded = [future.result() for future in futures]
+            sizes = [part.num_rows for part in decoded]
+            shares = zip(decoded, dealt(sizes, piece.start), dealt(sizes, piece.stop), strict=True)
+            slices += [_cut(part.columns, start, stop) for part, start, stop in shares if start < stop]
+        dtypes, order = decoded[0].dtypes, self._epoch.bundle_order(bundle)
+        rows: Batch = {}
+        for name, dtype in dtypes.items():
+            column = [part[name] for part in slices]
+            if order is not None:
+                rows[name] = arrays.take(arrays.concatenate(column), order, dtype)
+            else:
+                rows[name] = arrays.concatenate(column, dtype) if len(column) > 1 else arrays.cast(column[0], dtype)
+        return [_cut(rows, start, stop) for start, stop in list(pairwise(bundle.cuts))[skip:]]
+
+
+def _cut(rows: Batch, start: int, stop: int) -> Batch:
+    return {name: arrays.cut(column, start, stop) for name, column in rows.items()}
