@@ -28,7 +28,7 @@ from workflows.errors import ConfigError, DataError
 __all__ = ["Batch", "ChunkStream", "Column", "Ragged", "StreamOptions", "Transform"]
 
 # A chunk that is gathered from, the next one, and what is decoded or waits to be taken.
-_CHUNKS_IN_MEMORY = 3
+_CHUNKS_IN_MEMORY = 4
 _BUNDLES_AHEAD = 4
 _ORDER = ("batch_size", "shuffle", "seed", "parts_per_chunk", "drop_last", "global_rank", "global_size", "pad")
 
@@ -199,6 +199,8 @@ class ChunkStream:
             if piece.part not in streams:
                 streams[piece.part] = self._files.stream(part, self._read_columns, piece.start, piece.piece_rows)
             table = next(streams[piece.part])
+            if piece.is_last:
+                streams.pop(piece.part).close()
         else:
             table = self._files.read(part, self._read_columns, use_threads=use_threads).slice(piece.start)
         table = table.slice(0, piece.num_rows)

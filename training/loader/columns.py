@@ -153,9 +153,12 @@ def cut(column: Column, start: int, stop: int) -> Column:
 
 def cast(column: Column, dtype: np.dtype[Any]) -> Column:
     """The same column with values of type `dtype`; the column itself where it has them already."""
-    if isinstance(column, Ragged):
-        return Ragged(values=column.values.astype(dtype, copy=False), offsets=column.offsets)
-    return column.astype(dtype, copy=False)
+    values = column.values if isinstance(column, Ragged) else column
+    if values.dtype == dtype:
+        return column
+    out = _empty(values.shape, dtype)
+    out[...] = values
+    return Ragged(values=out, offsets=column.offsets) if isinstance(column, Ragged) else out
 
 
 def value_dtype(column: Column) -> np.dtype[Any]:

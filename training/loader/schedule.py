@@ -30,12 +30,14 @@ class Slice(NamedTuple):
         start, stop: rows in the part.
         piece_rows: 0 if the rows may be read in one go; else the part is larger than that, and this is one of the
             pieces of so many rows that are asked for one after another.
+        is_last: whether no other piece follows.
     """
 
     part: int
     start: int
     stop: int
     piece_rows: int = 0
+    is_last: bool = True
 
     @property
     def num_rows(self) -> int:
@@ -243,9 +245,12 @@ class Epoch:
         """
         if not self._schedule.shuffle:
             return None
-        shift = np.random.default_rng((*self._seed, number)).integers(max(num_rows, 1))
+        shift = int(np.random.default_rng((*self._seed, number)).integers(max(num_rows, 1)))
         largest = self._largest_order
-        return np.roll(largest if num_rows == len(largest) else largest[largest < num_rows], shift)
+        if num_rows == len(largest) // 2:
+            return largest[shift : shift + num_rows]
+        order = largest[: len(largest) // 2]
+        return np.roll(order[order < num_rows], shift)
 
     @property
     def _seed(self) -> tuple[int, ...]:
@@ -253,9 +258,10 @@ class Epoch:
 
     @cached_property
     def _largest_order(self) -> npt.NDArray[np.intp]:
+        """An order of as many rows as are ever shuffled, twice in a row: each stretch of that length is one too."""
         slices = [piece.num_rows for chunk in self.chunks for piece in chunk.slices]
         several = self._batches_at_once * self._schedule.batch_size if self._batches_at_once > 1 else 0
-        return np.random.default_rng(self._seed).permutation(max(several, *slices, 0))
+        return np.tile(np.random.default_rng(self._seed).permutation(max(several, *slices, 0)), 2)
 
 
 def dealt(sizes: Sequence[int], num_rows: int) -> list[int]:
@@ -283,7 +289,7 @@ def _in_pieces(group: Sequence[Slice], num_pieces: int) -> Iterator[Chunk]:
     sizes = [_ceil(whole.num_rows, num_pieces) for whole in group]
     for number in range(num_pieces):
         pieces = [
-            Slice(whole.part, start, min(start + size, whole.stop), size)
+            Slice(whole.part, start, min(start + size, whole.stop), size, is_last=start + size >= whole.stop)
             for whole, size in zip(group, sizes, strict=True)
             if (start := whole.start + number * size) < whole.stop
         ]

@@ -57,7 +57,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
         self._streams: Streams = {}
-        self._last_of: dict[int, Future[Decoded]] = {}  # of parts that come in pieces, the last one begun
+        self._before: dict[int, Future[Decoded]] = {}  # part of which more pieces come → the last one begun
 
     def gather(self, bundle: Bundle, *, skip: int) -> "Future[list[Batch]]":
         """Begin to make the batches of a bundle, but for the first `skip`; bundles come in the order of the epoch."""
@@ -84,9 +84,10 @@ class Workers:
         slices, begun = self._epoch.chunks[chunk].slices, self._decoded.setdefault(chunk, [])
         while len(begun) < math.ceil(share * len(slices)):
             piece = slices[len(begun)]
-            begun.append(self._pool.submit(self._decode_slice, chunk, len(begun), self._last_of.get(piece.part)))
-            if piece.piece_rows:
-                self._last_of[piece.part] = begun[-1]
+            before = self._before.pop(piece.part, None)
+            begun.append(self._pool.submit(self._decode_slice, chunk, len(begun), before))
+            if not piece.is_last:
+                self._before[piece.part] = begun[-1]
 
     def _decode_slice(self, chunk: int, number: int, before: "Future[Decoded] | None") -> Decoded:
         if before:
