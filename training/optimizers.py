@@ -5,11 +5,39 @@ Adam in Keras 2 decays both moments of a whole table in every step, although a b
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from workflows.errors import ConfigError
+
+
+class PlainSGD(tf.keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
+    """Stochastic gradient descent without momentum, which touches only the table rows that a batch looked up.
+
+    Keras 2.15 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in
+    each step because of it.
+
+    Args:
+        learning_rate: a number or a schedule.
+    """
+
+    def __init__(self, learning_rate: Any = 0.01) -> None:
+        super().__init__(name=type(self).__name__, jit_compile=False)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        """Apply one gradient."""
+        lr = tf.cast(self.learning_rate, variable.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            variable.scatter_sub(tf.IndexedSlices(lr * gradient.values, gradient.indices))
+        else:
+            variable.assign_sub(lr * gradient)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments as plain values."""
+        return {"learning_rate": self._serialize_hyperparameter(self._learning_rate)}
 
 
 class LazyAdam(tf.keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has no types
@@ -134,7 +162,7 @@ def _one_rate(name: str, optimizer: Callable[..., Any]) -> Make:
                 f"optimizer {name!r} has one learning rate, got table_lr_scale {table_lr_scale:g}. "
                 "Leave it out, or choose 'lazy_adam' or 'rowwise_adagrad'."
             )
-        return optimizer(learning_rate, jit_compile=False)
+        return optimizer(learning_rate)
 
     return make
 
@@ -150,9 +178,9 @@ def _rowwise_adagrad(learning_rate: Any, table_lr_scale: float | None, batch_siz
 
 # name → (learning rate, scale of the tables' rate or None for the optimizer's own, rows per batch) → optimizer
 OPTIMIZERS: Mapping[str, Make] = {
-    "sgd": _one_rate("sgd", tf.keras.optimizers.SGD),
-    "adagrad": _one_rate("adagrad", tf.keras.optimizers.Adagrad),
-    "adam": _one_rate("adam", tf.keras.optimizers.Adam),
+    "sgd": _one_rate("sgd", PlainSGD),
+    "adagrad": _one_rate("adagrad", partial(tf.keras.optimizers.Adagrad, jit_compile=False)),
+    "adam": _one_rate("adam", partial(tf.keras.optimizers.Adam, jit_compile=False)),
     "lazy_adam": _lazy_adam,
     "rowwise_adagrad": _rowwise_adagrad,
 }

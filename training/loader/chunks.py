@@ -7,11 +7,11 @@ objects. Which rows come when is said in `training.loader.schedule`.
 
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from training.loader.workers import Batch, Decoded, Streams, Workers
 from workflows.errors import ConfigError, DataError
 
 __all__ = ["Batch", "ChunkStream", "Column", "Ragged", "StreamOptions", "Transform"]
+
+T = TypeVar("T")
 
 # A chunk that is gathered from, the next one, and what is decoded or waits to be taken.
 _CHUNKS_IN_MEMORY = 4
@@ -168,23 +170,25 @@ class ChunkStream:
         self._schedule = replace(self._schedule, chunk_bytes=int(identity["chunk_bytes"]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
-        """Read one epoch.
+        """One epoch as arrays: column name → shape (N,) or (N, W), or `Ragged` for lists of any length; see `made`."""
+        return self.made(lambda batch: batch, epoch, start)
+
+    def made(self, make: Callable[[Batch], T], epoch: int = 0, start: int = 0) -> Generator[T, None, None]:
+        """One epoch.
 
         The threads live as long as the iterator; one that is closed or dropped early ends them.
 
         Args:
+            make: what is made of each batch, such as tensors; called in the background.
             epoch: number of the epoch; another number gives another order.
             start: batches to leave out at the beginning; their chunks are not read.
-
-        Yields:
-            column name → array of shape (N,) or (N, W), or `Ragged` for lists of any length.
 
         Raises:
             DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
         """
         order = Epoch(self._schedule, epoch)
-        with closing(Workers(order, self._read)) as workers:
-            ahead: deque[Future[list[Batch]]] = deque()
+        with closing(Workers(order, self._read, make)) as workers:
+            ahead: deque[Future[list[T]]] = deque()
             for bundle in order.bundles(start):
                 ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))
                 if len(ahead) > _BUNDLES_AHEAD:

@@ -1,21 +1,24 @@
 """Where a loader is in its data: epochs one after another, and a position that can be saved and taken up again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from training.loader.chunks import Batch, ChunkStream
 
+T = TypeVar("T")
 
-class Epochs:
+
+class Epochs(Generic[T]):
     """Passes over a stream, each with its own order.
 
     Args:
         stream: the batches of an epoch.
+        make: what is made of each batch; called in the background.
     """
 
-    def __init__(self, stream: ChunkStream) -> None:
-        self.stream = stream
+    def __init__(self, stream: ChunkStream, make: Callable[[Batch], T]) -> None:
+        self.stream, self._make = stream, make
         self._next = (0, 0)  # epoch and batch that the next pass begins with
         self._at = (0, 0)  # what comes after the batch that was handed out last
 
@@ -29,13 +32,13 @@ class Epochs:
         """Whether the next pass has only what is left of its epoch."""
         return self._next[1] > 0
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[T]:
         """The next pass; the one after it is a new epoch, whether or not this one is read to its end."""
         passing = self.again()
         self.skip()
         return passing
 
-    def again(self) -> Iterator[Batch]:
+    def again(self) -> Iterator[T]:
         """The same pass as the next one, without moving on."""
         return self._batches(*self._next)
 
@@ -56,8 +59,8 @@ class Epochs:
         self.stream.take_up(state)
         self._next = self._at = (state["epoch"], state["batch"])
 
-    def _batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        with closing(self.stream.batches(epoch, start)) as batches:
+    def _batches(self, epoch: int, start: int) -> Iterator[T]:
+        with closing(self.stream.made(self._make, epoch, start)) as batches:
             for number, batch in enumerate(batches, start + 1):
                 self._at = (epoch, number) if number < len(self.stream) else (epoch + 1, 0)
                 yield batch

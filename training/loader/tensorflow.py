@@ -127,14 +127,14 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
         """One epoch; the next call gives the next one."""
-        return map(self._tensors, iter(self._epochs))
+        return iter(self._epochs)
 
     def as_dataset(self) -> Any:
         """The loader as a `tf.data.Dataset`; each pass over it is a pass over the loader, one batch ahead.
 
         `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts the batch that is read ahead.
         """
-        signature = tf.nest.map_structure(_any_rows, next(map(self._tensors, self._epochs.again())))
+        signature = tf.nest.map_structure(_any_rows, next(self._epochs.again()))
         dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
         if not self._epochs.is_resuming:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
@@ -168,7 +168,7 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
             if index and not self._epochs.stream.is_shuffled:
                 self._wait_for(index, epoch)
             if self._rest is None:
-                self._rest = map(self._tensors, self._epochs.again())
+                self._rest = self._epochs.again()
                 self._first = next(self._rest)
             if index == 0:
                 assert self._first is not None
@@ -198,7 +198,7 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
                 )
 
     @cached_property
-    def _epochs(self) -> Epochs:
+    def _epochs(self) -> Epochs[tuple[Inputs, Any]]:
         stream = ChunkStream(
             self._files,
             list(self._dtypes),
@@ -207,7 +207,7 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
             transform=self._transform,
             **self._options,
         )
-        return Epochs(stream)
+        return Epochs(stream, self._tensors)
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
         inputs: Inputs = {}

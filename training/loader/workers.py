@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from training.loader import columns as arrays
 from training.loader.columns import Column
 from training.loader.schedule import Bundle, Epoch, Piece, Slice, dealt
 
+T = TypeVar("T")
 Batch = dict[str, Column]
 Streams = dict[int, Generator[pa.Table, None, None]]
 
@@ -37,7 +38,7 @@ class Decoded:
     num_rows: int
 
 
-class Workers:
+class Workers(Generic[T]):
     """Threads for one epoch.
 
     Work is given out in the order in which it is needed, decoding the next chunk among gathering from this one, so
@@ -47,19 +48,23 @@ class Workers:
         epoch: the order of the rows.
         read: decodes a slice. It gets the order of its rows, and a dict in which it keeps parts open that come in
             pieces.
+        make: what is made of each batch, such as tensors.
     """
 
     def __init__(
-        self, epoch: Epoch, read: Callable[[Slice, npt.NDArray[np.intp] | None, Streams, bool], Decoded]
+        self,
+        epoch: Epoch,
+        read: Callable[[Slice, npt.NDArray[np.intp] | None, Streams, bool], Decoded],
+        make: Callable[[Batch], T],
     ) -> None:
-        self._epoch, self._read = epoch, read
+        self._epoch, self._read, self._make = epoch, read, make
         self._num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
         self._streams: Streams = {}
         self._before: dict[int, Future[Decoded]] = {}  # part of which more pieces come → the last one begun
 
-    def gather(self, bundle: Bundle, *, skip: int) -> "Future[list[Batch]]":
+    def gather(self, bundle: Bundle, *, skip: int) -> "Future[list[T]]":
         """Begin to make the batches of a bundle, but for the first `skip`; bundles come in the order of the epoch."""
         for number in [number for number in self._decoded if number < bundle.pieces[0].chunk]:
             del self._decoded[number]  # the tasks that still need it hold it
@@ -96,9 +101,7 @@ class Workers:
         use_threads = len(slices) < self._num_threads  # else there is work for all of them
         return self._read(slices[number], self._epoch.slice_order(chunk, number), self._streams, use_threads)
 
-    def _gather(
-        self, sources: "Sequence[tuple[list[Future[Decoded]], Piece]]", bundle: Bundle, skip: int
-    ) -> list[Batch]:
+    def _gather(self, sources: "Sequence[tuple[list[Future[Decoded]], Piece]]", bundle: Bundle, skip: int) -> list[T]:
         slices: list[Batch] = []
         for futures, piece in sources:
             decoded = [future.result() for future in futures]
@@ -113,7 +116,7 @@ class Workers:
                 rows[name] = arrays.take(arrays.concatenate(column), order, dtype)
             else:
                 rows[name] = arrays.concatenate(column, dtype) if len(column) > 1 else arrays.cast(column[0], dtype)
-        return [_cut(rows, start, stop) for start, stop in list(pairwise(bundle.cuts))[skip:]]
+        return [self._make(_cut(rows, start, stop)) for start, stop in list(pairwise(bundle.cuts))[skip:]]
 
 
 def _cut(rows: Batch, start: int, stop: int) -> Batch:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.optimizers import OPTIMIZERS, LazyAdam, RowwiseAdagrad, make_optimizer
+from training.optimizers import OPTIMIZERS, LazyAdam, PlainSGD, RowwiseAdagrad, make_optimizer
 from workflows.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def sparse(rows: list[int], seed: int = 0) -> Any:
     return tf.IndexedSlices(tf.constant(values), tf.constant(rows, tf.int64), tf.constant([6, 2], tf.int64))
 
 
-@pytest.mark.parametrize("make", [LazyAdam, RowwiseAdagrad])
+@pytest.mark.parametrize("make", [PlainSGD, LazyAdam, RowwiseAdagrad])
 def test_rows_that_were_not_looked_up_do_not_change(make: Any) -> None:
     variable, optimizer = table(), make(0.1)
     optimizer.build([variable])
@@ -30,6 +30,18 @@ def test_rows_that_were_not_looked_up_do_not_change(make: Any) -> None:
     assert (variable.numpy()[[1, 3]] != before[[1, 3]]).all()
     for slot, kept in zip(optimizer.variables[2:], slots, strict=True):
         np.testing.assert_array_equal(slot.numpy()[untouched], kept[untouched])
+
+
+def test_plain_sgd_takes_the_steps_of_keras_and_keeps_no_momentum() -> None:
+    ours, theirs = (table(), table("kernel")), (table(), table("kernel"))
+    plain, keras = PlainSGD(0.05), tf.keras.optimizers.SGD(0.05, jit_compile=False)
+    for seed in range(3):
+        gradients = [sparse([3, 0, 3], seed), tf.convert_to_tensor(sparse([1, 2], seed))]
+        plain.apply_gradients(zip(gradients, ours, strict=True))
+        keras.apply_gradients(zip(gradients, theirs, strict=True))
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert [tuple(slot.shape) for slot in plain.variables] == [()]  # the number of the step
 
 
 def test_lazy_adam_is_adam_when_every_row_is_touched() -> None:

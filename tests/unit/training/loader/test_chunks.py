@@ -118,8 +118,8 @@ def test_a_small_buffer_takes_parts_in_pieces_and_mixes_as_many(tmp_path: Path) 
         return len({int(row) // 200 for row in next(stream.batches())["row"]}), len(chunks)
 
     assert groups_and_pieces("1MB") == (5, 2)
-    # A third of the buffer is one chunk: 125 rows, so 25 of each of five row groups.
-    assert groups_and_pieces(3 * 125 * sizes["row"]) == (5, 16)
+    # A quarter of the buffer is one chunk: 125 rows, so 25 of each of five row groups.
+    assert groups_and_pieces(4 * 125 * sizes["row"]) == (5, 16)
 
 
 @pytest.mark.parametrize("pad", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.loader.chunks import ChunkStream
+from training.loader.chunks import Batch, ChunkStream
 from training.loader.epochs import Epochs
 from workflows.errors import ConfigError
 
@@ -21,9 +21,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def epochs(directory: Path, **options: Any) -> Epochs:
+def epochs(directory: Path, **options: Any) -> Epochs[Batch]:
     options = {"batch_size": 15, "parts_per_chunk": 3, "buffer_size": "1MB", **options}
-    return Epochs(ChunkStream(directory, ["row"], **options))
+    return Epochs(ChunkStream(directory, ["row"], **options), lambda batch: batch)
 
 
 def rows(batches: Any) -> list[list[int]]:

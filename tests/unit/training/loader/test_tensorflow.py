@@ -195,7 +195,7 @@ def test_lists_of_one_length_are_matrices(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_tensors_are_the_memory_of_the_batch(prepared: Path, shuffle: bool) -> None:
     loader = loader_of(prepared, shuffle=shuffle, batch_size=512, cont_names=[], cat_names=["userId"])
-    batch = next(loader._epochs.again())
+    batch = next(loader._epochs.stream.batches())
     inputs, _ = loader._tensors(batch)
     assert batch["userId"].ctypes.data % 64 == 0  # type: ignore[union-attr]
     address = np.from_dlpack(tf_dlpack(inputs["userId"])).ctypes.data
