@@ -1,20 +1,27 @@
 """NVTabular graph → `TransformPlan`, operator by operator.
 
 NVTabular on a CPU builds a DataFrame for each request and merges it with the whole vocabulary: 14 ms for one row,
-growing with the vocabulary. A compiled plan does the same by array lookups. `serving.parity` holds the two against each
-other before anything is exported.
+growing with the vocabulary. A compiled plan does the same by array lookups and a few NumPy calls. `serving.parity`
+holds the two against each other before anything is exported.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from serving.lowerings import LOWERINGS, Columns, Expression, Input, Lookup
-from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
+from serving.lowerings import LOWERINGS, REFUSED
+from serving.lowerings.expressions import Computed, Expression, Input, Looked
+from serving.plan import ANY_WIDTH, Column, KeyIndex, StepCall, TensorSpec, TransformPlan
+from serving.plan import Computed as ComputedColumn
+from serving.plan.columns import Lists, padded_of
 from workflows.errors import LoweringError
-from workflows.upstream import nvt
+from workflows.upstream import nvt, ops
+
+from merlin.dag import Graph  # isort: skip
+from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 # A padded list table larger than this would cost more memory than it saves time.
 _MAX_PADDED_CELLS = 1 << 28
@@ -26,58 +33,135 @@ def compile_workflow(workflow: nvt.Workflow) -> TransformPlan:
     Raises:
         LoweringError: an operator has no compiled form; the message names it.
     """
-    inputs = {
-        name: Input(name, np.dtype(column.dtype.to_numpy))
-        for name, column in workflow.input_schema.column_schemas.items()
-    }
-    expressions = _evaluate(workflow.output_node, inputs, {})
-    indexes: list[KeyIndex] = []
-    columns = []
-    for name, schema in workflow.output_schema.column_schemas.items():
-        expression = expressions[name]
-        if not isinstance(expression, Lookup):
-            raise LoweringError(f"column {name!r} reaches the model unchanged. Expected ids: add Categorify.")
-        if not any(index is expression.index for index in indexes):
-            indexes.append(expression.index)
-        number = next(i for i, index in enumerate(indexes) if index is expression.index)
-        columns.append(_column(name, number, expression.values, np.dtype(schema.dtype.to_numpy)))
-    return TransformPlan(
-        inputs=tuple(TensorSpec(name=column.name, dtype=column.dtype.name) for column in inputs.values()),
-        indexes=tuple(indexes),
-        columns=tuple(columns),
-    )
+    _check_statistics_apart(workflow.output_node)
+    specs = tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
+    expressions = _evaluate(workflow.output_node, {spec.name: Input(spec) for spec in specs}, {})
+    linked = _Linker({name: expressions[name] for name in workflow.output_schema.column_names})
+    return TransformPlan(inputs=specs, indexes=linked.indexes, steps=linked.steps, columns=linked.columns)
 
 
-def _evaluate(node: Any, inputs: Columns, done: dict[int, Columns]) -> Columns:
+def _input_spec(name: str, schema: Any) -> TensorSpec:
+    dtype = np.dtype(schema.dtype.to_numpy)
+    if dtype.kind not in "iufbO":
+        raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. Convert it in the data.")
+    return TensorSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
+
+
+def _check_statistics_apart(output_node: Any) -> None:
+    """NVTabular names the files of statistics by column, so two operators on one column overwrite each other's."""
+    owners: dict[str, Any] = {}
+    for node in Graph.get_nodes_by_op_type([output_node], StatOperator):
+        paths = getattr(node.op, "stats" if isinstance(node.op, ops.TargetEncoding) else "categories", {})
+        for name, path in paths.items():
+            if owners.setdefault(path, node.op) is not node.op:
+                kinds = sorted(type(op).__name__ for op in (owners[path], node.op))
+                raise LoweringError(
+                    f"{kinds[0]} and {kinds[1]} on {name!r} have written their statistics to one file, so one has the "
+                    "other's. Rename the column before one of them."
+                )
+
+
+def _evaluate(
+    node: Any, inputs: Mapping[str, Expression], done: dict[int, dict[str, Expression]]
+) -> dict[str, Expression]:
     """Columns that come out of a node, its parents evaluated first and each node once."""
     if id(node) in done:
         return done[id(node)]
-    parents = node.parents_with_dependencies
-    gathered: dict[str, Expression] = {} if parents else dict(inputs)
-    for parent in parents:
+    gathered = dict(inputs)
+    for parent in node.parents_with_dependencies:
         gathered |= _evaluate(parent, inputs, done)
-    lowering = LOWERINGS.get(type(node.op))
-    if lowering is None:
-        raise LoweringError(
-            f"NVTabular operator {type(node.op).__name__} (columns {node.input_columns.names}) has no compiled form. "
-            f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, or leave it out of serving."
-        )
-    lowered = lowering(node.op, {name: gathered[name] for name in node.input_columns.names})
+    selector = node.input_columns
+    lowered = _lower(node.op, selector, {name: gathered[name] for name in selector.names})
+    if absent := [name for name in node.output_columns.names if name not in lowered]:
+        raise LoweringError(f"{type(node.op).__name__} makes columns {absent}, which have no compiled form. Drop them.")
     done[id(node)] = {name: lowered[name] for name in node.output_columns.names}
     return done[id(node)]
 
 
-def _column(name: str, index: int, values: pa.Array, dtype: np.dtype[Any]) -> Column:
-    if pa.types.is_list(values.type):
-        lengths = pc.list_value_length(values).to_numpy().astype(np.int32)
-        width = max(int(lengths.max(initial=0)), 1)
-        if len(lengths) * width > _MAX_PADDED_CELLS:
-            raise LoweringError(
-                f"list column {name!r} needs {len(lengths)} rows of {width} values. Shorten the lists with ListSlice."
-            )
-        padded = np.zeros((len(lengths), width), dtype=dtype)
-        padded[np.arange(width) < lengths[:, None]] = values.flatten().to_numpy()
-        return Column(name=name, index=index, values=padded, lengths=lengths)
-    if values.null_count or not np.issubdtype(dtype, np.number):
-        raise LoweringError(f"column {name!r} ({values.type}) can be missing or is no number. Add Categorify.")
-    return Column(name=name, index=index, values=values.to_numpy().astype(dtype))
+def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expression]) -> Mapping[str, Expression]:
+    if isinstance(op, Subgraph):
+        if op.loop_until is not None:
+            raise LoweringError(f"Subgraph {op.name!r} loops until a function says so. Unroll it.")
+        return _evaluate(op.graph.output_node, columns, {})
+    kind = type(op)
+    if kind in REFUSED:
+        raise LoweringError(f"NVTabular operator {kind.__name__} (columns {selector.names}) {REFUSED[kind]}.")
+    if kind not in LOWERINGS:
+        raise LoweringError(
+            f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. "
+            f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, or leave it out of serving."
+        )
+    return LOWERINGS[kind](op, selector, columns)
+
+
+class _Linker:
+    """Orders expressions as the indexes, steps and columns of a plan.
+
+    Args:
+        outputs: name → expression of each output column.
+    """
+
+    def __init__(self, outputs: Mapping[str, Expression]) -> None:
+        sources = {name: _source(name, expression) for name, expression in outputs.items()}
+        computed: dict[int, Computed] = {}
+        for source in sources.values():
+            _gather(source.rows if isinstance(source, Looked) else source, computed)
+        first = [node for node in computed.values() if _is_index_of_input(node)]
+        then = [node for node in computed.values() if not _is_index_of_input(node)]
+        self._numbers = {id(node): number for number, node in enumerate([*first, *then])}
+        self.indexes = tuple(self._index(node) for node in first)
+        self.steps = tuple(self._step(node) for node in then)
+        self.columns = tuple(self._column(name, source) for name, source in sources.items())
+
+    def _reference(self, expression: Expression) -> str | int:
+        return expression.spec.name if isinstance(expression, Input) else self._numbers[id(expression)]
+
+    def _index(self, node: Computed) -> KeyIndex:
+        assert isinstance(node.step, KeyIndex)
+        return replace(node.step, input=self._reference(node.inputs[0]))
+
+    def _step(self, node: Computed) -> StepCall | KeyIndex:
+        if isinstance(node.step, KeyIndex):
+            return self._index(node)
+        return StepCall(step=node.step, inputs=tuple(map(self._reference, node.inputs)))
+
+    def _column(self, name: str, source: Expression) -> Column | ComputedColumn:
+        width = (source.example.width or ANY_WIDTH) if isinstance(source.example, Lists) else None
+        if not isinstance(source, Looked):
+            return ComputedColumn(name=name, source=self._reference(source), dtype=source.dtype.name, width=width)
+        index = self._numbers[id(source.rows)]
+        if isinstance(source.table, Lists):
+            padded = padded_of(source.table)
+            return Column(name=name, index=index, values=padded.values, lengths=padded.lengths)
+        return Column(name=name, index=index, values=source.table.values, width=width)
+
+
+def _source(name: str, expression: Expression) -> Expression:
+    """What an output column is read from, checked."""
+    if expression.is_string:
+        raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
+    if not isinstance(expression, Looked):
+        return expression
+    table = expression.table
+    elements = table.elements if isinstance(table, Lists) else table
+    if table.valid is not None or elements.valid is not None:
+        raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
+    if isinstance(table, Lists):
+        lengths = np.diff(table.offsets)
+        table = table._replace(width=int(max(lengths.max(initial=0), 1)))
+        expression = Looked(expression.rows, table)
+        if len(lengths) * max(table.width or 1, 1) > _MAX_PADDED_CELLS:
+            return expression.taken
+    return expression
+
+
+def _gather(expression: Expression, computed: dict[int, Computed]) -> None:
+    """All computed columns that one needs, and itself, each after its inputs."""
+    if isinstance(expression, Computed) and id(expression) not in computed:
+        for column in expression.inputs:
+            _gather(column, computed)
+        computed[id(expression)] = expression
+
+
+def _is_index_of_input(node: Computed) -> bool:
+    return isinstance(node.step, KeyIndex) and isinstance(node.inputs[0], Input)

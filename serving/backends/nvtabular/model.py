@@ -33,7 +33,7 @@ class TritonPythonModel:
                 f"model {args['model_name']}: config.pbtxt has inputs {sorted(declared)}, the plan {sorted(expected)}. "
                 "Export again."
             )
-        self._plan.run({spec.name: np.zeros(1, spec.dtype) for spec in self._plan.inputs})
+        self._plan.run({spec.name: spec.zeros(1) for spec in self._plan.inputs})
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Transform the rows of all requests at once."""

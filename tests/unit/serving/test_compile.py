@@ -1,4 +1,4 @@
-"""The compiled plan against NVTabular itself, on graphs fitted to random data."""
+"""How a graph becomes a plan: what is folded, linked and refused. Operators have tests of their own."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,18 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
-from serving.plan import Padded, TransformPlan
+from serving.lowerings import LOWERINGS, REFUSED
+from serving.plan import Column, Computed, Padded, TransformPlan
 from workflows.errors import LoweringError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+
 KEYS = st.integers(-5, 30) | st.sampled_from([2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
 WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=3)
 
 
-def fitted(workflow: nvt.Workflow, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
+def fitted(graph: Any, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
     with quiet_nvtabular():
+        workflow = nvt.Workflow(graph())
         keep_vocabularies_in(workflow, directory)
         return workflow.fit(nvt.Dataset(rows))
 
@@ -58,31 +62,83 @@ def test_a_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
     rows = pd.DataFrame([*pairs, (0, items[0])], columns=["user", "item"], dtype=np.int64)
     threshold = data.draw(st.integers(0, 3), label="threshold")
     buckets = data.draw(st.sampled_from([0, 2, 5]), label="buckets")
-    with quiet_nvtabular():
+
+    def graph() -> Any:
         encode = (
             HashedCategorify(freq_threshold=threshold, num_buckets=buckets)
             if buckets
             else ops.Categorify(freq_threshold=threshold)
         )
         joined = ["item"] >> ops.JoinExternal(catalog, on=["item"])
-        lists = joined["tags"] >> NullToEmptyList() >> ops.Categorify()
-        workflow = fitted(nvt.Workflow((["user", "item"] >> encode) + lists), rows, tmp_path_factory.mktemp("workflow"))
+        return (["user", "item"] >> encode) + (joined["tags"] >> NullToEmptyList() >> ops.Categorify())
+
+    workflow = fitted(graph, rows, tmp_path_factory.mktemp("workflow"))
     plan = compile_workflow(workflow)
+    assert (len(plan.indexes), plan.steps) == (3, ())
     for _ in range(3):
         asked = data.draw(st.lists(st.tuples(KEYS, KEYS | st.sampled_from(items)), min_size=1, max_size=10))
         assert_same(workflow, plan, pd.DataFrame(asked, columns=["user", "item"], dtype=np.int64))
     assert_same(workflow, plan, rows)
 
 
-ROWS = pd.DataFrame({"a": [1, 2, 2], "b": [1, 5, 5], "x": [0.5, 1.5, 2.5]})
+ROWS = pd.DataFrame({"a": [1, 2, 2], "b": [1, 5, 5], "x": [0.5, 1.5, 2.5], "w": ["p", "q", None]})
+BRANDS = pd.DataFrame({"a": [1, 2], "brand": ["p", "q"], "cost": [0.5, 0.25]})
+
+
+def brands() -> Any:
+    return ["a"] >> ops.JoinExternal(BRANDS, on=["a"])
 
 
 def test_a_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(tmp_path: Path) -> None:
-    catalog = pd.DataFrame({"a": [1, 2], "brand": ["p", "q"]})
-    with quiet_nvtabular():
-        joined = ["a"] >> ops.JoinExternal(catalog, on=["a"])
-        workflow = fitted(nvt.Workflow(joined["brand"] >> ops.Categorify()), ROWS, tmp_path)
+    workflow = fitted(lambda: brands()["brand"] >> ops.Categorify(), ROWS, tmp_path)
     assert_same(workflow, compile_workflow(workflow), pd.DataFrame({"a": [1, 2, 9]}))
+
+
+def test_numbers_pass_through_unchanged(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["a", "x"] >> ops.AddTags(["raw"]), ROWS, tmp_path)
+    plan = compile_workflow(workflow)
+    assert (plan.indexes, plan.steps) == ((), ())
+    assert_same(workflow, plan, ROWS[["a", "x"]])
+
+
+def test_columns_of_one_join_share_an_index(tmp_path: Path) -> None:
+    def graph() -> Any:
+        joined = brands()
+        return (joined["brand"] >> ops.Categorify()) + (joined["cost"] >> ops.FillMissing(0) >> ops.LogOp())
+
+    plan = compile_workflow(fitted(graph, ROWS, tmp_path))
+    assert [type(column) for column in plan.columns] == [Column, Column]
+    assert (len(plan.indexes), plan.steps) == (1, ())
+
+
+def test_what_needs_two_keys_or_a_raw_number_is_computed_per_request(tmp_path: Path) -> None:
+    workflow = fitted(
+        lambda: ([["a", "b"]] >> ops.Categorify(encode_type="combo")) + (["x"] >> ops.LogOp()), ROWS, tmp_path
+    )
+    plan = compile_workflow(workflow)
+    assert [type(column) for column in plan.columns] == [Column, Computed]
+    assert_same(workflow, plan, ROWS[["a", "b", "x"]])
+
+
+def test_nested_and_concatenated_graphs_are_walked(tmp_path: Path) -> None:
+    def graph() -> Any:
+        inner = Subgraph("inner", ["a", "b"] >> ops.Categorify() >> ops.Rename(postfix="_id"))
+        filled = ["x"] >> ops.FillMissing(0)
+        both = inner + filled + (filled >> ops.LogOp() >> ops.Rename(postfix="_log"))
+        return both - (filled >> ops.AddTags(["left out"]))
+
+    workflow = fitted(graph, ROWS, tmp_path)
+    plan = compile_workflow(workflow)
+    assert [column.name for column in plan.columns] == ["a_id", "b_id", "x_log"]
+    assert_same(workflow, plan, ROWS[["a", "b", "x"]])
+
+
+def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"many": range(50), "few": [1] * 50})
+    workflow = fitted(lambda: ["many", "few"] >> ops.Categorify() >> ops.DropLowCardinality(10), rows, tmp_path)
+    plan = compile_workflow(workflow)
+    assert [column.name for column in plan.columns] == ["many"]
+    assert_same(workflow, plan, rows)
 
 
 @pytest.mark.parametrize(
@@ -92,16 +148,38 @@ def test_a_scalar_column_that_was_joined_is_encoded_with_null_for_unknown_keys(t
             lambda: ["x"] >> GreaterThan(1.0),
             r"operator GreaterThan \(columns \['x'\]\) has no compiled form. Available:",
         ),
-        (lambda: ["a"] >> ops.Categorify(num_buckets=3), "row's position.*Use workflows.operators.HashedCategorify"),
-        (lambda: [["a", "b"]] >> ops.Categorify(encode_type="joint"), "groups of columns"),
-        (lambda: ["x"] >> ops.Categorify(), "'x' .*expected integer keys"),
-        (lambda: ["a"] >> ops.JoinExternal(ROWS[["a", "x"]], on=["a"]), "keys are not unique"),
-        (lambda: ["a", "b"] >> ops.JoinExternal(ROWS[:2], on=["a", "b"]), "left join on one column"),
-        (lambda: ["a"] >> ops.JoinExternal(ROWS[:2][["a", "x"]], on=["a"]), "reaches the model unchanged"),
+        (lambda: ["a"] >> ops.Filter(lambda frame: frame["a"] > 0), r"operator Filter \(columns \['a'\]\) drops rows"),
+        (lambda: ["x"] >> ops.Dropna(), "operator Dropna .*drops rows.*FillMissing"),
+        (lambda: ["x"] >> ops.DifferenceLag("a"), "operator DifferenceLag .*neighbouring rows.*Compute it before"),
+        (lambda: ["a", "x"] >> ops.Groupby("a", aggs="sum"), "operator Groupby .*makes one row of many"),
+        (lambda: ["x"] >> ops.LambdaOp(lambda column: column + 1), "operator UDF .*Python function.*operator class"),
+        (lambda: ["w"] >> ops.AddTags(["raw"]), "column 'w' holds strings, and a model takes numbers. Add Categorify"),
+        (lambda: brands()["brand"], "column 'brand' holds strings"),
+        (
+            lambda: ["a"] >> ops.TargetEncoding("x", kfold=2, drop_folds=False),
+            r"TargetEncoding makes columns \['__fold__'\], which have no compiled form",
+        ),
+        (
+            lambda: (["a"] >> ops.Categorify()) + (["a"] >> ops.Categorify(max_size=9) >> ops.Rename(postfix="_")),
+            "Categorify and Categorify on 'a' have written their statistics to one file",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_by_name(tmp_path: Path, graph: Any, message: str) -> None:
-    with quiet_nvtabular():
-        workflow = fitted(nvt.Workflow(graph()), ROWS, tmp_path)
+    workflow = fitted(graph, ROWS, tmp_path)
     with pytest.raises(LoweringError, match=message):
         compile_workflow(workflow)
+
+
+def test_a_subgraph_that_loops_is_refused() -> None:
+    with quiet_nvtabular():
+        loop = Subgraph("inner", ["x"] >> ops.LogOp(), loop_until=len)
+        workflow = nvt.Workflow(["x"] >> loop).fit_schema(nvt.Dataset(ROWS).schema)
+    with pytest.raises(LoweringError, match="Subgraph 'inner' loops"):
+        compile_workflow(workflow)
+
+
+def test_every_operator_of_nvtabular_is_lowered_or_refused() -> None:
+    known = {op for op in vars(ops).values() if isinstance(op, type) and issubclass(op, ops.Operator)}
+    abstract = {ops.Operator, ops.StatOperator}
+    assert {op.__name__ for op in known - abstract - set(LOWERINGS) - set(REFUSED)} == set()

@@ -1,0 +1,16 @@
+"""Operators that only name columns or describe them, and those that no request can go through."""
+
+from typing import Any
+
+from serving.lowerings.expressions import Columns
+from workflows.upstream import nvt, ops
+
+
+def lower_unchanged(_op: Any, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Selections, concatenations, tags and statistics leave the values alone."""
+    return columns
+
+
+def lower_rename(op: ops.Rename, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Other names."""
+    return {new: columns[old] for new, (old,) in op.column_mapping(selector).items()}

@@ -1,0 +1,119 @@
+"""Joins: a left join on keys becomes a lookup, and the statistics of a group are joined like any table."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from nvtabular.ops.column_similarity import _convert_features
+from nvtabular.ops.join_groupby import AGG_DTYPES
+
+from serving.lowerings.expressions import (
+    Columns,
+    Found,
+    apply,
+    cast,
+    column_of,
+    find,
+    unsupported,
+)
+from serving.plan.columns import Vector
+from serving.plan.steps import Fill, Similarity
+from workflows.errors import LoweringError
+from workflows.upstream import nvt, ops
+
+
+def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """A left join on unique keys; what an unknown key would join is missing."""
+    on, on_ext = _as_list(op.on), _as_list(op.on_ext)
+    if op.how != "left":
+        raise unsupported(op, f"how={op.how!r}", "drops rows, and a request needs all of its own back. Join left.")
+    table: pd.DataFrame = op._ext
+    joined = [name for name in table.columns if name not in on_ext or name not in on]
+    if twice := [name for name in joined if name in columns]:
+        raise LoweringError(f"JoinExternal joins columns {twice}, which are there already. Rename or leave them out.")
+    found = _find(op, columns, on, table[on_ext])
+    return {**columns, **{name: found.look_up(column_of(table[name])) for name in joined}}
+
+
+def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """The statistics of each group. An unknown group was counted 0 times, where NVTabular on a CPU fails."""
+    lowered: dict[str, Any] = {}
+    for group in _groups(selector):
+        name = op.name_sep.join(group)
+        stats = pd.read_parquet(op.categories[op.storage_name.get(name, name)])
+        found = _find(op, columns, group, stats[group])
+        for stat in (stat for stat in stats.columns if stat not in group):
+            looked = found.look_up(column_of(stats[stat]))
+            if stat.endswith(f"{op.name_sep}count"):
+                looked = apply(Fill(value=0), looked)  # type: ignore[assignment]
+            dtypes = [dtype for agg, dtype in AGG_DTYPES.items() if stat.endswith(op.name_sep + agg)]
+            lowered[stat] = cast(looked, dtypes[0]) if dtypes else looked
+    return lowered
+
+
+def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """The smoothed mean of the target by group, over all folds; the global mean for an unknown group.
+
+    NVTabular's `transform` takes the statistics of a random fold by the row's position even where there is nothing to
+    be kept from leaking; its own documentation asks for global statistics, which are what is served.
+    """
+    if op.out_col is not None:
+        raise unsupported(op, f"out_col={op.out_col}", "is not what NVTabular's schema says. Use Rename.")
+    lowered: dict[str, Any] = {}
+    for group in _groups(selector):
+        stats = pd.read_parquet(op.stats[op.name_sep.join(group)])
+        found = _find(op, columns, group, stats[group])
+        count, *sums = (stats.iloc[:, len(group) + i] for i in range(1 + len(op.means)))
+        for (target, mean), total in zip(op.means.items(), sums, strict=True):
+            encoded = (total + op.p_smooth * mean) / (count + op.p_smooth)
+            looked = apply(Fill(value=mean), found.look_up(Vector(encoded.to_numpy())))
+            for dtype in (op.out_dtype, op.output_dtype):
+                looked = looked if dtype is None else cast(looked, dtype)
+            lowered[f"TE_{op.name_sep.join(group)}_{target}"] = looked
+    return lowered
+
+
+def lower_column_similarity(op: ops.ColumnSimilarity, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Inner products of rows of sparse matrices; 0 for rows they lack, where NVTabular reads past the end."""
+    left = _features(op, op.left_features)
+    right = left if op.right_features is None else _features(op, op.right_features)
+    num_columns = max(left.shape[1], right.shape[1], 1)
+    rows = np.repeat(np.arange(right.shape[0]), np.diff(right.indptr))
+    step = Similarity(
+        left_offsets=left.indptr.astype(np.int64),
+        left_columns=left.indices.astype(np.int64),
+        left_values=left.data,
+        right_keys=np.append(rows * num_columns + right.indices, np.iinfo(np.int64).max),
+        right_values=np.append(right.data, right.data.dtype.type(0)),
+        num_columns=num_columns,
+    )
+    lowered = dict(columns)
+    for group in selector.grouped_names:
+        for name in group:
+            if columns[name].is_list or columns[name].dtype.kind not in "iu":
+                raise LoweringError(f"ColumnSimilarity on {name!r}: expected row numbers, got {columns[name].dtype}.")
+        lowered["_".join(group) + "_sim"] = apply(step, *(columns[name] for name in group))
+    return lowered
+
+
+def _features(op: ops.ColumnSimilarity, features: Any) -> Any:
+    """The matrix in compressed rows, weighted as the metric asks."""
+    return features if op._initialized else _convert_features(features, op.metric, on_device=False)
+
+
+def _find(op: Any, columns: Columns, on: Sequence[str], keys: pd.DataFrame) -> Found:
+    what = f"{type(op).__name__} on {', '.join(map(repr, on))}"
+    if lists := [name for name in on if columns[name].is_list]:
+        raise LoweringError(f"{what}: {lists} hold lists. Expected one key per row.")
+    if not len(keys):
+        raise LoweringError(f"{what}: there are no keys to join. Give it rows.")
+    return find([columns[name] for name in on], [column_of(keys[name]) for name in keys.columns], what=what)  # type: ignore[misc]
+
+
+def _groups(selector: nvt.ColumnSelector) -> list[list[str]]:
+    return [[group] if isinstance(group, str) else list(group) for group in selector.grouped_names]
+
+
+def _as_list(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

@@ -1,0 +1,52 @@
+"""Lists: slices, padding, and empty lists for missing ones."""
+
+from serving.lowerings.expressions import Columns, apply, unsupported
+from serving.plan.steps import NullToEmpty, Pad, Slice
+from workflows.errors import LoweringError
+from workflows.operators import LONGEST_SLICE, NullToEmptyList, PaddedListSlice
+from workflows.upstream import nvt, ops
+
+
+def lower_null_to_empty_list(op: NullToEmptyList, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Missing lists become empty ones."""
+    _check_lists(op, selector, columns)
+    return {name: apply(NullToEmpty(), columns[name]) for name in selector.names}
+
+
+def lower_list_slice(op: ops.ListSlice, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Python's slice of each list.
+
+    Raises:
+        LoweringError: padding, which NVTabular leaves out on a CPU where lists are NumPy arrays.
+    """
+    if op.pad:
+        raise unsupported(
+            op,
+            "pad=True",
+            "pads Python lists on a CPU but not the arrays that Categorify and Parquet files make, so what is served "
+            "could not match training. Use workflows.operators.PaddedListSlice.",
+        )
+    _check_lists(op, selector, columns)
+    width = op.max_elements if op.max_elements < LONGEST_SLICE else None
+    step = Slice(start=op.start, end=int(op.end), width=width)
+    return {name: apply(step, columns[name]) for name in selector.names}
+
+
+def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Python's slice of each list, padded to its longest."""
+    _check_lists(op, selector, columns)
+    slice_ = Slice(start=op.start, end=int(op.end), width=op.max_elements)
+    lowered = {}
+    for name in selector.names:
+        if columns[name].is_string != isinstance(op.pad_value, str):
+            raise LoweringError(f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not fit its lists.")
+        lowered[name] = apply(Pad(width=op.max_elements, value=op.pad_value), apply(slice_, columns[name]))
+    return lowered
+
+
+def _check_lists(op: object, selector: nvt.ColumnSelector, columns: Columns) -> None:
+    for name in selector.names:
+        if not columns[name].is_list:
+            raise LoweringError(
+                f"{type(op).__name__} on {name!r}: expected lists, got one {columns[name].dtype} per row."
+            )

@@ -1,0 +1,200 @@
+"""Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from workflows.hashing import Values
+
+Mask: TypeAlias = "NDArray[np.bool_] | None"
+
+
+class Vector(NamedTuple):
+    """One value per row.
+
+    Attributes:
+        values: numbers [num_rows], or strings as a `LargeBinaryArray` of UTF-8; anything where missing.
+        valid: bool [num_rows], None where nothing is missing. Floats have none: NaN is missing, as in pandas.
+    """
+
+    values: Values
+    valid: Mask = None
+
+
+class Lists(NamedTuple):
+    """One list per row.
+
+    Attributes:
+        elements: the values of all lists, one after the other.
+        offsets: int64 [num_rows + 1], where each list begins and ends in `elements`.
+        valid: bool [num_rows], None where no list is missing; missing lists have no elements.
+        width: no list is longer, where that is known.
+    """
+
+    elements: Vector
+    offsets: NDArray[np.int64]
+    valid: Mask = None
+    width: int | None = None
+
+
+AnyColumn: TypeAlias = Vector | Lists
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Lists with the batch first: how they come in and go out.
+
+    Attributes:
+        values: [num_rows, width], zeros after the end of each list.
+        lengths: int32 [num_rows].
+    """
+
+    values: NDArray[Any]
+    lengths: NDArray[np.int32]
+
+    def ragged(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The same lists as flat values and offsets (int64 [num_rows + 1])."""
+        inside = np.arange(self.values.shape[1]) < self.lengths[:, None]
+        return self.values[inside], offsets_of(self.lengths)
+
+
+def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Lengths [num_rows] → int64 offsets [num_rows + 1]."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def mask_of(valid: NDArray[np.bool_]) -> Mask:
+    """The mask, or None where nothing is missing."""
+    return None if valid.all() else valid
+
+
+def vector_of(values: NDArray[Any], valid: Mask = None) -> Vector:
+    """Numbers, or strings as objects (`bytes`, `str`, None where missing), as a vector.
+
+    Raises:
+        pyarrow.ArrowException, TypeError: an object is no string.
+    """
+    if values.dtype.kind == "O":
+        strings: Vector = from_arrow(pa.array(values, pa.large_binary(), from_pandas=True))
+        if valid is None:
+            return strings
+        return Vector(strings.values, mask_of(valid & ~is_missing(strings)))
+    if valid is None or (valid := mask_of(valid)) is None:
+        return Vector(values)
+    if values.dtype.kind == "f":
+        return Vector(np.where(valid, values, values.dtype.type(np.nan)))
+    return Vector(values, valid)
+
+
+def lists_of(padded: Padded, valid: Mask = None) -> Lists:
+    """Padded lists as flat ones; what a missing list holds is left out."""
+    valid = None if valid is None else mask_of(valid)
+    if valid is not None:
+        padded = Padded(padded.values, np.where(valid, padded.lengths, 0))
+    values, offsets = padded.ragged()
+    return Lists(vector_of(values), offsets, valid)
+
+
+def from_arrow(array: pa.Array) -> Any:
+    """An Arrow array as a vector, or as lists.
+
+    Raises:
+        ValueError: neither numbers, strings nor lists of them.
+    """
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        return Lists(from_arrow(array.flatten()), offsets_of(lengths), _validity(array))
+    if pa.types.is_dictionary(kind):
+        return from_arrow(array.dictionary_decode())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind):
+        array = array.cast(pa.large_binary())
+    if pa.types.is_large_binary(array.type):
+        valid = _validity(array)
+        return Vector(array if valid is None else array.fill_null(b""), valid)
+    if pa.types.is_floating(kind):
+        return Vector(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        valid = _validity(array)
+        filled = array if valid is None else array.fill_null(False if pa.types.is_boolean(kind) else 0)
+        return Vector(filled.to_numpy(zero_copy_only=False), valid)
+    raise ValueError(f"{kind} is neither numbers, strings nor lists of them")
+
+
+def _validity(array: pa.Array) -> Mask:
+    return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def is_missing(column: AnyColumn) -> NDArray[np.bool_]:
+    """Which rows are missing: bool [num_rows]."""
+    if column.valid is not None:
+        return ~column.valid
+    if isinstance(column, Vector) and is_float(column):
+        missing: NDArray[np.bool_] = np.isnan(column.values)
+        return missing
+    return np.zeros(num_rows_of(column), dtype=np.bool_)
+
+
+def is_string(vector: Vector) -> bool:
+    """Strings, not numbers."""
+    return isinstance(vector.values, pa.Array)
+
+
+def is_float(vector: Vector) -> bool:
+    """Floats, which mark what is missing by NaN."""
+    return not is_string(vector) and vector.values.dtype.kind == "f"
+
+
+def num_rows_of(column: AnyColumn) -> int:
+    """Number of rows."""
+    return len(column.offsets) - 1 if isinstance(column, Lists) else len(column.values)
+
+
+def take(column: AnyColumn, rows: NDArray[Any]) -> Any:
+    """The column at some rows."""
+    valid = None if column.valid is None else mask_of(column.valid.take(rows))
+    if isinstance(column, Vector):
+        return Vector(column.values.take(pa.array(rows) if is_string(column) else rows), valid)
+    lengths = np.diff(column.offsets).take(rows)
+    offsets = offsets_of(lengths)
+    elements = np.repeat(column.offsets[:-1].take(rows) - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Lists(take(column.elements, elements), offsets, valid, column.width)
+
+
+def with_one_more(vector: Vector, value: Any) -> Vector:
+    """A vector with a value at its end."""
+    values: Any = vector.values
+    if is_string(vector):
+        values = pa.concat_arrays([values, pa.array([value], pa.large_binary())])
+    else:
+        values = np.append(values, values.dtype.type(value))
+    return Vector(values, None if vector.valid is None else np.append(vector.valid, True))
+
+
+def take_or_missing(column: AnyColumn, rows: NDArray[Any]) -> Any:
+    """The column at some rows; missing where the row is negative."""
+    found = rows >= 0
+    if isinstance(column, Lists):
+        lists: Lists = take(column, rows[found])
+        lengths, valid = np.zeros(len(rows), dtype=np.int64), found.copy()
+        lengths[found], valid[found] = np.diff(lists.offsets), ~is_missing(lists)
+        return Lists(lists.elements, offsets_of(lengths), mask_of(valid), column.width)
+    nothing = b"" if is_string(column) else np.nan if is_float(column) else 0
+    present: Vector = take(with_one_more(column, nothing), np.where(found, rows, len(column.values)))
+    if is_float(column):
+        return present
+    return Vector(present.values, mask_of(found if present.valid is None else found & present.valid))
+
+
+def padded_of(lists: Lists) -> Padded:
+    """Flat lists of numbers, none of them missing, as padded ones."""
+    lengths = np.diff(lists.offsets).astype(np.int32)
+    width = max(int(lengths.max(initial=0)) if lists.width is None else lists.width, 1)
+    values = np.zeros((len(lengths), width), dtype=lists.elements.values.dtype)
+    values[np.arange(width) < lengths[:, None]] = lists.elements.values
+    return Padded(values, lengths)

@@ -1,0 +1,286 @@
+"""The plan: what comes in, what is found and computed, what goes out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from serving.plan.columns import AnyColumn, Lists, Padded, Vector, lists_of, num_rows_of, padded_of, vector_of
+from serving.plan.index import KeyIndex
+from serving.plan.steps import STEPS, Step
+from serving.plan.storage import ArrayWriter, decode, encode
+from workflows.errors import ArtifactError, RequestError
+
+PLAN_FILE = "plan.json"
+FORMAT_VERSION = 2
+ANY_WIDTH = -1
+"""Width of lists that are as wide as the longest of a batch."""
+
+Inputs: TypeAlias = Mapping[str, NDArray[Any] | Padded]
+Reference: TypeAlias = str | int
+"""A raw column by name, or an earlier result: results are numbered over `indexes`, then `steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """One tensor that goes in or comes out.
+
+    Attributes:
+        name: column name.
+        dtype: NumPy dtype name of a single value; "object" for strings, which are `bytes` (UTF-8) or `str`.
+        width: None for one value per row; else the columns of the zero-padded list, `ANY_WIDTH` where it varies.
+    """
+
+    name: str
+    dtype: str
+    width: int | None = None
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """Of a single value."""
+        return np.dtype(self.dtype)
+
+    def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
+        """Rows of zeros, empty strings or empty lists."""
+        values = np.full(num_rows, b"" if self.dtype == "object" else 0, dtype=self.dtype)
+        if self.width is None:
+            return values
+        return Padded(values[:, None], np.zeros(num_rows, dtype=np.int32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCall:
+    """A step on some columns.
+
+    Attributes:
+        step: what is computed.
+        inputs: of what.
+    """
+
+    step: Step
+    inputs: tuple[Reference, ...]
+
+    def run(self, *columns: AnyColumn) -> AnyColumn:
+        """Compute a column of as many rows."""
+        return self.step.run(*columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One output column that is looked up.
+
+    Attributes:
+        name: column name.
+        index: number of the result that holds the table rows, an index mostly.
+        values: [num_table_rows] for single values, [num_table_rows, width] for padded lists.
+        lengths: int32 [num_table_rows] for lists, else None.
+        width: of the lists, where the result holds lists of rows.
+    """
+
+    name: str
+    index: int
+    values: NDArray[Any]
+    lengths: NDArray[np.int32] | None = None
+    width: int | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, dtype and width."""
+        width = self.width if self.lengths is None else int(self.values.shape[1])
+        return TensorSpec(name=self.name, dtype=self.values.dtype.name, width=width)
+
+    def read(self, _inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
+        """The values at the rows that were found."""
+        rows = results[self.index]
+        if isinstance(rows, Lists):
+            elements = Vector(self.values.take(rows.elements.values))
+            return _finished(self.name, rows._replace(elements=elements))
+        values = self.values.take(rows.values, axis=0)
+        return values if self.lengths is None else Padded(values, self.lengths.take(rows.values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """One output column that is a raw column or a step's result.
+
+    Attributes:
+        name: column name.
+        source: where it is.
+        dtype: NumPy dtype name of a single value.
+        width: of lists, None for single values.
+    """
+
+    name: str
+    source: Reference
+    dtype: str
+    width: int | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, dtype and width."""
+        return TensorSpec(name=self.name, dtype=self.dtype, width=self.width)
+
+    def read(self, inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
+        """The values that were computed."""
+        return _finished(self.name, inputs[self.source] if isinstance(self.source, str) else results[self.source])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformPlan:
+    """The transform of one serving graph.
+
+    Attributes:
+        inputs: raw columns of a request.
+        indexes: the indexes on raw columns.
+        columns: the output columns, in the workflow's order.
+        steps: what is computed of raw columns and earlier results, in order; an index of computed keys is one.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    indexes: tuple[KeyIndex, ...]
+    columns: tuple[Column | Computed, ...]
+    steps: tuple[StepCall | KeyIndex, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = {spec.name for spec in self.inputs}
+        for made, call in enumerate((*self.indexes, *self.steps)):
+            _check_references(call.inputs, names, made)
+        made = len(self.indexes) + len(self.steps)
+        for column in self.columns:
+            _check_references((column.index if isinstance(column, Column) else column.source,), names, made)
+
+    def run(
+        self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
+    ) -> dict[str, NDArray[Any] | Padded]:
+        """Transform raw rows.
+
+        Args:
+            inputs: column → array of [num_rows], of the dtype in `inputs`; `Padded` for lists.
+            valid: column → bool [num_rows], False where a value, or a whole list, is missing. Columns without a mask
+                are all there, but for NaN in floats and None in strings, which are missing in any case.
+
+        Returns:
+            Column → array of [num_rows], or `Padded` for lists. Zero rows give zero rows.
+
+        Raises:
+            RequestError: an input is missing, has another dtype, the inputs differ in length, or a value is missing
+                where the workflow does not expect it.
+        """
+        columns = self._columns_of(inputs, valid or {})
+        results: list[AnyColumn] = [index.run(columns[index.input]) for index in self.indexes]  # type: ignore[index]
+        if self.steps:
+            with np.errstate(all="ignore"):  # the logarithm of a negative number is NaN, as in NVTabular
+                for call in self.steps:
+                    results.append(call.run(*(columns[n] if isinstance(n, str) else results[n] for n in call.inputs)))
+        return {column.name: column.read(columns, results) for column in self.columns}
+
+    def _columns_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, AnyColumn]:
+        columns = {}
+        lengths = set()
+        for spec in self.inputs:
+            name = spec.name
+            if name not in inputs:
+                raise RequestError(f"input {name!r} is missing. Expected: {[s.name for s in self.inputs]}.")
+            columns[name] = column = _column_of(spec, inputs[name], valid.get(name))
+            lengths.add(num_rows_of(column))
+        if len(lengths) > 1:
+            by_name = {name: num_rows_of(column) for name, column in columns.items()}
+            raise RequestError(f"inputs have different numbers of rows: {by_name}. Give the same number for each.")
+        if unknown := valid.keys() - columns.keys():
+            raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(columns)}.")
+        return columns
+
+    def save(self, directory: Path) -> None:
+        """Write the plan into a new directory."""
+        directory.mkdir(parents=True)
+        writer = ArrayWriter(directory)
+        document = {
+            "format_version": FORMAT_VERSION,
+            "inputs": [encode(spec, writer) for spec in self.inputs],
+            "indexes": [encode(index, writer) for index in self.indexes],
+            "steps": [encode(step, writer) for step in self.steps],
+            "columns": [encode(column, writer) for column in self.columns],
+        }
+        (directory / PLAN_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: Path) -> "TransformPlan":
+        """Map a plan into memory.
+
+        Raises:
+            ArtifactError: missing or damaged.
+        """
+        path = directory / PLAN_FILE
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            if document["format_version"] != FORMAT_VERSION:
+                raise ArtifactError(
+                    f"{path} has format version {document['format_version']}, expected {FORMAT_VERSION}. Export again."
+                )
+            parts = {
+                name: tuple(decode(entry, _KINDS, directory) for entry in document[name])
+                for name in ("inputs", "indexes", "steps", "columns")
+            }
+            return cls(**parts)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, pa.ArrowException) as error:
+            raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
+
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind for kind in (TensorSpec, KeyIndex, StepCall, Column, Computed, Vector, Lists, *STEPS)
+}
+
+
+def _check_references(references: tuple[Reference, ...], names: set[str], num_made: int) -> None:
+    for reference in references:
+        if reference not in names if isinstance(reference, str) else not 0 <= reference < num_made:
+            raise ValueError(f"{reference!r} is neither one of the inputs {sorted(names)} nor an earlier result")
+
+
+def _column_of(spec: TensorSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
+    """A raw column, checked."""
+    values = given.values if isinstance(given, Padded) else given
+    if isinstance(given, Padded) != (spec.width is not None):
+        wanted = "one value per row" if spec.width is None else "padded lists"
+        raise RequestError(f"input {spec.name!r} is {type(given).__name__}, expected {wanted}.")
+    if values.ndim != (1 if spec.width is None else 2):
+        raise RequestError(f"input {spec.name!r} has shape {list(values.shape)}, expected one value or list per row.")
+    if values.dtype != spec.numpy_dtype:
+        raise RequestError(f"input {spec.name!r} is {values.dtype}, expected {spec.dtype}.")
+    if valid is not None and (valid.dtype != np.bool_ or valid.shape != (len(values),)):
+        raise RequestError(
+            f"valid of {spec.name!r} is {valid.dtype} {list(valid.shape)}, expected bool [{len(values)}]."
+        )
+    if isinstance(given, Padded):
+        _check_lengths(spec.name, given)
+    try:
+        return lists_of(given, valid) if isinstance(given, Padded) else vector_of(given, valid)
+    except (pa.ArrowException, TypeError) as error:
+        raise RequestError(f"input {spec.name!r} holds what is no string ({error}). Send bytes or str.") from None
+
+
+def _check_lengths(name: str, lists: Padded) -> None:
+    num_rows, width = lists.values.shape
+    lengths = lists.lengths
+    fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"
+    if not fits or (num_rows and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width):
+        raise RequestError(f"lengths of {name!r} do not fit its values {[num_rows, width]}: {lengths}.")
+
+
+def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
+    """A computed column as it goes out."""
+    elements = column.elements if isinstance(column, Lists) else column
+    for part in (column, elements):
+        if part.valid is not None:
+            raise RequestError(
+                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and would reach the model. "
+                "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
+            )
+    values: NDArray[Any] = elements.values
+    return padded_of(column) if isinstance(column, Lists) else values

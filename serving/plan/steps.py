@@ -1,0 +1,288 @@
+"""What a plan computes per request: small steps over columns, each a few NumPy calls.
+
+NVTabular's operators are put together from these by `serving.lowerings`, which also runs them on tables when it folds.
+Arithmetic is NumPy's on the dtype of the column, in NVTabular's order, so that floats are equal bit by bit. Constants
+are Python numbers, which never widen a column's dtype, under any NumPy.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from serving.plan.columns import (
+    AnyColumn,
+    Lists,
+    Vector,
+    is_float,
+    is_missing,
+    is_string,
+    mask_of,
+    offsets_of,
+    take,
+    with_one_more,
+)
+from workflows.hashing import bucket_of_many, hash_values
+
+_FUNCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.true_divide,
+    "log": np.log,
+}
+
+
+class Step:
+    """Makes one column of one or more. `elementwise` steps treat elements of lists as they treat single values."""
+
+    elementwise: ClassVar[bool] = True
+
+    def run(self, *columns: AnyColumn) -> AnyColumn:
+        """Compute a column of as many rows."""
+        first = columns[0]
+        if self.elementwise and isinstance(first, Lists):
+            return first._replace(elements=self._compute(*(column.elements for column in columns)))  # type: ignore[union-attr]
+        column: AnyColumn = self._compute(*columns)
+        return column
+
+    def _compute(self, *columns: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take(Step):
+    """Rows → what a table holds there."""
+
+    table: AnyColumn
+
+    def _compute(self, rows: Vector) -> AnyColumn:
+        column: AnyColumn = take(self.table, rows.values)
+        return column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Step):
+    """Numbers as another dtype; missing ones stay missing."""
+
+    dtype: str
+
+    def _compute(self, column: Vector) -> Vector:
+        dtype = np.dtype(self.dtype)
+        if dtype.kind == "f":
+            return Vector(_numbers(column).astype(dtype, copy=False))
+        if is_float(column):
+            missing = is_missing(column)
+            return Vector(np.where(missing, 0, column.values).astype(dtype), mask_of(~missing))
+        return Vector(column.values.astype(dtype, copy=False), column.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic(Step):
+    """A NumPy function of one or two columns, or of a column and a number; missing integers count as NaN."""
+
+    function: str
+    operand: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.function not in _FUNCTIONS:
+            raise ValueError(f"function {self.function!r} is not one of {sorted(_FUNCTIONS)}")
+
+    def _compute(self, *columns: Vector) -> Vector:
+        operands = [*map(_numbers, columns), *([] if self.operand is None else [self.operand])]
+        return Vector(_FUNCTIONS[self.function](*operands))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(Step):
+    """A value in place of missing ones."""
+
+    value: int | float | bool | str
+
+    def _compute(self, column: Vector) -> Vector:
+        if is_string(column):
+            if column.valid is None:
+                return column
+            return Vector(pc.if_else(pa.array(column.valid), column.values, pa.scalar(self.value, pa.large_binary())))
+        if column.valid is None and not is_float(column):
+            return column
+        return Vector(np.where(is_missing(column), column.values.dtype.type(self.value), column.values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsMissing(Step):
+    """True where a value is missing."""
+
+    def _compute(self, column: Vector) -> Vector:
+        return Vector(is_missing(column))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Step):
+    """Numbers below `lowest` become it, numbers above `highest` become it, NaN stays."""
+
+    lowest: int | float | None
+    highest: int | float | None
+
+    def _compute(self, column: Vector) -> Vector:
+        values = column.values.copy()
+        if self.lowest is not None:
+            values[values < self.lowest] = self.lowest
+        if self.highest is not None:
+            values[values > self.highest] = self.highest
+        return column._replace(values=values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digitize(Step):
+    """Number of the bin, int32: how many boundaries are at most the value; NaN counts as above all."""
+
+    boundaries: NDArray[Any]
+    descending: bool
+
+    def _compute(self, column: Vector) -> Vector:
+        bins = np.searchsorted(self.boundaries, _numbers(column), side="right")
+        return Vector((len(self.boundaries) - bins if self.descending else bins).astype(np.int32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combine(Step):
+    """Rows of several indexes as one key, int64: digits of a number, the i-th below `sizes[i]`."""
+
+    sizes: tuple[int, ...]
+
+    def _compute(self, *columns: Vector) -> Vector:
+        key = columns[0].values
+        for size, rows in zip(self.sizes[1:], columns[1:], strict=True):
+            key = key * size + rows.values
+        return Vector(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket(Step):
+    """Bucket of each value by its hash, int32; of several columns together. What is missing hashes to 0."""
+
+    num_buckets: int
+
+    def _compute(self, *columns: Vector) -> Vector:
+        hashes = [np.where(is_missing(column), np.uint64(0), hash_values(column.values)) for column in columns]
+        return Vector(bucket_of_many(hashes, self.num_buckets).astype(np.int32))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity(Step):
+    """Inner product of two rows of sparse matrices; 0 for a row that a matrix lacks.
+
+    Attributes:
+        left_offsets: int64, where the entries of each row of the left matrix begin and end.
+        left_columns: column of each entry, ascending in a row.
+        left_values: value of each entry.
+        right_keys: ascending, row × `num_columns` + column of each entry of the right matrix.
+        right_values: value of each entry.
+        num_columns: columns of the matrices.
+    """
+
+    left_offsets: NDArray[np.int64]
+    left_columns: NDArray[np.int64]
+    left_values: NDArray[Any]
+    right_keys: NDArray[np.int64]
+    right_values: NDArray[Any]
+    num_columns: int
+
+    def _compute(self, left: Vector, right: Vector) -> Vector:
+        num_left = len(self.left_offsets) - 1
+        known = ~is_missing(left) & ~is_missing(right) & (left.values >= 0) & (left.values < num_left)
+        known &= (right.values >= 0) & (right.values < np.iinfo(np.int64).max // self.num_columns - 1)
+        pairs = np.flatnonzero(known)
+        a, b = left.values[pairs].astype(np.int64), right.values[pairs].astype(np.int64)
+        lengths = self.left_offsets[a + 1] - self.left_offsets[a]
+        offsets = offsets_of(lengths)
+        entries = np.repeat(self.left_offsets[a] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        keys = np.repeat(b, lengths) * self.num_columns + self.left_columns[entries]
+        position = np.minimum(np.searchsorted(self.right_keys, keys), len(self.right_keys) - 1)
+        shared = self.right_keys[position] == keys
+        products = self.left_values[entries[shared]] * self.right_values[position[shared]]
+        # Adds one product after the other, as a loop does.
+        sums = np.bincount(np.repeat(pairs, lengths)[shared], weights=products, minlength=len(left.values))
+        return Vector(sums.astype(self.left_values.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice(Step):
+    """Part of each list, as Python slices it.
+
+    Attributes:
+        start: first position, from the end where negative.
+        end: position after the last, from the end where negative.
+        width: no slice is longer, where that is known.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    start: int
+    end: int
+    width: int | None
+
+    def _compute(self, lists: Lists) -> Lists:
+        lengths = np.diff(lists.offsets)
+        begin, stop = (
+            np.clip(lengths + position if position < 0 else position, 0, lengths) for position in (self.start, self.end)
+        )
+        kept = np.maximum(stop - begin, 0)
+        offsets = offsets_of(kept)
+        elements = np.repeat(lists.offsets[:-1] + begin - offsets[:-1], kept) + np.arange(offsets[-1])
+        return Lists(take(lists.elements, elements), offsets, lists.valid, self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pad(Step):
+    """Lists shorter than `width` get `value` at their ends; missing lists stay missing."""
+
+    elementwise: ClassVar[bool] = False
+
+    width: int
+    value: int | float | str
+
+    def _compute(self, lists: Lists) -> Lists:
+        lengths = np.diff(lists.offsets)
+        offsets = offsets_of(np.where(is_missing(lists), 0, np.maximum(lengths, self.width)))
+        count = int(lists.offsets[-1])
+        source = np.full(offsets[-1], count)
+        source[np.repeat(offsets[:-1] - lists.offsets[:-1], lengths) + np.arange(count)] = np.arange(count)
+        return Lists(take(with_one_more(lists.elements, self.value), source), offsets, lists.valid, lists.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullToEmpty(Step):
+    """Missing lists become empty ones."""
+
+    elementwise: ClassVar[bool] = False
+
+    def _compute(self, lists: Lists) -> Lists:
+        return lists._replace(valid=None)
+
+
+def _numbers(column: Vector) -> NDArray[Any]:
+    """Values to compute with: as pandas does, integers become float64 where one is missing."""
+    values: NDArray[Any] = column.values
+    return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
+
+
+STEPS: tuple[type[Step], ...] = (
+    Take,
+    Cast,
+    Arithmetic,
+    Fill,
+    IsMissing,
+    Clip,
+    Digitize,
+    Combine,
+    Bucket,
+    Similarity,
+    Slice,
+    Pad,
+    NullToEmpty,
+)
