@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from rankline.convert import convert_command
 from rankline.display import CONSOLE, ERRORS, Stages
 from rankline.options import Overrides, with_options
 from rankline.quiet import quiet_libraries
@@ -81,6 +82,7 @@ def options(
         CONSOLE.print(f"rankline {version('rankline')}")
         raise typer.Exit
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads would spin on cores that the loader needs
     if not debug:
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
@@ -152,6 +154,9 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
             stages,
         )
     CONSOLE.print(f"prepared data: {prepared.path}")
+
+
+app.command(name="convert")(convert_command)
 
 
 @app.command()

@@ -54,16 +54,16 @@ def _program(name: str) -> Callable[[], Check]:
     return check
 
 
-def _package(module: str, *distributions: str) -> Callable[[], Check]:
+def _package(module: str, *distributions: str, extra: str = "cpu", required: bool = True) -> Callable[[], Check]:
     """A package works when it can be imported, not when it is listed."""
 
     def check() -> Check:
         try:
             importlib.import_module(module)
         except Exception as error:  # a broken package can raise anything
-            remedy = f"{error} (pip install -c constraints.txt -e '.[cpu]')"
-            return Check(name=module, works=False, detail=remedy)
-        return Check(name=module, works=True, detail=_version_of(*distributions or (module,)))
+            remedy = f"{error} (pip install -c constraints.txt -e '.[{extra}]')"
+            return Check(name=module, works=False, detail=remedy, required=required)
+        return Check(name=module, works=True, detail=_version_of(*distributions or (module,)), required=required)
 
     return check
 
@@ -133,6 +133,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     _program("make"),
     _shared_memory,
     _package("tensorflow", "tensorflow-cpu", "tensorflow"),
+    _package("torch", extra="torch", required=False),
     _package("nvtabular"),
     _package("merlin.systems", "merlin-systems"),
     _package("mlflow"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
-    from workflows.trained import TrainedModel
+    from workflows.trained import Backend, TrainedModel
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
@@ -135,7 +135,9 @@ def train(
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
-    require("tensorflow", feature="training", extra="cpu")
+    from training.models import model_named
+
+    _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
@@ -164,14 +166,16 @@ def export(
     recipe: Recipe, config: ExportConfig, prepared: "PreparedData", workspace: Workspace, stages: Stages
 ) -> "ExportedEnsemble":
     """Stage export: one ensemble of workflow and model."""
-    require("tensorflow", feature="export", extra="cpu")
+    from workflows.trained import TrainedModel
+
     with stages.stage("export") as progress:
+        trained = TrainedModel.load(workspace.model)
+        _require_framework(trained.backend, feature=f"exporting {trained.path}")
         from serving.export import export_ensemble
-        from workflows.trained import TrainedModel
 
         ensemble = export_ensemble(
             prepared,
-            TrainedModel.load(workspace.model),
+            trained,
             workspace.ensemble,
             config,
             name=recipe.name,
@@ -276,6 +280,10 @@ class _Share(Progress):
         """See `workflows.progress.Progress`."""
         seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
         self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
+
+
+def _require_framework(backend: "Backend", *, feature: str) -> None:
+    require(backend.module, feature=feature, extra=backend.extra)
 
 
 def _describe_rows(prepared: "PreparedData") -> str:

@@ -56,6 +56,24 @@ RECIPES = {
                 early_stopping_patience=0,
             ),
         ),
+        Recipe(
+            name="movielens-torch",
+            summary="MovieLens in PyTorch, NVIDIA's notebook made to generalise: tables up to 512 wide, Adam",
+            dataset="movielens",
+            prepare=PrepareConfig(frequency_threshold=4),
+            train=TrainConfig(
+                model="torch_mlp",
+                embedding_dim_cap=512,
+                embedding_dropout=0.5,
+                linear_terms=False,
+                optimizer="adam",
+                learning_rate=0.01,
+                weight_averaging=False,
+                batch_size=32_768,
+                epochs=20,
+                early_stopping_patience=3,
+            ),
+        ),
     )
 }
 

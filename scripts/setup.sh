@@ -34,5 +34,7 @@ echo "setup: installing into .venv with $("$python" --version) (extras: $extras)
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 uv=$(grep '^uv==' constraints.txt)
 [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv"
+# uv has a name of its own for pip's folder of wheels, such as a PyTorch without CUDA.
+[ -z "${PIP_FIND_LINKS:-}" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$PIP_FIND_LINKS}"
 .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e ".[$extras]"
 touch "$wanted-$sum"

@@ -1,12 +1,12 @@
 """export: prepared data and trained model → one Triton ensemble.
 
-The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflow` in an `Ensemble`); `NativeRuntime`
-writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the others request by request.
-An exported ensemble is one directory, and that directory is a Triton model repository:
+The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflow`, or `PredictPyTorch`, in an
+`Ensemble`); `NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the
+others request by request. An exported ensemble is one directory, which is a Triton model repository:
 
     NAME/                NAME/config.pbtxt             platform: "ensemble"
     NAME_transform/      config.pbtxt, 1/plan          backend: "nvtabular"
-    NAME_predict/        config.pbtxt, 1/model.savedmodel   backend: "tensorflow"
+    NAME_predict/        config.pbtxt, 1/model.savedmodel   backend: "tensorflow", or 1/model.pt and "pytorch"
     manifest.json
 """
 
@@ -15,10 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from serving.backends.offline import OfflineModel, offline_model
 from serving.compile import compile_workflow
 from serving.ensemble import KIND, ExportedEnsemble
 from serving.export_config import ExportConfig
-from serving.merlin import Ensemble, PredictTensorflow, Runtime, TransformWorkflow, postorder_iter_nodes
+from serving.merlin import Ensemble, Runtime, TransformWorkflow, postorder_iter_nodes
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.parity import check_parity
 from serving.plan import TransformPlan
@@ -26,8 +27,8 @@ from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ExportError
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.tensor_names import NNZS, PADDED_SIGNATURE, SCORE, VALUES
-from workflows.trained import SAVED_MODEL, TrainedModel
+from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 VERSION = "1"
@@ -64,8 +65,9 @@ def export_ensemble(
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 4, "compile")
     plan = compile_workflow(serving_workflow)
-    progress.update(2, 4, "compare with NVTabular and TensorFlow")
-    parity = check_parity(serving_workflow, plan, trained.saved_model, prepared.heldout())
+    progress.update(2, 4, "compare with NVTabular")
+    model = offline_model(trained.backend, trained.model_path)
+    parity = check_parity(serving_workflow, plan, model, prepared.heldout())
     progress.update(3, 4, "write")
     details: dict[str, Any] = {
         "name": name,
@@ -80,10 +82,10 @@ def export_ensemble(
         graph = (
             serving_workflow.input_schema.column_names
             >> TransformWorkflow(serving_workflow)
-            >> PredictTensorflow(str(trained.saved_model))
+            >> model.operator(serving_workflow.output_schema)
         )
         ensemble = Ensemble(graph, serving_workflow.input_schema)
-        ensemble.export(str(directory), runtime=NativeRuntime(plan), config=config, name=name)
+        ensemble.export(str(directory), runtime=NativeRuntime(plan, trained, model), config=config, name=name)
     progress.update(4, 4, "published")
     return ExportedEnsemble.load(output)
 
@@ -93,11 +95,13 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
 
     Args:
         plan: the compiled form of the graph's workflow.
+        trained: the graph's model.
+        model: the same, loaded.
     """
 
-    def __init__(self, plan: TransformPlan) -> None:
+    def __init__(self, plan: TransformPlan, trained: TrainedModel, model: OfflineModel) -> None:
         super().__init__()
-        self._plan = plan
+        self._plan, self._trained, self._model = plan, trained, model
 
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str
@@ -105,7 +109,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         """Write the model directories below `path`.
 
         Args:
-            ensemble: a graph of exactly one workflow and one TensorFlow model after it.
+            ensemble: a graph of exactly one workflow and the model after it.
             path: existing directory.
             config: limits.
             name: of the ensemble model.
@@ -117,20 +121,22 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             ExportError: the graph has another shape.
         """
         ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
-        models = [op for op in ops if isinstance(op, PredictTensorflow)]
-        if sum(isinstance(op, TransformWorkflow) for op in ops) != 1 or len(models) != 1:
+        wanted = (TransformWorkflow, self._model.OPERATOR)
+        if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):
             raise ExportError(
-                f"the graph holds {[type(op).__name__ for op in ops]}, expected TransformWorkflow >> PredictTensorflow."
+                f"the graph holds {[type(op).__name__ for op in ops]}, "
+                f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
             )
         transform = self._transform_config(config, name)
+        backend = self._trained.backend
         predict = ModelConfig(
             name=f"{name}_predict",
-            backend="tensorflow",
-            platform="tensorflow_savedmodel",  # without it Triton refuses a missing SavedModel before we can say so
+            backend=backend.name,
+            platform=backend.platform,  # without it Triton refuses a missing model before our backend can say so
             inputs=transform.outputs,
-            outputs=(Tensor(name=SCORE, dtype="float32"),),
+            outputs=(Tensor(name=self._model.OUTPUT, dtype="float32"),),
             max_batch_size=config.max_batch_size,
-            parameters={"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": PADDED_SIGNATURE},
+            parameters=self._model.PARAMETERS,
         )
         whole = _ensemble_config(name, transform, predict)
         configs: list[ModelConfig | EnsembleConfig] = [transform, predict, whole]
@@ -139,7 +145,11 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             version.mkdir(parents=True)
             (version.parent / "config.pbtxt").write_text(to_pbtxt(entry), encoding="utf-8")
         self._plan.save(Path(path) / transform.name / VERSION / "plan")
-        shutil.copytree(models[0].path, Path(path) / predict.name / VERSION / SAVED_MODEL)
+        source, target = self._trained.model_path, Path(path) / predict.name / VERSION / backend.file_name
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
         return configs
 
     def _transform_config(self, config: ExportConfig, name: str) -> ModelConfig:
@@ -164,11 +174,11 @@ def _ensemble_config(name: str, transform: ModelConfig, predict: ModelConfig) ->
     return EnsembleConfig(
         name=name,
         inputs=transform.inputs,
-        outputs=predict.outputs,
+        outputs=(Tensor(name=SCORE, dtype="float32"),),
         max_batch_size=transform.max_batch_size,
         steps=(
             Step(model=transform.name, inputs={t.name: t.name for t in transform.inputs}, outputs=between),
-            Step(model=predict.name, inputs=between, outputs={t.name: t.name for t in predict.outputs}),
+            Step(model=predict.name, inputs=between, outputs={predict.outputs[0].name: SCORE}),
         ),
     )
 

@@ -2,25 +2,53 @@
 
 Importing merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for this process and every child, which
 makes protobuf slow in a server started later. The variable is put back as it was.
+
+`PredictTensorflow` and `PredictPyTorch` import their framework, so each is imported when it is asked for.
 """
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from workflows.upstream import quiet_nvtabular
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-_before = os.environ.get(_VARIABLE)
-with quiet_nvtabular(), warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+_OPERATORS = {
+    "PredictTensorflow": "merlin.systems.dag.ops.tensorflow",
+    "PredictPyTorch": "merlin.systems.dag.ops.pytorch",
+}
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    before = os.environ.get(_VARIABLE)
+    try:
+        with quiet_nvtabular(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if before is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = before
+
+
+with _importing():
     from merlin.dag import postorder_iter_nodes
     from merlin.dag.runtime import Runtime
+    from merlin.schema import ColumnSchema, Schema
     from merlin.systems.dag import Ensemble
-    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.systems.dag.ops.workflow import TransformWorkflow
-if _before is None:
-    os.environ.pop(_VARIABLE, None)
-else:
-    os.environ[_VARIABLE] = _before
 
-__all__ = ["Ensemble", "PredictTensorflow", "Runtime", "TransformWorkflow", "postorder_iter_nodes"]
+
+def __getattr__(name: str) -> Any:
+    if name not in _OPERATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _importing():
+        return getattr(import_module(_OPERATORS[name]), name)
+
+
+__all__ = ["ColumnSchema", "Ensemble", "Runtime", "Schema", "TransformWorkflow", "postorder_iter_nodes"]

@@ -18,7 +18,7 @@ class Tensor:
 
     Attributes:
         name: tensor name.
-        dtype: NumPy dtype name.
+        dtype: NumPy dtype name; "object" for strings.
         dims: shape without the batch dimension.
     """
 
@@ -110,8 +110,9 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
     message = pb.ModelConfig(name=config.name, max_batch_size=config.max_batch_size)
     for entries, tensors in ((message.input, config.inputs), (message.output, config.outputs)):
         for tensor in tensors:
-            data_type = pb.DataType.Value(f"TYPE_{np_to_triton_dtype(np.dtype(tensor.dtype))}")
-            entries.add(name=tensor.name, data_type=data_type, dims=tensor.dims)
+            datatype = np_to_triton_dtype(np.dtype(tensor.dtype))
+            type_name = "STRING" if datatype == "BYTES" else datatype  # a config has another word than a request
+            entries.add(name=tensor.name, data_type=pb.DataType.Value(f"TYPE_{type_name}"), dims=tensor.dims)
     return message
 
 

@@ -1,31 +1,35 @@
 """No export without parity: what is served equals what was trained on.
 
 Two comparisons on held-out rows and on rows made to be awkward: the compiled plan against NVTabular (ids, lengths and
-values identical), and the score through plan and padded signature against the score through NVTabular and the ragged
-signature (within `SCORE_TOLERANCE`).
+bits of floats identical), and the score through the plan, in the layout that is served, against the score through
+NVTabular (within `SCORE_TOLERANCE`).
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from serving.plan import Padded, TransformPlan
-from workflows.errors import ArtifactError, ParityError
-from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
-from workflows.upstream import nvt, quiet_nvtabular
+from serving.backends.offline import OfflineModel
+from serving.plan import Padded, TensorSpec, TransformPlan
+from workflows.errors import ParityError, RequestError
+from workflows.tensor_names import NNZS, VALUES
+from workflows.upstream import nvt, ops, quiet_nvtabular
+
+from merlin.dag import Graph, Node  # isort: skip
 
 SCORE_TOLERANCE = 1e-5
-"""Largest difference of two scores in [0, 1]. The signatures may add the same numbers in another order."""
+"""Largest difference of two scores in [0, 1]. A model may add the same numbers in another order per layout."""
 
 _INT64 = np.iinfo(np.int64)
-_AWKWARD_KEYS = np.array([0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1], dtype=np.int64)
+_AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
+_AWKWARD_STRINGS = ("", "a", "é", "日本", "\U0001f600", "a\0b", "\0", " a ", "long " * 60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,74 +38,92 @@ class ParityReport:
 
     Attributes:
         num_rows: rows compared.
+        num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know.
         largest_score_difference: between offline and served scores.
     """
 
     num_rows: int
+    num_left_out: int
     largest_score_difference: float
 
 
 def check_parity(
-    workflow: nvt.Workflow, plan: TransformPlan, saved_model: Path, heldout: pa.Table, *, max_rows: int = 4096
+    workflow: nvt.Workflow, plan: TransformPlan, model: OfflineModel, heldout: pa.Table, *, max_rows: int = 4096
 ) -> ParityReport:
     """Compare offline and served results.
 
     Args:
-        workflow: the fitted workflow without its label.
-        plan: the same workflow, compiled.
-        saved_model: directory of the SavedModel.
+        workflow: the fitted workflow. It may take more columns than the plan, the label say, which are filled with
+            zeros.
+        plan: the same workflow without its label, compiled.
+        model: the trained model.
         heldout: raw rows; columns beyond the plan's inputs are ignored.
         max_rows: how many held-out rows are compared.
 
     Raises:
-        ParityError: anything differs; the message names the first column and row.
-        ArtifactError: the SavedModel cannot be loaded or takes other inputs.
+        ParityError: anything differs, or the plan refuses a row; the message names the first column and row.
+        ArtifactError: the model takes other inputs.
     """
-    rows = awkward_rows(plan, heldout.slice(0, max_rows))
-    served = plan.run(rows)
-    with quiet_nvtabular():
-        offline = workflow.transform(pd.DataFrame(rows))
-    for name, column in served.items():
-        _compare_column(name, column, offline[name], rows)
-    signatures = _load_signatures(saved_model)
-    expected = signatures[RAGGED_SIGNATURE](**_tensors(signatures[RAGGED_SIGNATURE], ragged_inputs(offline)))[SCORE]
-    actual = signatures[PADDED_SIGNATURE](**_tensors(signatures[PADDED_SIGNATURE], padded_inputs(served)))[SCORE]
-    difference = np.abs(expected.numpy() - actual.numpy()).reshape(-1)
-    worst = int(np.argmax(difference))
-    if not difference[worst] <= SCORE_TOLERANCE:  # also when it is NaN
-        raise ParityError(
-            f"scores differ: {_row(rows, worst)} scores {expected.numpy()[worst, 0]!r} offline and "
-            f"{actual.numpy()[worst, 0]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
-        )
-    return ParityReport(num_rows=len(difference), largest_score_difference=float(difference[worst]))
+    rows = pa.table({spec.name: heldout[spec.name].slice(0, max_rows).cast(_arrow_type(spec)) for spec in plan.inputs})
+    # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
+    awkward = awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow))
+    comparable, transformed = _transform_what_can_be(workflow, awkward)
+    difference = _compare(plan, model, rows, _transformed(workflow, rows))
+    if comparable.num_rows:
+        difference = max(difference, _compare(plan, model, comparable, transformed))
+    return ParityReport(
+        num_rows=rows.num_rows + comparable.num_rows,
+        num_left_out=awkward.num_rows - comparable.num_rows,
+        largest_score_difference=difference,
+    )
 
 
-def awkward_rows(plan: TransformPlan, heldout: pa.Table) -> dict[str, NDArray[Any]]:
-    """Held-out rows, and each awkward key once in every column beside held-out values of the others."""
-    raw = {spec.name: heldout[spec.name].to_numpy().astype(spec.dtype) for spec in plan.inputs}
-    rows = {name: [column] for name, column in raw.items()}
-    for awkward, awkward_column in raw.items():
-        limits = np.iinfo(awkward_column.dtype)
-        keys = _AWKWARD_KEYS[(limits.min <= _AWKWARD_KEYS) & (limits.max >= _AWKWARD_KEYS)].astype(awkward_column.dtype)
-        for name, column in raw.items():
-            rows[name].append(keys if name == awkward else np.resize(column, len(keys)))
-    return {name: np.concatenate(parts) for name, parts in rows.items()}
+def awkward_rows(plan: TransformPlan, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
+    """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN.
+
+    Args:
+        plan: says which columns there are, and their types.
+        heldout: rows of exactly those columns.
+        keep: columns that only get held-out values.
+    """
+    awkward = {spec.name: _awkward_values(spec) for spec in plan.inputs}
+    present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
+    usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
+    rows: dict[str, list[pa.Array]] = {name: [values.slice(0, 0)] for name, values in awkward.items()}
+    for changed in (name for name in awkward if name not in keep):
+        for name, parts in rows.items():
+            positions = np.arange(len(awkward[changed])) % len(usual[name])
+            parts.append(awkward[name] if name == changed else usual[name].take(pa.array(positions)))
+    return pa.table({name: pa.concat_arrays(parts) for name, parts in rows.items()})
 
 
-def ragged_inputs(frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Encoded rows of NVTabular as inputs of the ragged signature."""
-    inputs: dict[str, NDArray[Any]] = {}
-    for name in frame.columns:
-        if frame[name].dtype == object:
-            inputs[name + VALUES] = np.concatenate([*frame[name], np.array([], np.int64)])
-            inputs[name + OFFSETS] = np.concatenate(([0], np.cumsum(frame[name].map(len)))).astype(np.int32)
-        else:
-            inputs[name] = frame[name].to_numpy()
-    return inputs
+def plan_inputs(
+    plan: TransformPlan, rows: pa.Table
+) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
+    """Rows as `TransformPlan.run` takes them.
+
+    Args:
+        plan: says which columns there are, and their types.
+        rows: those columns, of those types.
+
+    Returns:
+        The inputs, and the masks of columns in which something is missing.
+
+    Raises:
+        ParityError: a list of integers lacks one, which no request can say.
+    """
+    inputs: dict[str, NDArray[Any] | Padded] = {}
+    valid = {}
+    for spec in plan.inputs:
+        column = rows[spec.name].combine_chunks()
+        if column.null_count:
+            valid[spec.name] = column.is_valid().to_numpy(zero_copy_only=False)
+        inputs[spec.name] = _values(spec, column) if spec.width is None else _padded(spec, column)
+    return inputs, valid
 
 
 def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDArray[Any]]:
-    """Rows of a plan as inputs of the padded signature."""
+    """Rows of a plan in the layout in which Triton hands them on."""
     inputs: dict[str, NDArray[Any]] = {}
     for name, column in columns.items():
         if isinstance(column, Padded):
@@ -111,19 +133,145 @@ def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDA
     return inputs
 
 
-def _compare_column(
-    name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: Mapping[str, NDArray[Any]]
-) -> None:
+def _compare(plan: TransformPlan, model: OfflineModel, rows: pa.Table, transformed: pd.DataFrame) -> float:
+    """Compare one batch with what NVTabular made of it; returns the largest difference of scores."""
+    inputs, valid = plan_inputs(plan, rows)
+    try:
+        served = plan.run(inputs, valid)
+    except RequestError as error:
+        raise ParityError(f"rows like the held-out ones could not be served: {error} Nothing was exported.") from None
+    offline = transformed[list(served)]
+    for name, column in served.items():
+        _compare_column(name, column, offline[name], rows)
+    expected, actual = model.score_offline(offline), model.score_served(served)
+    with np.errstate(invalid="ignore"):  # infinite scores
+        difference = np.where(_identical(actual, expected), 0.0, np.abs(expected - actual))
+    worst = int(np.argmax(difference))
+    if not difference[worst] <= SCORE_TOLERANCE:  # also when it is NaN
+        raise ParityError(
+            f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and "
+            f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
+        )
+    return float(difference[worst])
+
+
+def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
+    """Raw rows through NVTabular, as `prepare` would write them.
+
+    pandas holds numbers in float64 where one is missing; what is written has the dtype of the schema.
+    """
+    frame = rows.to_pandas()
+    for name, schema in workflow.input_schema.column_schemas.items():
+        if name not in frame:
+            frame[name] = np.zeros(len(frame), dtype=schema.dtype.to_numpy)
+    dtypes = {name: schema.dtype.to_numpy for name, schema in workflow.output_schema.column_schemas.items()}
+    with quiet_nvtabular(), np.errstate(all="ignore"):
+        made: pd.DataFrame = workflow.transform(frame)
+        return made.astype({name: dtypes[name] for name in made if made[name].dtype == np.float64})
+
+
+def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.Table, pd.DataFrame]:
+    """The rows that NVTabular can transform, and what it makes of them."""
+    if (whole := _attempt(workflow, rows)) is not None:
+        return rows, whole
+    alone = [_attempt(workflow, rows.slice(i, 1)) is not None for i in range(rows.num_rows)]
+    rows = rows.filter(pa.array(alone, pa.bool_()))
+    return rows, _transformed(workflow, rows) if rows.num_rows else pd.DataFrame()
+
+
+def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
+    """Rows through NVTabular; None where an operator fails."""
+    try:
+        with _quiet_log():
+            return _transformed(workflow, rows)
+    except Exception:  # operators raise anything
+        return None
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """NVTabular logs the traceback of an operator that fails."""
+    log = logging.getLogger("merlin")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _indexes_of_matrices(workflow: nvt.Workflow) -> frozenset[str]:
+    """Raw columns that `ColumnSimilarity` may read: NVTabular reads past the end of a matrix that lacks a row."""
+    nodes = Graph.get_nodes_by_op_type([workflow.output_node], ops.ColumnSimilarity)
+    return frozenset().union(*map(_raw_columns, nodes))
+
+
+def _raw_columns(node: Node) -> frozenset[str]:
+    if not node.parents_with_dependencies:
+        return frozenset(node.input_columns.names)
+    return frozenset().union(*map(_raw_columns, node.parents_with_dependencies))
+
+
+def _arrow_type(spec: TensorSpec) -> pa.DataType:
+    element = pa.large_string() if spec.dtype == "object" else pa.from_numpy_dtype(spec.numpy_dtype)
+    return element if spec.width is None else pa.list_(element)
+
+
+def _awkward_values(spec: TensorSpec) -> pa.Array:
+    """Awkward values of a column's type; as lists an empty one, each value alone and all together."""
+    kind, values = spec.numpy_dtype.kind, list[Any]()
+    if kind == "O":
+        values = list(_AWKWARD_STRINGS)
+    elif kind == "b":
+        values = [False, True]
+    elif kind == "f":
+        limits = np.finfo(spec.numpy_dtype)
+        values = [0.0, -0.0, 1.5, -1.0, np.nan, np.inf, -np.inf]
+        values += [float(limits.max), float(limits.min), float(limits.tiny)]
+    else:
+        bounds = np.iinfo(spec.numpy_dtype)
+        values = [value for value in _AWKWARD_INTEGERS if bounds.min <= value <= bounds.max]
+    if spec.width is not None:
+        values = [[], *([value] for value in values), values]
+    return pa.array(values, _arrow_type(spec))
+
+
+def _values(spec: TensorSpec, array: pa.Array) -> NDArray[Any]:
+    """One value per row: None for missing strings, NaN for missing floats, zero for others."""
+    if spec.dtype == "object":
+        array = array.cast(pa.large_binary())
+    elif spec.numpy_dtype.kind != "f" and array.null_count:
+        array = array.fill_null(spec.numpy_dtype.type(0).item())
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _padded(spec: TensorSpec, array: pa.Array) -> Padded:
+    elements = array.flatten()
+    if elements.null_count and spec.numpy_dtype.kind in "iub":
+        raise ParityError(
+            f"column {spec.name!r} has lists of {spec.dtype} that lack a value, which no request can say. "
+            "Fill it in the data, or make it float64. Nothing was exported."
+        )
+    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    width = max(int(lengths.max(initial=0)), 1)
+    values = np.full((len(lengths), width), b"" if spec.dtype == "object" else 0, dtype=spec.numpy_dtype)
+    values[np.arange(width) < lengths[:, None]] = _values(spec, elements)
+    return Padded(values, lengths)
+
+
+def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
     if isinstance(served, Padded):
         values, offsets = served.ragged()
-        lists = np.split(values, offsets[1:-1])
-        same = [np.array_equal(a, b) for a, b in zip(lists, offline, strict=True)]
-        shown: Any = lists
+        shown: Any = np.split(values, offsets[1:-1])
+        same = [
+            len(a) == len(b) and bool(_identical(a, np.asarray(b, dtype=a.dtype)).all())
+            for a, b in zip(shown, offline, strict=True)
+        ]
     else:
-        same = list(served == offline.to_numpy())
         shown = served
         if served.dtype != offline.dtype:
             raise ParityError(f"column {name!r} is {served.dtype} served and {offline.dtype} offline.")
+        same = _identical(served, offline.to_numpy()).tolist()
     if not all(same):
         row = same.index(False)
         raise ParityError(
@@ -132,27 +280,14 @@ def _compare_column(
         )
 
 
-def _row(rows: Mapping[str, NDArray[Any]], index: int) -> dict[str, Any]:
-    return {name: column[index].item() for name, column in rows.items()}
+def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]:
+    """Value by value; floats by their bits, but for NaN, which equals any NaN."""
+    same: NDArray[np.bool_] = served == offline
+    if served.dtype.kind == "f":
+        same &= np.signbit(served) == np.signbit(offline)
+        same |= np.isnan(served) & np.isnan(offline)
+    return same
 
 
-def _load_signatures(path: Path) -> Any:
-    try:
-        loaded = tf.saved_model.load(str(path))
-    except (OSError, ValueError, tf.errors.OpError) as error:
-        raise ArtifactError(f"{path} is not a SavedModel that can be loaded ({error}). Train again.") from None
-    for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
-        if name not in loaded.signatures:
-            raise ArtifactError(f"{path} has signatures {sorted(loaded.signatures)}, expected {name!r}. Train again.")
-    loaded.signatures.keep_alive = loaded  # the functions hold their variables only weakly
-    return loaded.signatures
-
-
-def _tensors(signature: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Cast to what the signature takes, so that int32 and int64 models are both fed."""
-    expected = signature.structured_input_signature[1]
-    if set(expected) != set(arrays):
-        raise ArtifactError(
-            f"the SavedModel takes {sorted(expected)}, the workflow makes {sorted(arrays)}. They do not match."
-        )
-    return {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in expected.items()}
+def _row(rows: pa.Table, index: int) -> dict[str, Any]:
+    return {name: rows[name][index].as_py() for name in rows.column_names}

@@ -1,4 +1,4 @@
-"""The choices of a training run. Importing this file imports no TensorFlow."""
+"""The choices of a training run. Importing this file imports no framework."""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ class TrainConfig:
         model: architecture; a key of `training.models.MODELS`.
         hidden: units of the dense layers.
         embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
-        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes the
-            truncated normal with deviation 1/√dimension that `tf.feature_column.embedding_column` starts from.
+        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
+            the framework starts from: a truncated normal with deviation 1/√dimension in
+            `tf.feature_column.embedding_column`, a normal with deviation 1 in `torch.nn.Embedding`.
         linear_terms: add one weight per id to the logit, beside the dense layers.
         linear_scale: factor of the linear terms; they learn that much faster.
         dropout: share of each dense layer's units that is dropped in training.
@@ -26,7 +27,8 @@ class TrainConfig:
             rows of the batch only, so an id is held as much as its frequency asks for.
         l2_linear: as `l2_embedding`, for the linear terms.
         weight_decay: decoupled (AdamW), on all weights but embedding tables, which `l2_embedding` holds.
-        optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`.
+        optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`, in PyTorch of
+            `training.torch_optimizers.OPTIMIZERS`.
         learning_rate: at the start.
         learning_rate_decay: "none", or "linear" or "cosine" down to zero at the end of the last epoch.
         table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 320 for

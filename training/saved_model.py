@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import tensorflow as tf
 
@@ -19,6 +17,7 @@ from training.layers import DenseFeatures, Lists
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.trained import padded_rows
 
 
 def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
@@ -68,24 +67,11 @@ class _FrameScorer:
         self._signature = signature
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        inputs: dict[str, Any] = {}
-        for name, spec in self._signature.structured_input_signature[1].items():
-            dtype = spec.dtype.as_numpy_dtype
-            if name.endswith(NNZS):
-                nnzs = frame[name.removesuffix(NNZS)].map(len).to_numpy(dtype)
-                inputs[name] = tf.constant(nnzs[:, None])
-            elif name.endswith(VALUES):
-                inputs[name] = tf.constant(_padded(frame[name.removesuffix(VALUES)], dtype))
-            else:
-                inputs[name] = tf.constant(frame[name].to_numpy(dtype)[:, None])
+        specs = self._signature.structured_input_signature[1]
+        columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in specs)
+        arrays = padded_rows(frame[list(columns)])
+        inputs = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in specs.items()}
         return pd.DataFrame({SCORE: self._signature(**inputs)[SCORE].numpy()[:, 0]})
-
-
-def _padded(lists: pd.Series, dtype: Any) -> npt.NDArray[Any]:
-    padded = np.zeros((len(lists), max(map(len, lists), default=0)), dtype)
-    for row, values in zip(padded, lists, strict=True):
-        row[: len(values)] = values
-    return padded
 
 
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types

@@ -1,13 +1,14 @@
 """Runs in MLflow: what was trained, on which data, how well, and the model itself. Only this file imports MLflow here.
 
 MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`. The model is logged as a plain
-SavedModel behind a loader module of ours, so nothing is pickled and loading runs no code that came with the artifact.
+SavedModel or TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no Python
+code that came with the artifact.
 """
 
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +33,7 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
 
 SYSTEM_METRICS_INTERVAL_S = 1
-_REQUIREMENTS = ("tensorflow-cpu", "tensorflow", "numpy", "pandas")
+_PYFUNC_PACKAGES = ("numpy", "pandas")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +107,17 @@ class RunLog:
         else:
             mlflow.log_artifact(str(path), run_id=self.run_id)
 
-    def log_model(self, path: Path, spec: FeatureSpec, example: pd.DataFrame, *, loader_module: str) -> str:
-        """Store a SavedModel as a logged model named "model", with signature and input example.
+    def log_model(
+        self, path: Path, spec: FeatureSpec, example: pd.DataFrame, *, loader_module: str, packages: Sequence[str]
+    ) -> str:
+        """Store a model as a logged model named "model", with signature and input example.
 
         Args:
-            path: directory that `loader_module` can load.
+            path: file or directory that `loader_module` can load.
             spec: says what the model's inputs are.
             example: a few rows of them.
             loader_module: module with `_load_pyfunc(path)`.
+            packages: distributions that it needs; those that are installed are recorded with their versions.
 
         Returns:
             The model's id in the store.
@@ -124,7 +128,7 @@ class RunLog:
             loader_module=loader_module,
             signature=_signature(spec),
             input_example=example,
-            pip_requirements=_pip_requirements(),
+            pip_requirements=_pip_requirements((*packages, *_PYFUNC_PACKAGES)),
         )
         return str(info.model_id)
 
@@ -197,9 +201,9 @@ def _signature(spec: FeatureSpec) -> ModelSignature:
     return ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec(DataType.float, "score")]))
 
 
-def _pip_requirements() -> list[str]:
+def _pip_requirements(packages: Sequence[str]) -> list[str]:
     found = []
-    for package in _REQUIREMENTS:
+    for package in packages:
         try:
             found.append(f"{package}=={version(package)}")
         except PackageNotFoundError:

@@ -23,6 +23,9 @@ CATEGORICAL = "categorical"
 CONTINUOUS = "continuous"
 LABEL = "label"
 FILE_NAME = "feature_spec.yaml"
+PARQUET = "parquet"
+TFRECORD = "tfrecord"
+SOURCE_TYPES = (PARQUET, TFRECORD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class Feature:
         embedding_dim: columns of the embedding table by NVTabular's rule; None if not an id.
         is_list: each row holds a list of values (multi-hot).
         max_length: longest list seen; None if not a list.
+        null_fill: what a loader puts where the data has nothing; None refuses missing values.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Feature:
     embedding_dim: int | None = None
     is_list: bool = False
     max_length: int | None = None
+    null_fill: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -71,11 +76,21 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The files of one split, relative to the spec's own directory."""
+    """The files of one split, relative to the spec's own directory.
+
+    Attributes:
+        files: POSIX paths, in the order of the rows.
+        num_rows: rows of all of them.
+        type: their format; one of `SOURCE_TYPES`.
+    """
 
     files: tuple[str, ...]
     num_rows: int
-    type: str = "parquet"
+    type: str = PARQUET
+
+    def __post_init__(self) -> None:
+        if self.type not in SOURCE_TYPES:
+            raise SpecError(f"a source is of type {self.type!r}. Available: {', '.join(SOURCE_TYPES)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,4 +219,6 @@ def _feature_to_dict(feature: Feature) -> dict[str, Any]:
         entry |= {"cardinality": feature.cardinality, "embedding_dim": feature.embedding_dim}
     if feature.is_list:
         entry |= {"is_list": True, "max_length": feature.max_length}
+    if feature.null_fill is not None:
+        entry["null_fill"] = feature.null_fill
     return entry

@@ -2,7 +2,7 @@
 
 A prepared-data artifact holds
 
-    train/*.parquet, valid/*.parquet   encoded rows, several files and row groups
+    train/, valid/                     encoded rows, several Parquet or TFRecord files
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
     heldout.parquet                    raw inputs and encoded label of the validation rows, in the order of valid/

@@ -343,4 +343,5 @@ def test_doctor_finds_this_machine_fit() -> None:
     done = rankline("doctor", cwd=Path.cwd())
     assert done.returncode == 0, done.stdout
     assert "embedded Triton" in done.stdout
+    assert "torch" in done.stdout
     assert "✗" not in done.stdout

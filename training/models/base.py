@@ -1,7 +1,7 @@
-"""What every model is built from, and the pieces that models share."""
+"""What Keras models are built from: inputs `keras_inputs`, one output, a probability named "output"."""
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,13 +9,6 @@ from training.config import TrainConfig
 from workflows.categories import FIRST_UNSEEN_ID
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
-
-
-class ModelBuilder(Protocol):
-    """Makes a Keras model whose inputs are `keras_inputs` and whose one output is a probability named "output"."""
-
-    def __call__(self, spec: FeatureSpec, config: TrainConfig) -> Any:
-        """Build the model for the features of `spec`."""
 
 
 class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types

@@ -10,7 +10,7 @@ from training.models.base import embedding_columns, keras_inputs, linear_columns
 from workflows.feature_spec import FeatureSpec
 
 
-def build_mlp(spec: FeatureSpec, config: TrainConfig) -> Any:
+def build(spec: FeatureSpec, config: TrainConfig) -> Any:
     """Build the model.
 
     Embeddings (lists averaged) and numbers are concatenated, go through the dense layers with ReLU, and one sigmoid

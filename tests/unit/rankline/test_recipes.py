@@ -1,10 +1,12 @@
 import pytest
 
 from rankline.recipes import RECIPES, recipe_named
+from training.fit import fit_for
+from training.models import model_named
 from training.models.base import embedding_columns
 from workflows.datasets import DATASETS
 from workflows.errors import ConfigError
-from workflows.feature_spec import Feature
+from workflows.feature_spec import Feature, FeatureSpec
 
 
 def test_an_unknown_recipe_is_refused_with_the_list() -> None:
@@ -15,6 +17,21 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
 def test_a_recipe_names_a_dataset_that_there_is(recipe) -> None:  # type: ignore[no-untyped-def]
     assert recipe.dataset in DATASETS
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
+    label = Feature(name="label", dtype="float32")
+    spec = FeatureSpec(features=(label,), channels={"label": ("label",)})
+    fit_for(model_named(recipe.train.model).backend).check(spec, recipe.train)
+
+
+def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:
+    config = RECIPES["movielens-torch"].train
+    assert (config.model, config.embedding_dim_cap, config.hidden) == ("torch_mlp", 512, (128, 128, 128))
+    assert (config.optimizer, config.learning_rate, config.batch_size) == ("adam", 0.01, 32_768)
+    assert not config.linear_terms
+    assert config.early_stopping_patience > 0
 
 
 def test_the_seed_recipe_is_the_notebooks_configuration() -> None:

@@ -1,20 +1,25 @@
 """What the gate before an export lets through and what it stops."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+import torch
 
+from serving.backends.offline import OfflineModel, offline_model
 from serving.compile import compile_workflow
 from serving.parity import awkward_rows, check_parity
 from serving.plan import TensorSpec, TransformPlan
 from workflows.errors import ArtifactError, ParityError
 from workflows.operators import NullToEmptyList
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
+from workflows.trained import PYTORCH, TENSORFLOW
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
@@ -73,21 +78,51 @@ def saved_model(path: Path, *, padded_bias: float = 0.0, padded_name: str = PADD
     return path
 
 
-def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path) -> None:
-    report = check_parity(workflow, plan, saved_model(tmp_path / "m"), HELDOUT)
+def torch_script(path: Path, *, padding_bias: float = 0.0) -> Path:
+    """The same as TorchScript; its score may be off by `padding_bias` for each place behind the end of a list."""
+
+    class Sum(torch.nn.Module):
+        def forward(self, user, item, tags__values, tags__nnzs):  # type: ignore[no-untyped-def]
+            inside = torch.ones_like(tags__values).cumsum(1) <= tags__nnzs
+            total = user + item + (tags__values * inside).sum(dim=1, keepdim=True)
+            return 0.001 * total.to(torch.float32) + padding_bias * (~inside).sum(dim=1, keepdim=True)
+
+    ids = torch.zeros((2, 1), dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
+        traced = torch.jit.trace(Sum(), (ids, ids, torch.zeros((2, 2), dtype=torch.int64), ids.to(torch.int32)))
+    traced.save(str(path))
+    return path
+
+
+def tensorflow_model(path: Path, **options: Any) -> OfflineModel:
+    return offline_model(TENSORFLOW, saved_model(path, **options))
+
+
+def pytorch_model(path: Path, **options: Any) -> OfflineModel:
+    return offline_model(PYTORCH, torch_script(path, **options))
+
+
+LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
+
+
+@LOADED
+def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
+    report = check_parity(workflow, plan, load(tmp_path / "m"), HELDOUT)
     assert report.num_rows > len(HELDOUT)
     assert report.largest_score_difference < 1e-6
 
 
+@LOADED
 @pytest.mark.parametrize("column", ["user", "item", "tags"])
 def test_one_wrong_id_in_a_table_is_found(
-    workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, column: str
+    workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, column: str, load: Any
 ) -> None:
     columns = tuple(
         replace(c, values=np.where(c.values == 3, 4, c.values)) if c.name == column else c for c in plan.columns
     )
     with pytest.raises(ParityError, match=f"column '{column}' differs: .*offline.*served. Nothing was exported"):
-        check_parity(workflow, replace(plan, columns=columns), saved_model(tmp_path / "m"), HELDOUT)
+        check_parity(workflow, replace(plan, columns=columns), load(tmp_path / "m"), HELDOUT)
 
 
 def test_a_list_that_is_cut_short_is_found(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path) -> None:
@@ -96,7 +131,7 @@ def test_a_list_that_is_cut_short_is_found(workflow: nvt.Workflow, plan: Transfo
     shorter = replace(tags, lengths=np.minimum(tags.lengths, 1))
     with pytest.raises(ParityError, match="column 'tags' differs"):
         check_parity(
-            workflow, replace(plan, columns=(*plan.columns[:2], shorter)), saved_model(tmp_path / "m"), HELDOUT
+            workflow, replace(plan, columns=(*plan.columns[:2], shorter)), tensorflow_model(tmp_path / "m"), HELDOUT
         )
 
 
@@ -105,16 +140,36 @@ def test_signatures_that_score_differently_are_found(
     workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, bias: float
 ) -> None:
     with pytest.raises(ParityError, match="scores differ: .*offline and .*served"):
-        check_parity(workflow, plan, saved_model(tmp_path / "m", padded_bias=bias), HELDOUT)
+        check_parity(workflow, plan, tensorflow_model(tmp_path / "m", padded_bias=bias), HELDOUT)
+
+
+def test_a_torchscript_that_minds_its_padding_is_found(
+    workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path
+) -> None:
+    short = HELDOUT.filter(pa.array([False, True, True]))  # the plan pads to the longest list that there is
+    check_parity(workflow, plan, pytorch_model(tmp_path / "m"), short)
+    with pytest.raises(ParityError, match="scores differ: .*offline and .*served"):
+        check_parity(workflow, plan, pytorch_model(tmp_path / "n", padding_bias=1e-3), short)
 
 
 def test_a_model_without_the_signature_or_no_model_is_refused(
     workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path
 ) -> None:
     with pytest.raises(ArtifactError, match="expected 'serving_padded'. Train again"):
-        check_parity(workflow, plan, saved_model(tmp_path / "m", padded_name="other"), HELDOUT)
+        check_parity(workflow, plan, tensorflow_model(tmp_path / "m", padded_name="other"), HELDOUT)
     with pytest.raises(ArtifactError, match="is not a SavedModel that can be loaded"):
-        check_parity(workflow, plan, tmp_path / "nothing", HELDOUT)
+        offline_model(TENSORFLOW, tmp_path / "nothing")
+    with pytest.raises(ArtifactError, match="is not TorchScript that can be loaded"):
+        offline_model(PYTORCH, tmp_path / "nothing")
+
+
+@LOADED
+def test_a_model_that_takes_other_columns_is_refused(
+    workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any
+) -> None:
+    fewer = replace(plan, columns=plan.columns[:2])
+    with pytest.raises(ArtifactError, match="'tags__.*the workflow makes .*They do not match"):
+        check_parity(workflow, fewer, load(tmp_path / "m"), HELDOUT)
 
 
 def test_awkward_rows_fit_the_type_of_the_column(plan: TransformPlan) -> None:

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported: its C++ start-up notices
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before PyTorch is: its threads would spin on busy machines
 
 import json
 from collections.abc import Callable

@@ -9,6 +9,7 @@ from training.models import MODELS, model_builder
 from training.models.base import UniformIds
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
+from workflows.trained import TENSORFLOW
 
 
 def batch() -> dict[str, Any]:
@@ -21,8 +22,11 @@ def batch() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_takes_the_loaders_names_and_gives_a_probability(name: str, spec: FeatureSpec) -> None:
+KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW]
+
+
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_every_keras_model_takes_the_loaders_names_and_gives_a_probability(name: str, spec: FeatureSpec) -> None:
     model = model_builder(name)(spec, TrainConfig())
     scores = model(batch()).numpy()
     assert sorted(model.input) == sorted(batch())

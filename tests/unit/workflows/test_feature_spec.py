@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.errors import SpecError
-from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, Feature, FeatureSpec, Source
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, SOURCE_TYPES, Feature, FeatureSpec, Source
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
 SIZES = st.integers(1, 10**9)
@@ -22,6 +22,7 @@ def features(draw: st.DrawFn, name: str) -> Feature:
         embedding_dim=draw(SIZES) if is_id else None,
         is_list=lists,
         max_length=draw(SIZES) if lists else None,
+        null_fill=draw(st.none() | st.integers(-5, 5) | st.floats(-1, 1)),
     )
 
 
@@ -37,7 +38,7 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
             CONTINUOUS: tuple(f.name for f in columns if not f.cardinality),
             LABEL: (label.name,),
         },
-        sources={"train": Source(files=("train/a.parquet",), num_rows=draw(SIZES))},
+        sources={"train": Source(files=("train/a",), num_rows=draw(SIZES), type=draw(st.sampled_from(SOURCE_TYPES)))},
         metadata={"dataset": draw(NAMES)},
     )
 
@@ -56,6 +57,7 @@ LABELS = Feature(name="y", dtype="float32")
         (lambda: Feature(name="a", dtype="int65"), "'int65' is not a NumPy dtype"),
         (lambda: Feature(name="a", dtype="int64", cardinality=0, embedding_dim=1), "cardinality is 0"),
         (lambda: Feature(name="a", dtype="int64", is_list=True), "max_length"),
+        (lambda: Source(files=("a.csv",), num_rows=1, type="csv"), "type 'csv'. Available: parquet, tfrecord"),
         (lambda: FeatureSpec(features=(LABELS, LABELS), channels={LABEL: ("y",)}), r"\['y'\] more than once"),
         (lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("z",)}), r"holds \['z'\].*Available: \['y'\]"),
         (lambda: FeatureSpec(features=(LABELS,), channels={}), "'label' is empty"),

@@ -1,0 +1,176 @@
+"""What the backends for trained models share: requests that wait are joined into one run of the model and split again.
+
+Triton loads a backend folder's `model.py` alone. Like `serving.plan` for the backend `nvtabular`, this module is found
+through the Python path: the embedded server sets it, a container needs Rankline's directory in PYTHONPATH.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+Array = npt.NDArray[Any]
+Run = Callable[..., Sequence[Array]]
+
+# A framework keeps the memory of the largest run, so a larger batch waits for a request of that size.
+WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An input or output as the model's config declares it; `dims` leaves out the batch."""
+
+    name: str
+    dtype: np.dtype[Any]
+    dims: tuple[int, ...]
+
+    @classmethod
+    def from_config(cls, entry: Mapping[str, Any]) -> "Tensor":
+        """Read one entry of `input` or `output`."""
+        dtype = np.dtype(pb_utils.triton_string_to_numpy(entry["data_type"]))
+        return cls(name=entry["name"], dtype=dtype, dims=tuple(int(dim) for dim in entry["dims"]))
+
+    def filled(self, num_rows: int) -> Array:
+        """Rows of zeros, or of empty strings."""
+        return np.full((num_rows, *(max(dim, 1) for dim in self.dims)), _fill_value(self.dtype), self.dtype)
+
+
+class BatchingModel(ABC):
+    """What Triton's Python backend loads; one object per model instance, in a process of its own."""
+
+    FRAMEWORK: ClassVar[str]
+    """Its name, for messages."""
+
+    @abstractmethod
+    def load(
+        self,
+        version: Path,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        parameters: Mapping[str, str],
+        gpu: str | None,
+    ) -> Run:
+        """Load the model.
+
+        Args:
+            version: the version directory.
+            inputs: in the order in which the result takes them.
+            outputs: in the order in which the result returns them.
+            parameters: of `config.pbtxt`.
+            gpu: number of the GPU to run on, "" for all of them, or None for none.
+
+        Returns:
+            A function from one array per input to one array per output.
+
+        Raises:
+            TritonModelException: the model is missing or damaged, or does not fit the config.
+        """
+
+    def explain(self, error: Exception) -> str:
+        """The line of an error of the framework that says what is wrong."""
+        return str(error).partition("\n")[0]
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the model and warm it up.
+
+        Args:
+            args: from Triton; `model_repository` is the model's own folder.
+
+        Raises:
+            TritonModelException: see `load`.
+        """
+        config = json.loads(args["model_config"])
+        self._inputs = tuple(Tensor.from_config(entry) for entry in config["input"])
+        self._outputs = tuple(Tensor.from_config(entry) for entry in config["output"])
+        self._run = self.load(
+            Path(args["model_repository"]) / args["model_version"],
+            self._inputs,
+            self._outputs,
+            {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
+            {"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
+        )
+        self._warm_up(config["max_batch_size"])
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer requests, joined into one run of the model; a request that cannot be run fails alone."""
+        batches = [[self._read(request, tensor.name) for tensor in self._inputs] for request in requests]
+        if len(batches) > 1:
+            try:
+                return self._split(self._run(*(join(arrays) for arrays in zip(*batches, strict=True))), batches)
+            except Exception as error:
+                pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
+        return [self._answer(batch) for batch in batches]
+
+    def _answer(self, batch: Sequence[Array]) -> Any:
+        try:
+            return self._response(self._run(*batch))
+        except Exception as error:
+            message = f"{self.FRAMEWORK} could not run the request: {self.explain(error)}"
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
+
+    def _split(self, results: Sequence[Array], batches: Sequence[Sequence[Array]]) -> list[Any]:
+        *bounds, num_rows = np.cumsum([len(batch[0]) for batch in batches])
+        if any(len(result) != num_rows for result in results):
+            raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
+        return [self._response(parts) for parts in zip(*(np.split(result, bounds) for result in results), strict=True)]
+
+    def _response(self, results: Sequence[Array]) -> Any:
+        tensors = zip(self._outputs, results, strict=True)
+        return pb_utils.InferenceResponse([pb_utils.Tensor(tensor.name, result) for tensor, result in tensors])
+
+    @staticmethod
+    def _read(request: Any, name: str) -> Array:
+        array: Array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+        return array
+
+    def _warm_up(self, max_batch_size: int) -> None:
+        """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
+        for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
+            try:
+                self._run(*(tensor.filled(num_rows) for tensor in self._inputs))
+            except Exception as error:  # a model may refuse rows of zeros and yet be sound
+                pb_utils.Logger.log_warn(f"warm-up with {num_rows} rows of zeros failed: {error}")
+                return
+
+
+def join(arrays: Sequence[Array]) -> Array:
+    """Concatenate batches of one tensor; rows of 2-D tensors are padded with zeros to the longest.
+
+    Args:
+        arrays: [rows of the request, ...] each.
+
+    Returns:
+        [rows of all requests, ...]
+    """
+    if arrays[0].ndim != 2 or len({array.shape[1] for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    shape = sum(len(array) for array in arrays), max(array.shape[1] for array in arrays)
+    joined = np.full(shape, _fill_value(arrays[0].dtype), arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        joined[start : start + len(array), : array.shape[1]] = array
+        start += len(array)
+    return joined
+
+
+def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
+    """A parameter of the config.
+
+    Raises:
+        TritonModelException: it is not a whole number.
+    """
+    value = parameters.get(name, str(default))
+    try:
+        return int(value)
+    except ValueError:
+        raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected a whole number.") from None
+
+
+def _fill_value(dtype: np.dtype[Any]) -> Any:
+    return b"" if dtype.hasobject else dtype.type(0)

@@ -1,0 +1,62 @@
+"""A TorchScript model outside of Triton: see `serving.backends.offline.OfflineModel`."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from serving.merlin import ColumnSchema, PredictPyTorch, Schema
+from serving.parity import padded_inputs
+from serving.plan import Padded
+from workflows.errors import ArtifactError
+from workflows.tensor_names import SCORE
+from workflows.trained import padded_rows
+
+
+class PyTorchModel:
+    """A TorchScript file, which takes padded rows only."""
+
+    OPERATOR = PredictPyTorch
+    OUTPUT = f"{SCORE}__0"  # Triton's own PyTorch backend wants a result's place in its name
+    PARAMETERS: Mapping[str, str] = {}
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with warnings.catch_warnings():
+                # PyTorch 2.13 advises against TorchScript, which is the format that Triton's PyTorch backend reads.
+                warnings.filterwarnings(
+                    "ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning
+                )
+                self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ArtifactError(f"{path} is not TorchScript that can be loaded ({reason}). Train again.") from None
+        self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
+
+    def operator(self, encoded: Any) -> Any:
+        """See `OfflineModel`; the operator writes into the schema that it gets, so it gets a copy."""
+        takes = Schema(list(encoded.column_schemas.values()))
+        return PredictPyTorch(self._model, takes, Schema([ColumnSchema(SCORE, dtype=np.float32)]))
+
+    def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
+        """See `OfflineModel`."""
+        return self._score(padded_rows(frame))
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """See `OfflineModel`."""
+        return self._score(padded_inputs(columns))
+
+    def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        if set(self._names) != set(arrays):
+            raise ArtifactError(
+                f"the model takes {sorted(self._names)}, the workflow makes {sorted(arrays)}. They do not match."
+            )
+        with torch.inference_mode():
+            scores = self._model(**{name: torch.from_numpy(arrays[name].copy()) for name in self._names})
+        flat: NDArray[Any] = scores.numpy().reshape(-1)
+        return flat

@@ -1,0 +1,65 @@
+"""The Python of docs/loading.md, run in its order on small data, and its commands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+COMMANDS = re.findall(r"^\$ (.*)$", DOCUMENT, re.MULTILINE)
+
+
+def small_model() -> Any:
+    user = tf.keras.Input((1,), name="userId", dtype=tf.int64)
+    x = tf.keras.layers.Flatten()(tf.keras.layers.Embedding(60, 2)(user))
+    model = tf.keras.Model({"userId": user}, tf.keras.layers.Dense(1, activation="sigmoid")(x))
+    model.compile("sgd", "binary_crossentropy")
+    return model
+
+
+def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "valid"):
+        (tmp_path / "prepared" / split).mkdir(parents=True)
+        rows = pa.table(
+            {
+                "userId": rng.integers(3, 60, 8000),
+                "movieId": rng.integers(3, 60, 8000),
+                "genres": pa.array([[3] * (row % 3) for row in range(8000)]),
+                "rating": rng.integers(0, 2, 8000),
+            }
+        )
+        pq.write_table(rows, tmp_path / "prepared" / split / "a.parquet", row_group_size=1000)
+    monkeypatch.chdir(tmp_path)
+    assert len(EXAMPLES) == 3
+    names: dict[str, Any] = {"model": small_model()}
+    for example in EXAMPLES:
+        exec(compile(example, "docs/loading.md", "exec"), names)  # noqa: S102
+    assert names["rest"] == len(names["train"]) - 3 == 5
+    assert tuple(names["begins"].shape)[1:] == (1,)
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    assert len(COMMANDS) == 3
+    prepare = "rankline prepare movielens --rows 5000"
+    for command in (prepare, *COMMANDS):
+        short = " --epochs 1" if "train" in command else ""
+        done = subprocess.run(
+            ["bash", "-c", command + short],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"

@@ -1,0 +1,58 @@
+"""The models of each backend outside of Triton; what they score is tested with the parity gate and the export."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from serving.backends.offline import offline_model
+from serving.merlin import ColumnSchema, PredictPyTorch, Schema
+from workflows.trained import PYTORCH
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_schema_alone(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
+        traced: Any = torch.jit.trace(lambda user: user.to(torch.float32) / 2, torch.zeros((2, 1), dtype=torch.int64))
+    traced.save(str(tmp_path / "model.pt"))
+    encoded = Schema([ColumnSchema("user", dtype=np.int64)])
+    operator = offline_model(PYTORCH, tmp_path / "model.pt").operator(encoded)
+    assert isinstance(operator, PredictPyTorch)
+    assert (operator.input_schema.column_names, operator.output_schema.column_names) == (["user"], ["score"])
+    assert encoded["user"].properties == {}
+
+
+def test_merlins_operators_are_imported_when_asked_for() -> None:
+    import serving.merlin
+
+    with pytest.raises(AttributeError, match="no attribute 'PredictJax'"):
+        _ = serving.merlin.PredictJax
+
+
+# SciPy asks `sys.modules` for torch, and torch asks for the place of tensorflow: each is hidden as the other can bear.
+HIDE = {
+    "tensorflow": 'import sys; sys.modules["tensorflow"] = None',
+    "torch": """
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, NoTorch())""",
+}
+
+
+@pytest.mark.parametrize(("backend", "hidden"), [("pytorch", "tensorflow"), ("tensorflow", "torch")])
+def test_exporting_for_one_framework_needs_no_other(backend: str, hidden: str) -> None:
+    code = f"{HIDE[hidden]}\nimport serving.export, serving.backends.{backend}.offline"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,116 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.loader.examples import Layout, decode, list_kind, serialize
+from workflows.errors import DataError
+from workflows.feature_spec import Feature
+
+PATH = Path("rows.parquet")
+COUNT = Feature(name="count", dtype="int64")
+PRICE = Feature(name="price", dtype="float32")
+GENRE = Feature(name="genre", dtype="int32", cardinality=9, embedding_dim=2)
+
+
+def one(batch: dict[str, Any], *features: Feature, prebatch: int = 1) -> list[bytes]:
+    records: list[bytes] = serialize(batch, features, prebatch=prebatch, path=PATH).to_pylist()
+    return records
+
+
+def by_protobuf(columns: dict[str, list[Any]]) -> bytes:
+    lists = {
+        name: tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        if name == "price"
+        else tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        for name, values in columns.items()
+    }
+    message = tf.train.Example(features=tf.train.Features(feature=lists))
+    serialized: bytes = message.SerializeToString(deterministic=True)
+    return serialized
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(width=32)), min_size=1, max_size=30),
+    prebatch=st.integers(1, 40),
+)
+def test_records_are_what_protobuf_writes(rows: list[tuple[int, float]], prebatch: int) -> None:
+    counts, prices = map(list, zip(*rows, strict=True))
+    batch = {"count": np.array(counts), "price": np.array(prices, np.float32)}
+    expected = [
+        by_protobuf({"price": prices[start : start + prebatch], "count": counts[start : start + prebatch]})
+        for start in range(0, len(rows), prebatch)
+    ]
+    assert one(batch, PRICE, COUNT, prebatch=prebatch) == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 20_000])
+def test_lengths_of_every_width_are_written_right(length: int) -> None:
+    values = np.arange(length)
+    feature = Feature(name="ä" * 70, dtype="int64", is_list=True, max_length=20_000)
+    record = one({feature.name: values.reshape(1, -1)}, feature)
+    assert record == [by_protobuf({feature.name: values.tolist()})]
+
+
+@pytest.mark.parametrize(
+    ("column", "feature", "message"),
+    [
+        (np.array([0.5]), COUNT, "'count' is float64, the feature spec says int64"),
+        (np.array([[1, 2]]), COUNT, "'count' does not hold single values"),
+        (np.array([1]), Feature(name="count", dtype="int64", is_list=True, max_length=1), "does not hold lists"),
+        (np.array([1]), Feature(name="count", dtype="str"), "'count' is str, expected whole or float"),
+    ],
+)
+def test_a_column_that_does_not_fit_its_feature_is_refused(column: Any, feature: Feature, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        one({"count": column}, feature)
+
+
+def layout(*features: Feature, block_rows: int = 1, has_nnzs: bool = False) -> Layout:
+    return Layout(features=features, counted=features[0], block_rows=block_rows, has_nnzs=has_nnzs)
+
+
+PRICES = Feature(name="price", dtype="int8", is_list=True, max_length=1)
+TAGS = Feature(name="tags", dtype="int64", is_list=True, max_length=3)
+
+
+@pytest.mark.parametrize(
+    ("expected", "columns", "message"),
+    [
+        (layout(COUNT, PRICE), {"count": [1]}, r"lacks feature 'price'. Available: \['count'\]"),
+        (layout(COUNT), {"count": [1, 2]}, "'count' of a record has 2 values, expected 1"),
+        (layout(Feature(name="count", dtype="float32")), {"count": [1]}, "'count' is int64_list, expected float_list"),
+        (layout(COUNT, PRICES), {"count": [1], "price": [1]}, "'price' is float_list"),
+        (layout(COUNT, GENRE), {"count": [1], "genre": [9]}, "'genre' holds the id 9, the feature spec says 0 to 8"),
+        (layout(COUNT, GENRE), {"count": [1], "genre": [-1]}, "'genre' holds the id -1"),
+        (layout(COUNT, PRICE, block_rows=2), {"count": [1, 2], "price": [1]}, "'price' .* 1 values, expected 2"),
+        (layout(COUNT, TAGS, has_nnzs=True), {"count": [1, 2], "tags": [5]}, "lacks feature 'tags__nnzs'"),
+        (
+            layout(COUNT, TAGS, has_nnzs=True),
+            {"count": [1, 2], "tags": [5], "tags__nnzs": [1, 1]},
+            "'tags' of a record has 1 values, expected 2",
+        ),
+    ],
+)  # fmt: skip
+def test_the_parser_refuses_what_check_explains(expected: Layout, columns: dict[str, list[Any]], message: str) -> None:
+    record = by_protobuf(columns)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        expected.parse(tf.constant([record]))
+    with pytest.raises(DataError, match=message):
+        expected.check(decode(record, PATH), PATH)
+
+
+def test_bytes_that_are_no_example_are_refused() -> None:
+    with pytest.raises(DataError, match=r"rows\.parquet holds a record that is not"):
+        decode(b"\xff\xff", PATH)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [("bool", "int64_list"), ("uint8", "int64_list"), ("float64", "float_list")]
+)
+def test_the_dtype_says_which_list_holds_a_feature(dtype: str, kind: str) -> None:
+    assert list_kind(Feature(name="x", dtype=dtype)) == kind

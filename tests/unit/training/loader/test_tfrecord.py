@@ -1,0 +1,336 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.loader.tensorflow import KerasSequenceLoader
+from training.loader.tfrecord import TFRecordLoader, notebook_dataset, parquet_from_tfrecords, write_tfrecords
+from workflows.errors import ConfigError, DataError
+from workflows.feature_spec import Feature, FeatureSpec
+
+NUM_ROWS = 4000
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(scope="module", params=[1, 7, 1500])
+def records(request: pytest.FixtureRequest, prepared: Path, spec: FeatureSpec, tmp_path_factory: Any) -> list[Path]:
+    """The training rows in two TFRecord files, one row, some rows, and more rows per record than a batch has."""
+    return write_tfrecords(parquet(prepared), spec, tmp_path_factory.mktemp("records"), prebatch=request.param)
+
+
+@pytest.fixture(scope="module")
+def single_records(prepared: Path, spec: FeatureSpec, tmp_path_factory: Any) -> list[Path]:
+    return write_tfrecords(parquet(prepared), spec, tmp_path_factory.mktemp("records"))
+
+
+def parquet(prepared: Path) -> list[Path]:
+    return sorted((prepared / "train").iterdir())
+
+
+def keras_loader(prepared: Path, spec: FeatureSpec, **options: Any) -> KerasSequenceLoader:
+    names = {"cat_names": [f.name for f in spec.categorical], "cont_names": [f.name for f in spec.continuous]}
+    return KerasSequenceLoader(parquet(prepared), 600, [spec.label.name], **names, **options)  # type: ignore[arg-type]
+
+
+def loader_of(files: list[Path], spec: FeatureSpec, batch_size: int = 600, **options: Any) -> TFRecordLoader:
+    return TFRecordLoader(files, spec, batch_size, **{"num_rows": NUM_ROWS, **options})
+
+
+def rows_of(batches: Any) -> Rows:
+    """Each row with its values, in order."""
+    return [row for batch in batches for row in _rows_of_batch(*batch)]
+
+
+def _rows_of_batch(inputs: dict[str, Any], labels: Any) -> Iterator[tuple[Any, ...]]:
+    ends = np.cumsum(inputs["genres__nnzs"].numpy()[:, 0])
+    genres = np.split(inputs["genres__values"].numpy()[:, 0], ends[:-1])
+    singles = [inputs[name].numpy()[:, 0].tolist() for name in ("userId", "movieId", "age")]
+    return zip(*singles, (tuple(part.tolist()) for part in genres), labels.numpy()[:, 0].tolist(), strict=True)
+
+
+# --- There and back
+
+FEATURES = (
+    Feature(name="whole", dtype="int64"),
+    Feature(name="price", dtype="float32"),
+    Feature(name="tags", dtype="int64", is_list=True, max_length=5),
+    Feature(name="parts", dtype="float32", is_list=True, max_length=5),
+    Feature(name="small", dtype="int8"),
+    Feature(name="label", dtype="float64"),
+)
+SPEC = FeatureSpec(features=FEATURES, channels={"label": ("label",), "continuous": ("price",)})
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOAT32 = st.floats(width=32)
+ROWS = st.tuples(
+    INT64,
+    FLOAT32,
+    st.lists(INT64, max_size=5),
+    st.lists(FLOAT32, max_size=5),
+    st.integers(-128, 127),
+    st.sampled_from([0.0, 1.0]),
+)
+
+
+def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
+    kinds = [pa.from_numpy_dtype(np.dtype(feature.dtype)) for feature in FEATURES]
+    schema = pa.schema((f.name, pa.list_(kind) if f.is_list else kind) for f, kind in zip(FEATURES, kinds, strict=True))
+    columns = zip(*rows, strict=True) if rows else [()] * len(FEATURES)
+    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(ROWS, max_size=30), prebatch=st.integers(1, 12), row_group_size=st.integers(1, 20))
+def test_parquet_comes_back_from_tfrecord_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]], prebatch: int, row_group_size: int
+) -> None:
+    directory = tmp_path_factory.mktemp("trip")
+    pq.write_table(table_of(rows), directory / "part.parquet", row_group_size=row_group_size)
+    files = write_tfrecords([directory / "part.parquet"], SPEC, directory, prebatch=prebatch)
+    back = pq.read_table(parquet_from_tfrecords(files, SPEC, directory / "back")[0])
+    assert back.schema == table_of(rows).schema
+    # text, because NaN is not equal to itself; it tells floats apart to the last bit
+    assert str(back.to_pydict()) == str(table_of(rows).to_pydict())
+
+
+def test_the_last_record_of_a_file_has_the_rows_that_are_left_over(tmp_path: Path) -> None:
+    pq.write_table(table_of([(row, 0.5, [row], [], 1, 1.0) for row in range(10)]), tmp_path / "part.parquet")
+    (file,) = write_tfrecords([tmp_path / "part.parquet"], SPEC, tmp_path, prebatch=4)
+    examples = [tf.train.Example.FromString(record.numpy()) for record in tf.data.TFRecordDataset(str(file))]
+    held = [list(example.features.feature["whole"].int64_list.value) for example in examples]
+    assert held == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_what_is_written_is_whole_or_not_there(tmp_path: Path, prepared: Path, spec: FeatureSpec) -> None:
+    pq.write_table(pa.table({"userId": [1, 2]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        write_tfrecords([tmp_path / "b.parquet"], spec, tmp_path / "out")
+    (tmp_path / "c.parquet").write_bytes(parquet(prepared)[0].read_bytes())
+    damaged = bytearray((tmp_path / "c.parquet").read_bytes())
+    damaged[4:2000] = bytes(1996)
+    (tmp_path / "c.parquet").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"c\.parquet"):
+        write_tfrecords([tmp_path / "c.parquet"], spec, tmp_path / "out")
+    assert [path.name for path in tmp_path.glob("out/*")] == []
+
+
+def test_impossible_choices_are_refused(tmp_path: Path, prepared: Path, spec: FeatureSpec) -> None:
+    with pytest.raises(ConfigError, match="prebatch is 0"):
+        write_tfrecords(parquet(prepared), spec, tmp_path, prebatch=0)
+    with pytest.raises(ConfigError, match="written as one"):
+        write_tfrecords(parquet(prepared) * 2, spec, tmp_path)
+    with pytest.raises(DataError, match="no TFRecord files"):
+        TFRecordLoader([], spec, 10, num_rows=1)
+
+
+# --- The loader
+
+
+def test_batches_are_those_of_the_parquet_loader(prepared: Path, spec: FeatureSpec, records: list[Path]) -> None:
+    loader, expected = loader_of(records, spec, shuffle=False), keras_loader(prepared, spec, shuffle=False)
+    assert (len(loader), loader.num_rows) == (len(expected), expected.num_rows)
+    for (inputs, labels), (their_inputs, their_labels) in zip(loader, expected, strict=True):
+        assert list(inputs) == list(their_inputs)
+        for ours, theirs in [(labels, their_labels), *((inputs[name], their_inputs[name]) for name in inputs)]:
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_every_row_comes_once_per_epoch_in_a_new_order(prepared: Path, spec: FeatureSpec, records: list[Path]) -> None:
+    loader = loader_of(records, spec)
+    first, second = rows_of(loader), rows_of(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == sorted(rows_of(keras_loader(prepared, spec)))
+
+
+def test_the_order_follows_from_seed_and_epoch(spec: FeatureSpec, records: list[Path]) -> None:
+    one, same, other = (loader_of(records, spec, seed=seed) for seed in (5, 5, 6))
+    epochs = [rows_of(one), rows_of(one)]
+    assert epochs == [rows_of(same), rows_of(same)]
+    assert rows_of(other) not in epochs
+
+
+def test_all_batches_but_the_last_are_full(spec: FeatureSpec, records: list[Path]) -> None:
+    for shuffle in (True, False):
+        sizes = [labels.shape[0] for _, labels in loader_of(records, spec, 999, shuffle=shuffle)]
+        assert sizes == [999, 999, 999, 999, 4]
+
+
+def test_rows_mix_across_files(tmp_path: Path) -> None:
+    for number in range(2):
+        rows = [(row, float(number), [], [], 1, 1.0) for row in range(500)]
+        pq.write_table(table_of(rows), tmp_path / f"{number}.parquet")
+    files = write_tfrecords(sorted(tmp_path.glob("*.parquet")), SPEC, tmp_path)
+    inputs, _ = next(iter(TFRecordLoader(files, SPEC, 100, num_rows=1000)))
+    assert 25 < int(tf.reduce_sum(inputs["price"])) < 75
+
+
+def test_a_small_shuffle_buffer_loses_no_row(prepared: Path, spec: FeatureSpec, records: list[Path]) -> None:
+    rows = rows_of(loader_of(records, spec, shuffle_rows=50))
+    assert sorted(rows) == sorted(rows_of(keras_loader(prepared, spec)))
+
+
+def test_it_is_a_dataset_for_fit_whose_passes_are_epochs(spec: FeatureSpec, records: list[Path]) -> None:
+    loader = loader_of(records, spec)
+    dataset = loader.as_dataset()
+    assert int(dataset.cardinality()) == len(loader) == 7
+    expected = loader_of(records, spec)
+    assert [rows_of(dataset), rows_of(dataset)] == [rows_of(expected), rows_of(expected)]
+    age = tf.keras.Input((1,), name="age", dtype=tf.float32)
+    model = tf.keras.Model({"age": age}, tf.keras.layers.Dense(1)(age))
+    model.compile("sgd", "mse")
+    model.fit(dataset.map(lambda inputs, labels: ({"age": inputs["age"]}, labels)), epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 14
+
+
+def test_a_consumer_may_stop_early_and_start_again(spec: FeatureSpec, records: list[Path]) -> None:
+    loader = loader_of(records, spec)
+    next(iter(loader))
+    assert len(rows_of(loader)) == NUM_ROWS
+
+
+@pytest.mark.parametrize("num_rows", [NUM_ROWS - 1, NUM_ROWS + 1])
+def test_a_wrong_number_of_rows_is_an_error_at_the_end(spec: FeatureSpec, records: list[Path], num_rows: int) -> None:
+    batches = iter(loader_of(records, spec, num_rows=num_rows))
+    for _ in range(7):
+        next(batches)
+    with pytest.raises(DataError, match=f"hold 4,000 rows, the feature spec says {num_rows:,}"):
+        next(batches)
+
+
+@pytest.mark.parametrize("option", ["batch_size", "shuffle_rows"])
+def test_options_out_of_range_are_refused(spec: FeatureSpec, records: list[Path], option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is 0"):
+        loader_of(records, spec, **{option: 0})  # type: ignore[arg-type]
+
+
+def test_the_notebook_path_gives_every_row_once(prepared: Path, spec: FeatureSpec, single_records: list[Path]) -> None:
+    keys: list[tuple[Any, ...]] = []
+    for inputs, labels in notebook_dataset(single_records, spec, 600):
+        genres = tf.RaggedTensor.from_sparse(inputs["genres"]).to_list()
+        singles = [inputs[name].numpy()[:, 0].tolist() for name in ("userId", "movieId", "age")]
+        keys += zip(*singles, map(tuple, genres), labels.numpy()[:, 0].tolist(), strict=True)
+    assert sorted(keys) == sorted(rows_of(keras_loader(prepared, spec)))
+
+
+# --- Files of other people
+
+
+def example(**columns: list[Any]) -> bytes:
+    lists = {
+        name: tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        if isinstance(values[0], float)
+        else tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        for name, values in columns.items()
+    }
+    serialized: bytes = tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
+    return serialized
+
+
+GOOD: dict[str, list[Any]] = {"rating": [1.0], "genres": [3, 4], "age": [0.5], "movieId": [7], "userId": [5]}
+
+
+def write(path: Path, records: list[bytes]) -> Path:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def without(name: str) -> dict[str, list[Any]]:
+    return {key: values for key, values in GOOD.items() if key != name}
+
+
+def test_order_further_features_and_left_out_empty_lists_do_not_matter(tmp_path: Path, spec: FeatureSpec) -> None:
+    path = write(tmp_path / "theirs.tfrecord", [example(**without("genres")), example(**GOOD, more=[1, 2])])
+    table = pq.read_table(parquet_from_tfrecords([path], spec, tmp_path)[0])
+    assert table.to_pylist() == [
+        {"userId": 5, "movieId": 7, "genres": genres, "age": 0.5, "rating": 1.0} for genres in ([], [3, 4])
+    ]
+    loader = loader_of([path], spec, num_rows=2, shuffle=False)
+    assert rows_of(loader) == [(5, 7, 0.5, (), 1.0), (5, 7, 0.5, (3, 4), 1.0)]
+
+
+BAD = {
+    "single missing": (without("age"), "lacks feature 'age'"),
+    "wrong type": (without("userId") | {"userId": [1.5]}, "'userId' is float_list, expected int64_list"),
+    "wrong type of list": (without("genres") | {"genres": [1.5]}, "'genres' is float_list, expected int64_list"),
+    "id out of range": (GOOD | {"movieId": [40]}, "'movieId' holds the id 40, the feature spec says 0 to 39"),
+    "two values": (GOOD | {"age": [0.5, 0.5]}, "'age' of a record has 2 values, expected 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("num_good", [0, 50])
+def test_a_bad_record_is_named_by_file_and_feature(tmp_path: Path, spec: FeatureSpec, case: str, num_good: int) -> None:
+    columns, message = BAD[case]
+    good = write(tmp_path / "good.tfrecord", [example(**GOOD)] * 50)
+    path = write(tmp_path / "bad.tfrecord", [example(**GOOD)] * num_good + [example(**columns)])
+    with pytest.raises(DataError, match=rf"bad\.tfrecord.*{message}"):
+        list(loader_of([good, path], spec, num_rows=51 + num_good))
+    with pytest.raises(DataError, match=rf"bad\.tfrecord.*{message}"):
+        parquet_from_tfrecords([good, path], spec, tmp_path / "out")
+    assert not (tmp_path / "out" / "bad.parquet").exists()
+
+
+def test_a_list_column_that_no_record_of_a_file_has_is_missing(tmp_path: Path, spec: FeatureSpec) -> None:
+    files = [write(tmp_path / "with.tfrecord", [example(**GOOD)])]
+    files.append(write(tmp_path / "without.tfrecord", [example(**without("genres"))] * 3))
+    with pytest.raises(DataError, match=r"without\.tfrecord lacks feature 'genres'. Available: \['age', 'movieId'"):
+        loader_of(files, spec, num_rows=4)
+
+
+def test_values_that_do_not_fit_the_dtype_are_refused(tmp_path: Path) -> None:
+    feature = Feature(name="age", dtype="int8")
+    spec = FeatureSpec(features=(feature, Feature(name="rating", dtype="float32")), channels={"label": ("rating",)})
+    path = write(tmp_path / "a.tfrecord", [example(rating=[1.0], age=[300])])
+    with pytest.raises(DataError, match=r"a\.tfrecord: feature 'age' does not fit int8.*300"):
+        parquet_from_tfrecords([path], spec, tmp_path)
+
+
+def test_files_of_different_layouts_are_refused(tmp_path: Path, spec: FeatureSpec) -> None:
+    blocks = write(tmp_path / "blocks.tfrecord", [example(**GOOD, genres__nnzs=[2])])
+    single = write(tmp_path / "single.tfrecord", [example(**GOOD)])
+    with pytest.raises(DataError, match=r"single\.tfrecord has one row per record"):
+        loader_of([blocks, single], spec, num_rows=2)
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-20]
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-30] + bytes([content[-30] ^ 1]) + content[-29:]
+
+
+def not_records(content: bytes) -> bytes:
+    return b"PAR1" * 100
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, not_records])
+def test_a_damaged_file_is_named(tmp_path: Path, spec: FeatureSpec, single_records: list[Path], damage: Any) -> None:
+    (tmp_path / "bad.tfrecord").write_bytes(damage(single_records[1].read_bytes()))
+    files = [single_records[0], tmp_path / "bad.tfrecord"]
+    with pytest.raises(
+        DataError, match=r"bad\.tfrecord is not a whole TFRecord file \((truncated|corrupted) record at \d+"
+    ):
+        list(loader_of(files, spec))
+    with pytest.raises(DataError, match=r"bad\.tfrecord is not a whole TFRecord file"):
+        parquet_from_tfrecords(files, spec, tmp_path / "out")
+    assert not (tmp_path / "out" / "bad.parquet").exists()
+
+
+def test_a_file_that_vanishes_is_named(tmp_path: Path, spec: FeatureSpec) -> None:
+    path = write(tmp_path / "gone.tfrecord", [example(**GOOD)])
+    loader = loader_of([path], spec, num_rows=1)
+    path.unlink()
+    with pytest.raises(DataError, match=r"gone\.tfrecord does not exist"):
+        list(loader)
+    with pytest.raises(DataError, match=r"gone\.tfrecord does not exist"):
+        loader_of([path], spec, num_rows=1)

@@ -1,0 +1,115 @@
+"""What a training run asks of a framework, and where each framework's answer is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from training.config import TrainConfig
+from workflows.feature_spec import FeatureSpec
+from workflows.trained import PYTORCH, TENSORFLOW, Backend
+
+Array = npt.NDArray[Any]
+
+
+class Batches(Protocol):
+    """One split in batches; each pass over it is an epoch."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per epoch."""
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+
+    def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Pairs of inputs, by name, and labels, the framework's own tensors."""
+
+
+class Fit(Protocol):
+    """A model that is being fitted by a framework.
+
+    Args:
+        spec: the features.
+        config: choices about the run.
+        num_steps: steps of the whole run, for the decay of the learning rate.
+    """
+
+    PYFUNC: str
+    """Module through which MLflow loads the exported model."""
+
+    PACKAGES: tuple[str, ...]
+    """Distributions that the exported model needs; those that are installed count."""
+
+    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int) -> None: ...
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig) -> None:
+        """Refuse what the framework cannot do, before anything is begun.
+
+        Raises:
+            ConfigError: an option is not known to it, options contradict each other, or it cannot read the data.
+        """
+
+    @staticmethod
+    def batches(prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int) -> Batches:
+        """A split of prepared data as the framework takes it.
+
+        Raises:
+            DataError: it has no rows, or its files do not hold the columns.
+        """
+
+    def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
+        """Learn from one batch."""
+
+    def loss_sum(self) -> float:
+        """Sum of the losses of all rows that were learnt from, each as it was at its step."""
+
+    def average(self) -> None:
+        """Take the weights into their average; nothing to do without `weight_averaging`."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """In the block `score` uses the average, if there is one."""
+
+    def score(self, inputs: Mapping[str, Any]) -> Array:
+        """Probabilities of a batch, shape (N,)."""
+
+    def array(self, tensor: Any) -> Array:
+        """A tensor of a batch with one value per row, as an array of shape (N,)."""
+
+    def weights(self) -> Sequence[Array]:
+        """A copy of the weights to keep: the average, if there is one."""
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        """Put such a copy into the model."""
+
+    def export(self, path: Path) -> None:
+        """Write the model in the format of its backend."""
+
+
+_FITS = {
+    TENSORFLOW.name: ("training.fit_tensorflow", "TensorFlowFit"),
+    PYTORCH.name: ("training.fit_torch", "TorchFit"),
+}
+
+
+def fit_for(backend: Backend) -> type[Fit]:
+    """What fits the models of `backend`; imports its framework."""
+    module, name = _FITS[backend.name]
+    fit: type[Fit] = getattr(import_module(module), name)
+    return fit
+
+
+def share_of_sample(number: Any) -> Any:
+    """The share with which a sample of the weights enters their average, so that late ones count more.
+
+    Polynomial-decay averaging (Shamir & Zhang 2013, "Stochastic Gradient Descent for Non-smooth Optimization", section
+    4): the t-th sample enters with share (η + 1) / (t + η), η = 0.5.
+
+    Args:
+        number: t, counted from 1; a number or a tensor.
+    """
+    return 1.5 / (number + 0.5)

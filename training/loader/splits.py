@@ -1,0 +1,121 @@
+"""The one place that opens a split of prepared data, whatever format its files have."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions
+from workflows.errors import ConfigError, DataError
+from workflows.feature_spec import PARQUET, TFRECORD, FeatureSpec
+from workflows.tensor_names import NNZS, VALUES
+
+if TYPE_CHECKING:
+    from training.loader.tensorflow import KerasSequenceLoader
+    from training.loader.tfrecord import TFRecordLoader
+
+
+def tensorflow_loader(
+    prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
+) -> "KerasSequenceLoader | TFRecordLoader":
+    """Batches of a split for a TensorFlow model; they look the same for each format.
+
+    Args:
+        prepared: directory of the prepared data.
+        spec: its feature spec.
+        split: "train", "valid", …
+        batch_size: rows per batch; only the last one of an epoch is smaller.
+        shuffle: give the rows a new order in each epoch; without it they come in the order of the files.
+        seed: start of the random order.
+
+    Raises:
+        SpecError: there is no such split.
+        DataError: it has no rows, or its files do not hold the columns.
+    """
+    source = spec.source(split)
+    files = [prepared / name for name in source.files]
+    if source.type == TFRECORD:
+        loader = _tfrecord_loader(files, spec, batch_size, num_rows=source.num_rows, shuffle=shuffle, seed=seed)
+    else:
+        loader = _parquet_loader(files, spec, batch_size, shuffle=shuffle, seed=seed)
+    if not loader.num_rows:
+        raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
+    return loader
+
+
+def _tfrecord_loader(
+    files: list[Path], spec: FeatureSpec, batch_size: int, *, num_rows: int, shuffle: bool, seed: int
+) -> "KerasSequenceLoader | TFRecordLoader":
+    from training.loader.tfrecord import TFRecordLoader
+
+    return TFRecordLoader(files, spec, batch_size, num_rows=num_rows, shuffle=shuffle, seed=seed)
+
+
+def _parquet_loader(
+    files: list[Path], spec: FeatureSpec, batch_size: int, *, shuffle: bool, seed: int
+) -> "KerasSequenceLoader":
+    from training.loader.tensorflow import KerasSequenceLoader
+
+    options: StreamOptions = {**checks_of(spec), "shuffle": shuffle, "seed": seed}
+    return KerasSequenceLoader(
+        files,
+        batch_size,
+        [spec.label.name],
+        cat_names=[feature.name for feature in spec.categorical],
+        cont_names=[feature.name for feature in spec.continuous],
+        **options,
+    )
+
+
+def checks_of(spec: FeatureSpec) -> StreamOptions:
+    """What a spec says about values: which ids there are, and what stands for missing ones."""
+    return {
+        "cardinalities": {feature.name: feature.embedding_shape[0] for feature in spec.categorical},
+        "fill_nulls": {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None},
+    }
+
+
+def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> Batch:
+    """The inputs of the first rows of a split as arrays, whatever format its files have.
+
+    Imports TensorFlow for TFRecord only.
+
+    Raises:
+        SpecError: there is no such split.
+        DataError: its files do not hold the columns.
+    """
+    source, inputs = spec.source(split), (*spec.categorical, *spec.continuous)
+    files = [prepared / name for name in source.files]
+    if source.type != TFRECORD:
+        names = [feature.name for feature in inputs]
+        options: StreamOptions = {**checks_of(spec), "shuffle": False}
+        return next(ChunkStream(files, names, batch_size=num_rows, **options).batches())
+    loader = _tfrecord_loader(files, spec, num_rows, num_rows=source.num_rows, shuffle=False, seed=0)
+    tensors, _ = next(iter(loader))
+    columns = {name: tensor.numpy()[:, 0] for name, tensor in tensors.items()}
+    return {
+        feature.name: Ragged(
+            values=columns[feature.name + VALUES], offsets=np.append(0, np.cumsum(columns[feature.name + NNZS]))
+        )
+        if feature.is_list
+        else columns[feature.name]
+        for feature in inputs
+    }
+
+
+def check_parquet(spec: FeatureSpec, *, reader: str) -> None:
+    """Refuse prepared data that a Parquet-only reader cannot read.
+
+    Args:
+        spec: its feature spec.
+        reader: who asks, such as "a PyTorch model"; for the message.
+
+    Raises:
+        ConfigError: a split is not Parquet.
+    """
+    for split, source in spec.sources.items():
+        if source.type != PARQUET:
+            raise ConfigError(
+                f"the {split} data is {source.type}, and {reader} reads {PARQUET} only. "
+                f"Convert it back: rankline convert RECIPE --to {PARQUET}"
+            )

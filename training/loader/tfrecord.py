@@ -1,0 +1,425 @@
+"""TFRecord, TensorFlow's own format, as a peer of Parquet: writing it, reading it with tf.data, and the way back.
+
+What a record looks like is said in `training.loader.examples`. Columns are found by name, in any order, and the first
+record of each file says whether a record is one row or a block of rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from training.loader.chunks import ChunkStream
+from training.loader.examples import TENSOR_DTYPES, Layout, bounds_of, decode, list_kind, num_values, serialize
+from training.loader.tf_memory import limit_tensorflow_memory
+from workflows.errors import ConfigError, DataError
+from workflows.feature_spec import Feature, FeatureSpec
+from workflows.progress import SILENT, Progress
+from workflows.tensor_names import NNZS, VALUES
+
+SUFFIX = ".tfrecord"
+
+_CHUNK_ROWS = 1 << 16  # rows that are turned from one format into the other at a time
+_PARSED_ROWS = 1 << 15  # rows of blocks that are parsed at a time, where a batch has fewer
+_READ_RECORDS = 1 << 12  # records that the shuffling reader takes from one file before it turns to the next
+_OPEN_FILES = 4
+_READ_BUFFER_BYTES = 1 << 20
+_MAX_SEARCHED_RECORDS = 1 << 12  # where a list column must have appeared: many writers leave out empty lists
+_FRAME_BYTES = 16  # length and checksums around each record
+
+
+def write_tfrecords(
+    files: Sequence[Path], spec: FeatureSpec, directory: Path, *, prebatch: int = 1, progress: Progress = SILENT
+) -> list[Path]:
+    """Write each Parquet file as a TFRecord file with the same rows in the same order.
+
+    Args:
+        files: Parquet files of prepared data; their names without suffix must differ.
+        spec: all its columns are written.
+        directory: where NAME.tfrecord goes, each file whole or not at all.
+        prebatch: rows per record. Above 1 the files are smaller and far faster to read; a file's last record has what
+            is left over.
+        progress: told rows.
+
+    Returns:
+        The new files, in the order of `files`.
+
+    Raises:
+        ConfigError: `prebatch` is below 1, or two files have the same name.
+        DataError: a file is damaged, lacks a column, holds nulls, or a column does not fit the spec.
+    """
+    if prebatch < 1:
+        raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
+    targets = _targets(files, directory, SUFFIX)
+    names = [feature.name for feature in spec.features]
+    batch_size = max(1, _CHUNK_ROWS // prebatch) * prebatch
+    cardinalities = {feature.name: feature.cardinality for feature in spec.features if feature.cardinality}
+    streams = [
+        ChunkStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities) for path in files
+    ]
+    before, total = 0, sum(stream.num_rows for stream in streams)
+    for path, stream, target in zip(files, streams, targets, strict=True):
+        with _whole(target) as staging, tf.io.TFRecordWriter(str(staging)) as writer:
+            for number, batch in enumerate(stream.batches(), start=1):
+                for record in serialize(batch, spec.features, prebatch=prebatch, path=path).to_pylist():
+                    writer.write(record)
+                done = before + min(number * batch_size, stream.num_rows)
+                progress.update(done, total, f"{done:,} of {total:,} rows written")
+        before += stream.num_rows
+    return targets
+
+
+def parquet_from_tfrecords(
+    files: Sequence[Path], spec: FeatureSpec, directory: Path, *, progress: Progress = SILENT
+) -> list[Path]:
+    """Write each TFRecord file as a Parquet file with the same rows in the same order.
+
+    The files may come from anybody, in either layout: what counts is that they have the columns of the spec.
+
+    Args:
+        files: TFRecord files, not compressed; their names without suffix must differ.
+        spec: which features to read; others in the records are left out. Columns get its order and dtypes.
+        directory: where NAME.parquet goes, each file whole or not at all.
+        progress: told bytes read; the note has rows.
+
+    Returns:
+        The new files, in the order of `files`.
+
+    Raises:
+        ConfigError: two files have the same name.
+        DataError: a file is missing, cut off or damaged, or a feature is missing, of another type, or holds values
+            that do not fit its dtype or cardinality.
+    """
+    targets = _targets(files, directory, ".parquet")
+    schema = pa.schema((f.name, pa.list_(_arrow_type(f)) if f.is_list else _arrow_type(f)) for f in spec.features)
+    layout = _layout_of(files, spec.features, counted=spec.label)
+    done, total, num_rows = 0, sum(path.stat().st_size for path in files), 0
+    for path, target in zip(files, targets, strict=True):
+        with _whole(target) as staging, pq.ParquetWriter(staging, schema) as writer:
+            for num_bytes, parsed in _parsed(path, layout):
+                table = pa.table([_arrow_column(parsed, feature, path) for feature in spec.features], schema=schema)
+                writer.write_table(table, row_group_size=_CHUNK_ROWS)
+                done += num_bytes
+                num_rows += table.num_rows
+                progress.update(done, total, f"{num_rows:,} rows read")
+    return targets
+
+
+def _arrow_type(feature: Feature) -> pa.DataType:
+    return pa.from_numpy_dtype(np.dtype(feature.dtype))
+
+
+def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa.Array:
+    values = parsed[feature.name + VALUES if feature.is_list else feature.name].numpy()[:, 0]
+    try:
+        array = pa.array(values).cast(_arrow_type(feature))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: feature {feature.name!r} does not fit {feature.dtype}: {error}") from None
+    if not feature.is_list:
+        return array
+    return pa.ListArray.from_arrays(pa.array(bounds_of(parsed[feature.name + NNZS].numpy()[:, 0]), pa.int32()), array)
+
+
+class TFRecordLoader:
+    """Batches of TFRecord files, as `training.loader.tensorflow.KerasSequenceLoader` gives those of Parquet files.
+
+    A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
+    `name__nnzs`. `TF_MEMORY_ALLOCATION` counts here too. Each pass is an epoch with each row once. With
+    `shuffle` the files come in a new order, a few being read in turn, and records are shuffled in chunks of
+    `shuffle_rows`; the order follows from (seed, epoch). In the block layout whole blocks are shuffled, and rows of a
+    block stay together. Whole batches are parsed at a time, in parallel and ahead of the consumer.
+
+    Args:
+        files: TFRecord files, all in the same layout.
+        spec: which columns there are and what they hold.
+        batch_size: rows per batch; only the last one of an epoch is smaller.
+        num_rows: rows of all files; TFRecord does not say it.
+        shuffle: give the rows a new order in each epoch.
+        shuffle_rows: rows that are held in memory and shuffled together.
+        seed: start of the random order.
+
+    Raises:
+        ConfigError: an argument is out of its range.
+        DataError: no files, or files that do not hold the columns.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        spec: FeatureSpec,
+        batch_size: int,
+        *,
+        num_rows: int,
+        shuffle: bool = True,
+        shuffle_rows: int = 1 << 17,
+        seed: int = 0,
+    ) -> None:
+        for name, number in (("batch_size", batch_size), ("shuffle_rows", shuffle_rows)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number}, expected a whole number of at least 1.")
+        if not files:
+            raise DataError("the loader got no TFRecord files. Give at least one.")
+        limit_tensorflow_memory()
+        self.num_rows = num_rows
+        """Rows per epoch."""
+        self._files, self._batch_size = list(files), batch_size
+        self._shuffle_rows, self._seed = shuffle_rows, seed
+        self._columns = [*((f, tf.int64) for f in spec.categorical), *((f, tf.float32) for f in spec.continuous)]
+        self._label = spec.label
+        self._layout = _layout_of(files, [*(f for f, _ in self._columns), spec.label], counted=spec.label)
+        with tf.device("CPU:0"):  # where tf.data runs
+            self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._dataset = self._pipeline(self._shuffled() if shuffle else self._in_order())
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return -(-self.num_rows // self._batch_size)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """One epoch; the next call gives the next one.
+
+        Raises:
+            DataError: a file is damaged or gone, a record is not as the spec says, or there were not `num_rows` rows.
+        """
+        done = 0
+        try:
+            for inputs, labels in self._dataset:
+                done += labels.shape[0]
+                yield inputs, labels
+        except tf.errors.OpError as error:
+            raise self._explained(error) from None
+        if done != self.num_rows:
+            raise DataError(
+                f"{self._files[0].parent}: the files hold {done:,} rows, the feature spec says {self.num_rows:,}. "
+                "Mend its num_rows, or convert the data again."
+            )
+
+    def as_dataset(self) -> Any:
+        """The same batches as a `tf.data.Dataset`; each pass over it, too, is the next epoch.
+
+        Errors of the data come as TensorFlow's own, and another number of batches than `len()` is one of them.
+        """
+        return self._dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+
+    def _in_order(self) -> Any:
+        dataset = tf.data.TFRecordDataset(self._paths(), buffer_size=_READ_BUFFER_BYTES)
+        return dataset.batch(self._num_parsed_records())
+
+    def _shuffled(self) -> Any:
+        epochs = tf.data.Dataset.from_tensors(0).map(lambda _: self._epoch.assign_add(1) - 1)
+        return epochs.flat_map(self._shuffled_epoch)
+
+    def _shuffled_epoch(self, epoch: Any) -> Any:
+        """Batches of serialised records in a random order.
+
+        Dataset.shuffle moves one record at a time; shuffling whole chunks of them is several times faster.
+        """
+        seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        shuffle = tf.random.experimental.stateless_shuffle
+        return (
+            tf.data.Dataset.from_tensor_slices(shuffle(self._paths(), seed))
+            .interleave(
+                lambda path: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES).batch(_READ_RECORDS),
+                cycle_length=_OPEN_FILES,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+            .rebatch(self._layout.num_records(self._shuffle_rows))
+            .enumerate()
+            .map(lambda number, chunk: shuffle(chunk, tf.random.experimental.stateless_fold_in(seed, number)))
+            .rebatch(self._num_parsed_records())
+        )
+
+    def _num_parsed_records(self) -> int:
+        """Records that are parsed at a time: a batch of rows, or blocks that are then cut into batches."""
+        if not self._layout.is_block:
+            return self._batch_size
+        return self._layout.num_records(max(self._batch_size, _PARSED_ROWS))
+
+    def _pipeline(self, serialized: Any) -> Any:
+        parsed = serialized.map(self._layout.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        if self._layout.is_block:
+            parsed = _rebatched(parsed, self._batch_size, self._layout)
+        return parsed.map(self._as_batch).prefetch(tf.data.AUTOTUNE)
+
+    def _as_batch(self, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+        inputs = {}
+        for feature, dtype in self._columns:
+            if feature.is_list:
+                inputs[feature.name + VALUES] = tf.cast(tensors[feature.name + VALUES], dtype)
+                inputs[feature.name + NNZS] = tensors[feature.name + NNZS]
+            else:
+                inputs[feature.name] = tf.cast(tensors[feature.name], dtype)
+        return inputs, tf.cast(tensors[self._label.name], tf.float32)
+
+    def _paths(self) -> Any:
+        return tf.constant([str(path) for path in self._files])
+
+    def _explained(self, error: Any) -> DataError:
+        """The error with file and feature, which the pipeline, mixing files, does not know."""
+        try:
+            for path in self._files:
+                for _ in _parsed(path, self._layout):
+                    pass
+        except DataError as found:
+            return found
+        return DataError(f"{self._files[0].parent}: the files cannot be read: {error.message}")
+
+
+def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
+    """The same rows in batches of exactly `batch_size`, whatever number of rows an element has."""
+    nothing = {name: tf.zeros((0, 1), spec.dtype) for name, spec in dataset.element_spec.items()}
+    lists = [feature.name for feature in layout.features if feature.is_list]
+
+    def cut(tensors: Mapping[str, Any], start: Any, stop: Any) -> dict[str, Any]:
+        rows = {name: tensor[start:stop] for name, tensor in tensors.items()}
+        for name in lists:
+            nnzs = tensors[name + NNZS]
+            first = tf.reduce_sum(nnzs[:start])
+            rows[name + VALUES] = tensors[name + VALUES][first : first + tf.reduce_sum(nnzs[start:stop])]
+        return rows
+
+    def step(left_over: Mapping[str, Any], element: tuple[Any, Mapping[str, Any]]) -> tuple[Any, Any]:
+        is_end, new = element
+        rows = {name: tf.concat([left_over[name], new[name]], axis=0) for name in new}
+        num_rows = tf.shape(rows[layout.counted.name])[0]
+        whole = tf.where(is_end, num_rows, num_rows // batch_size * batch_size)
+        return cut(rows, whole, num_rows), (cut(rows, 0, whole), whole)
+
+    def batches(rows: Mapping[str, Any], num_rows: Any) -> Any:
+        starts = tf.data.Dataset.range(0, tf.cast(num_rows, tf.int64), batch_size, output_type=tf.int32)
+        return starts.map(lambda start: cut(rows, start, start + batch_size))
+
+    marked = dataset.map(lambda rows: (False, rows))
+    end = tf.data.Dataset.from_tensors((True, nothing))
+    return marked.concatenate(end).scan(nothing, step).flat_map(batches)
+
+
+def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:
+    """The reading path of NVIDIA's Criteo notebook, for comparison; use `TFRecordLoader` for work.
+
+    It is `tf.data.experimental.make_batched_features_dataset` for one epoch with a shuffle buffer of four batches, all
+    else as TensorFlow has it. The notebook has single columns only; a list column comes as `VarLenFeature`, which is
+    what feature columns take.
+
+    Args:
+        files: TFRecord files with one row per record.
+        spec: which columns there are and what they hold.
+        batch_size: rows per batch.
+
+    Returns:
+        A `tf.data.Dataset` of (features, label): a dictionary of (N, 1) tensors, SparseTensors for lists; label (N, 1)
+        of the type in the file.
+    """
+    columns = [*spec.categorical, *spec.continuous, spec.label]
+    return tf.data.experimental.make_batched_features_dataset(
+        [str(path) for path in files],
+        batch_size,
+        {
+            feature.name: tf.io.VarLenFeature(TENSOR_DTYPES[list_kind(feature)])
+            if feature.is_list
+            else tf.io.FixedLenFeature((1,), TENSOR_DTYPES[list_kind(feature)])
+            for feature in columns
+        },
+        label_key=spec.label.name,
+        num_epochs=1,
+        shuffle=True,
+        shuffle_buffer_size=4 * batch_size,
+    )
+
+
+def _layout_of(files: Sequence[Path], features: Iterable[Feature], *, counted: Feature) -> Layout:
+    """What the beginning of each file says.
+
+    Raises:
+        DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
+    """
+    wanted = tuple({feature.name: feature for feature in features}.values())
+    lists = [feature.name for feature in wanted if feature.is_list]
+    first: dict[Path, Any] = {}
+    for path in files:
+        if (record := _first_record(path, lists)) is not None:
+            first[path] = record
+    with_nnzs = {path: any(name + NNZS in record for name in lists) for path, record in first.items()}
+    if len(set(with_nnzs.values())) > 1:
+        odd = next(path for path, is_block in with_nnzs.items() if not is_block)
+        raise DataError(f"{odd} has one row per record, and other files have blocks. Convert them again, together.")
+    layout = Layout(
+        features=wanted,
+        counted=counted,
+        block_rows=max([1, *(num_values(record, counted.name) for record in first.values())]),
+        has_nnzs=any(with_nnzs.values()),
+    )
+    for path, record in first.items():
+        layout.check(record, path)
+    return layout
+
+
+def _first_record(path: Path, lists: Sequence[str]) -> Mapping[str, Any] | None:
+    """The first record, after a look for the list columns, which a record may leave out; None in an empty file."""
+    first: Mapping[str, Any] | None = None
+    missing = set(lists)
+    for number, (serialized,) in enumerate(_records(path, 1)):
+        record = decode(serialized, path)
+        first = first or record
+        missing -= record.keys()
+        if not missing or number + 1 == _MAX_SEARCHED_RECORDS:
+            break
+    if first is not None and missing:
+        raise DataError(f"{path} lacks feature {min(missing)!r}. Available: {sorted(first)}.")
+    return first
+
+
+def _parsed(path: Path, layout: Layout) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The tensors of one file, about `_CHUNK_ROWS` rows at a time, and how many bytes they took.
+
+    Raises:
+        DataError: the file is missing, cut off or damaged, or a record is not as expected.
+    """
+    for records in _records(path, layout.num_records(_CHUNK_ROWS)):
+        try:
+            tensors = layout.parse(tf.constant(records))
+        except tf.errors.InvalidArgumentError as error:
+            for record in records:
+                layout.check(decode(record, path), path)
+            raise DataError(f"{path} cannot be parsed: {error.message}") from None
+        yield sum(map(len, records)) + _FRAME_BYTES * len(records), tensors
+
+
+def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
+    try:
+        for records in tf.data.TFRecordDataset(str(path), buffer_size=_READ_BUFFER_BYTES).batch(at_once):
+            yield records.numpy().tolist()
+    except tf.errors.NotFoundError:
+        raise DataError(f"{path} does not exist. Expected a TFRecord file.") from None
+    except tf.errors.DataLossError as error:
+        reason = error.message.partition("} ")[2].partition(" [Op:")[0]
+        raise DataError(f"{path} is not a whole TFRecord file ({reason}). Write it again.") from None
+
+
+def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
+    targets = [directory / (path.stem + suffix) for path in files]
+    if len(set(targets)) < len(targets):
+        raise ConfigError(f"two of the files would both be written as one in {directory}. Give them different names.")
+    return targets
+
+
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """A hidden sibling to write, which takes the place of `target` when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as staging:
+        path = Path(staging.name)
+    try:
+        yield path
+        path.chmod(0o644)
+        path.replace(target)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,293 @@
+"""The loader's PyTorch face, with the classes and arguments that NVTabular's users know.
+
+A dataset over Parquet files makes the batches, a data loader hands them out:
+
+    dataset = TorchAsyncItr("train", cats=["user", "item", "tags"], labels=["rating"], batch_size=32_768)
+    for inputs, rating in DLDataLoader(dataset, batch_size=None): ...
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from training.loader.chunks import Batch, ChunkStream, Column, Ragged, StreamOptions, Transform
+from training.loader.epochs import Epochs
+from training.loader.files import ParquetFiles
+from workflows.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Inputs = dict[str, torch.Tensor | tuple[torch.Tensor, torch.Tensor]]
+Labels = torch.Tensor | tuple[torch.Tensor, ...]
+T = TypeVar("T")
+
+
+class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
+    """Batches of Parquet files as tensors, for a `DLDataLoader` or a loop of one's own.
+
+    A batch is `(inputs, labels)`. `inputs` holds int64 (N, 1) for an id column and float32 (N, 1) for a number column.
+    A list column is a tuple of all its values in a row, (M,), and the place int64 (N, 1) where each row's begin, which
+    is what `torch.nn.EmbeddingBag` takes; lists of one fixed length W come as (N, W). `labels` is float32 (N,), or a
+    tuple of such for several label columns. Memory is shared with what was read, not copied, where types allow.
+
+    Each pass is an epoch with its own order. In a worker of a data loader it is that worker's share of the rows.
+
+    Args:
+        dataset: files, globs or directories, or an `nvtabular.Dataset` of files.
+        cats: id columns, single or lists.
+        conts: number columns.
+        labels: columns to predict.
+        batch_size: rows per batch; only the last one of an epoch is smaller.
+        device: where the batches go; a worker of a data loader leaves them in main memory.
+        **options: of `ChunkStream`. Unlike in NVTabular, `shuffle` is on unless it is turned off.
+
+    Attributes:
+        cat_names, cont_names, label_names: what a batch holds.
+        device: as given.
+        num_rows_processed: rows handed out so far, in all epochs.
+
+    Raises:
+        ConfigError: an argument is out of its range, or the device is not there.
+        DataError: no files, or files that are damaged or differ; at first use, files that do not hold the columns.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        cats: Sequence[str] | None = None,
+        conts: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+        batch_size: int = 1,
+        *,
+        device: torch.device | str | int | None = None,
+        **options: "Unpack[StreamOptions]",
+    ) -> None:
+        self.cat_names, self.cont_names, self.label_names = list(cats or ()), list(conts or ()), list(labels or ())
+        if not self.label_names or not (self.cat_names or self.cont_names):
+            raise ConfigError("the loader needs labels, and cats or conts.")
+        self.device = _existing(device)
+        self.num_rows_processed = 0
+        self._files = ParquetFiles(dataset)
+        self._batch_size, self._options = batch_size, options
+        self._transform: Transform | None = None
+
+    def map(self, workflow: Any) -> "TorchAsyncItr":
+        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
+
+        Args:
+            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
+                make too.
+
+        Returns:
+            This dataset.
+
+        Raises:
+            ConfigError: the workflow is not fitted, or the dataset was used already.
+        """
+        from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
+
+        if "_epochs" in self.__dict__:
+            raise ConfigError("map was called after the dataset was used. Call it before the first batch.")
+        self._transform = OnlineWorkflow(workflow, keep=self._columns)
+        return self
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per epoch."""
+        return self._epochs.stream.num_rows
+
+    def __len__(self) -> int:
+        """Batches per epoch, without workers."""
+        return len(self._epochs.stream)
+
+    def num_batches(self, num_workers: int) -> int:
+        """Batches per epoch when so many workers of a data loader share the rows; 0 for none."""
+        return len(self._share(0, max(1, num_workers))) * max(1, num_workers)
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:
+        """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None:
+            share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
+            self.advance()
+            return share.made(self._tensors, epoch)
+        return self._counted(iter(self._epochs))
+
+    def advance(self) -> None:
+        """Count an epoch as done, for a data loader whose workers do it."""
+        self._epochs.skip()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was handed out, as plain values; not with workers of a data loader."""
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
+
+        Raises:
+            ConfigError: the state was saved for other data or with other options.
+        """
+        self._epochs.load_state_dict(state)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [*self.cat_names, *self.cont_names, *self.label_names]
+
+    @cached_property
+    def _epochs(self) -> Epochs[tuple[Inputs, Labels]]:
+        return Epochs(self._share(0, 1), self._tensors)
+
+    def _share(self, number: int, of: int) -> ChunkStream:
+        rank, size = self._options.get("global_rank", 0), self._options.get("global_size", 1)
+        share: StreamOptions = {**self._options, "global_rank": rank * of + number, "global_size": size * of}
+        dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
+            [*self.cont_names, *self.label_names], np.float32
+        )
+        return ChunkStream(
+            self._files,
+            self._columns,
+            batch_size=self._batch_size,
+            dtypes=dtypes,
+            transform=self._transform,
+            **share,
+        )
+
+    def _tensors(self, batch: Batch) -> tuple[Inputs, Labels]:
+        inputs: Inputs = {name: _column(batch[name]) for name in (*self.cat_names, *self.cont_names)}
+        labels = tuple(_label(name, batch[name]) for name in self.label_names)
+        return inputs, labels[0] if len(labels) == 1 else labels
+
+    def _counted(self, batches: Iterator[tuple[Inputs, Labels]]) -> Iterator[tuple[Inputs, Labels]]:
+        for inputs, labels in batches:
+            self.num_rows_processed += len(labels[0] if isinstance(labels, tuple) else labels)
+            yield _moved((inputs, labels), self.device)
+
+
+class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
+    """Hands out the batches of a `TorchAsyncItr`, made by worker processes or, without any, by its threads.
+
+    Threads decode as fast as processes do and nothing has to be sent, so `num_workers=0` is the fastest.
+
+    Args:
+        dataset: where the batches come from.
+        batch_size: None; the dataset makes the batches.
+        collate_fn: applied to each batch.
+        pin_memory: keep batches where a GPU can copy them from in the background; nothing happens without a GPU.
+        num_workers: processes that share the rows of an epoch.
+        device: where the batches go; None for the dataset's.
+        **options: of `torch.utils.data.DataLoader`.
+
+    Raises:
+        ConfigError: a batch size, or the device is not there.
+    """
+
+    dataset: TorchAsyncItr
+
+    def __init__(
+        self,
+        dataset: TorchAsyncItr,
+        batch_size: None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        num_workers: int = 0,
+        *,
+        device: torch.device | str | int | None = None,
+        **options: Any,
+    ) -> None:
+        if batch_size is not None:
+            raise ConfigError(f"batch_size is {batch_size}, expected None. Give it to TorchAsyncItr, which batches.")
+        self.device = dataset.device if device is None else _existing(device)
+        super().__init__(
+            dataset,
+            batch_size=None,
+            collate_fn=_Counted(collate_fn),
+            pin_memory=pin_memory and torch.cuda.is_available() and (num_workers > 0 or dataset.device.type == "cpu"),
+            num_workers=num_workers,
+            **options,
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per epoch."""
+        return self.dataset.num_rows
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return self.dataset.num_batches(self.num_workers)
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:  # type: ignore[override]  # torch promises its own class
+        """One epoch; the next call gives the next one."""
+        batches = super().__iter__()
+        if self.num_workers:  # they have copies of the dataset by now
+            self.dataset.advance()
+        for num_rows, batch in cast(Iterator[tuple[int, Any]], batches):
+            if self.num_workers:
+                self.dataset.num_rows_processed += num_rows
+            yield _moved(batch, self.device)
+
+
+class _Counted:
+    """Applies a function to a batch and sends the number of its rows along."""
+
+    def __init__(self, function: Callable[[Any], Any] | None) -> None:
+        self._function = function
+
+    def __call__(self, batch: Any) -> tuple[int, Any]:
+        labels = batch[1]
+        num_rows = len(labels[0] if isinstance(labels, tuple) else labels)
+        return num_rows, self._function(batch) if self._function else batch
+
+
+def _existing(device: torch.device | str | int | None) -> torch.device:
+    found = torch.device("cpu" if device is None else device)
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device is {device!r}, but PyTorch sees no GPU here. Leave it out, or give 'cpu'.")
+    return found
+
+
+def _column(column: Column) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(column, Ragged):
+        begins = torch.from_numpy(column.offsets[:-1].astype(np.int64))
+        return _tensor(column.values), begins.reshape(-1, 1)
+    tensor = _tensor(column)
+    return tensor.reshape(-1, 1) if tensor.ndim == 1 else tensor
+
+
+def _label(name: str, column: Column) -> torch.Tensor:
+    if isinstance(column, Ragged) or column.ndim != 1:
+        raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+    return _tensor(column)
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writable(array)))
+
+
+class _Writable:
+    """Lends the memory of a read-only array as if it could be written.
+
+    Arrow's arrays are read-only, and PyTorch, which has no such tensors, takes one with a warning. The memory belongs
+    to one batch of one epoch, so whoever writes to it changes nothing else.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array  # what NumPy and PyTorch keep alive
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def _moved(batch: T, device: torch.device) -> T:
+    """A batch on a device; on the same one it is as it was."""
+    moved: Any = batch
+    if isinstance(batch, torch.Tensor):
+        moved = batch.to(device, non_blocking=True)
+    elif isinstance(batch, dict):
+        moved = {name: _moved(value, device) for name, value in batch.items()}
+    elif isinstance(batch, tuple):
+        moved = tuple(_moved(value, device) for value in batch)
+    return cast(T, moved)

@@ -1,0 +1,137 @@
+"""A trained PyTorch model as TorchScript, which Triton's PyTorch backend runs and which holds no Python code.
+
+`forward` takes the tensors of the padded layout by name: for a single feature `name` of shape (N, 1), int64 for ids and
+float32 for numbers, for lists `name__values` int64 (N, W) and `name__nnzs` int32 (N, 1), where row i has its first
+nnzs[i] values. It gives float32 (N, 1), and N and W may change from call to call.
+"""
+
+import inspect
+import keyword
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from workflows.errors import ArtifactError, ExportError
+from workflows.feature_spec import FeatureSpec
+from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.trained import padded_rows
+
+
+def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:
+    """Write the model in evaluation mode.
+
+    Args:
+        model: takes the inputs of a `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
+        spec: the features, whose names the arguments get.
+        path: file to write.
+
+    Raises:
+        ExportError: the name of a feature cannot be that of an argument, or what the model does depends on the rows
+            in a way that TorchScript cannot record.
+    """
+    example = _example(spec)
+    if wrong := [name for name in example if not name.isidentifier() or keyword.iskeyword(name)]:
+        raise ExportError(f"TorchScript cannot have arguments called {wrong}. Rename the columns when preparing.")
+    device = next(model.parameters()).device
+    scorer = _scorer(model, spec, tuple(example)).eval()
+    arguments = tuple(tensor.to(device) for tensor in example.values())
+    with warnings.catch_warnings(record=True) as noticed, _quiet_torch_script(), torch.no_grad():
+        warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        # Traced, not compiled, so that a model may be any Python.
+        traced = torch.jit.trace(scorer, arguments, check_trace=False)  # type: ignore[no-untyped-call]
+    for warning in noticed:
+        if issubclass(warning.category, torch.jit.TracerWarning):  # type: ignore[attr-defined]
+            reason = str(warning.message).partition(".")[0]
+            raise ExportError(f"the model does not do the same for all rows, so it has no serving form: {reason}.")
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    traced.save(str(path))
+
+
+def load_torch_script(path: Path) -> Any:
+    """A model as a function of named tensors, on the CPU.
+
+    Raises:
+        ArtifactError: no TorchScript there.
+    """
+    try:
+        with _quiet_torch_script():
+            return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ArtifactError(f"{path} cannot be loaded as TorchScript ({reason}). Train again.") from None
+
+
+def _load_pyfunc(data_path: str) -> "_FrameScorer":
+    """What MLflow calls to load a logged model, as its loader modules must."""
+    return _FrameScorer(load_torch_script(Path(data_path)))
+
+
+class _FrameScorer:
+    """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
+        names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
+        columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in names)
+        arrays = padded_rows(frame[list(columns)])
+        with torch.inference_mode():
+            scores = self._model(**{name: torch.from_numpy(_typed(arrays[name])) for name in names})
+        return pd.DataFrame({SCORE: scores.numpy()[:, 0]})
+
+
+def _typed(array: Any) -> Any:
+    """Numbers as float32; ids and lengths as they are."""
+    return np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else array.dtype)
+
+
+def _example(spec: FeatureSpec) -> dict[str, torch.Tensor]:
+    """Two rows, by the names that the arguments have."""
+    tensors: dict[str, torch.Tensor] = {}
+    for feature in spec.categorical:
+        if feature.is_list:
+            tensors[feature.name + VALUES] = torch.zeros((2, 3), dtype=torch.int64)
+            tensors[feature.name + NNZS] = torch.ones((2, 1), dtype=torch.int32)
+        else:
+            tensors[feature.name] = torch.zeros((2, 1), dtype=torch.int64)
+    return tensors | {feature.name: torch.zeros((2, 1)) for feature in spec.continuous}
+
+
+def _scorer(model: nn.Module, spec: FeatureSpec, names: tuple[str, ...]) -> nn.Module:
+    """A module whose `forward` takes padded tensors by their names."""
+
+    def forward(self: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        inputs = _from_padded(spec, dict(zip(names, tensors, strict=True)))
+        return torch.sigmoid(self.model(inputs).logit)[:, None]
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
+    scorer: nn.Module = type("Scorer", (nn.Module,), {"forward": forward})()
+    scorer.model = model
+    return scorer
+
+
+def _from_padded(spec: FeatureSpec, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    inputs: dict[str, Any] = dict(tensors)
+    for feature in spec.categorical:
+        if feature.is_list:
+            padded, nnzs = inputs.pop(feature.name + VALUES), inputs.pop(feature.name + NNZS)
+            is_value = torch.ones_like(padded).cumsum(1) <= nnzs  # `arange` would fix the device in the trace
+            inputs[feature.name] = (padded[is_value], nnzs.cumsum(0) - nnzs)
+    return inputs
+
+
+@contextmanager
+def _quiet_torch_script() -> Iterator[None]:
+    """PyTorch 2.13 advises against TorchScript, which is the format that Triton's PyTorch backend reads."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
+        yield
