@@ -12,6 +12,8 @@ from rankline.quiet import quiet_libraries
 from workflows.errors import RanklineError
 
 BENCHMARKS = {
+    "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding",
+    "training": "training with our loader, without any, and in the seed document's path",
     "serving": "our ensemble against merlin-systems' export, on one server",
 }
 

@@ -1,8 +1,9 @@
 """What a benchmark found: figures per side, ratios between sides, and the environment, as a table and as JSON."""
 
 import platform
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,26 @@ from rich.table import Table
 
 from workflows.artifacts import versions
 from workflows.machine import cpu_name
+
+Turn = Callable[[], float]
+Rates = Mapping[str, Sequence[float]]
+"""Side → what each of its turns gave."""
+
+
+def take_turns(sides: Mapping[str, Turn], repeats: int) -> Rates:
+    """Each side in turn, `repeats` times, after one turn that does not count: it imports, compiles and fills caches."""
+    for turn in sides.values():
+        turn()
+    rates: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(repeats):
+        for side, turn in sides.items():
+            rates[side].append(turn())
+    return rates
+
+
+def median_ratio(rates: Rates, one: str, other: str) -> float:
+    """Median over the turns of what `one` gave for each unit of `other`; the machine may be slower in the next turn."""
+    return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +61,17 @@ class Report:
 
     def print(self, console: Console) -> None:
         """For people."""
+        figures = list(dict.fromkeys(name for side in self.results.values() for name in side))
+        cells = {(side, name): value for side, values in self.results.items() for name, value in values.items()}
+        rows, columns = list(self.results), figures
+        if len(columns) > len(rows):  # the narrower of both ways fits a terminal
+            rows, columns = figures, list(self.results)
+            cells = {(figure, side): value for (side, figure), value in cells.items()}
         table = Table(title=f"bench {self.name}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for heading in ("", *self.results):
+        for heading in ("", *columns):
             table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-        for figure in dict.fromkeys(name for side in self.results.values() for name in side):
-            table.add_row(figure, *(_format(side.get(figure)) for side in self.results.values()))
+        for row in rows:
+            table.add_row(row, *(_format(cells.get((row, column))) for column in columns))
         console.print(table)
         for key, value in self.ratios.items():
             console.print(f"{key}: [bold]{value:.2f}[/]")

@@ -1,0 +1,127 @@
+"""training: what a training step costs with our loader, without any, and in the seed document's own path.
+
+The seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`, `tf.feature_column`s through
+`tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of 32,768. Sides run in turns,
+several times; figures are medians over the repeats. The rows that a side learns before its turn begins do not count.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import tensorflow as tf
+
+from bench.report import Rates, Report, Turn, median_ratio, take_turns
+from bench.rows import write_rows
+from rankline.recipes import recipe_named
+from training.config import TrainConfig
+from training.fit_tensorflow import TensorFlowFit
+from training.loader.splits import tensorflow_loader
+from training.loader.tfrecord import notebook_dataset, write_tfrecords
+from workflows.feature_spec import FeatureSpec
+
+NUM_ROWS = 2_500_000
+_TURN_S = 5.0
+_WARMUP_STEPS = 3
+
+
+def run(repeats: int) -> Report:
+    """Write the rows in both formats, and let each side train in turns."""
+    with TemporaryDirectory(prefix="rankline-bench-") as name:
+        directory = Path(name)
+        spec = write_rows(directory, NUM_ROWS)
+        paths = [directory / file for file in spec.source("train").files]
+        records = write_tfrecords(paths, spec, directory / "tfrecord")
+        recipe, seed = (recipe_named(name).train for name in ("movielens", "movielens-seed"))
+        sides: dict[str, Turn] = {
+            "movielens": _with_loader(directory, spec, recipe),
+            "movielens, one batch": _one_batch(directory, spec, recipe),
+            "movielens-seed": _with_loader(directory, spec, seed),
+            "movielens-seed, one batch": _one_batch(directory, spec, seed),
+            "seed path": _seed_path(records, spec, seed),
+        }
+        rates = take_turns(sides, repeats)
+    results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
+    return Report(name="training", results=results, ratios=_ratios(rates))
+
+
+def _with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig) -> Turn:
+    loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
+    return _turns(spec, config, chain.from_iterable(repeat(loader)), len(loader))
+
+
+def _one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig) -> Turn:
+    loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
+    return _turns(spec, config, repeat(next(iter(loader))), len(loader))
+
+
+def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], num_batches: int) -> Turn:
+    fit = TensorFlowFit(spec, config, num_steps=num_batches)
+
+    def turn() -> float:
+        for inputs, labels in (next(batches) for _ in range(_WARMUP_STEPS)):
+            fit.step(inputs, labels)
+        done, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < _TURN_S:
+            inputs, labels = next(batches)
+            fit.step(inputs, labels)
+            done += int(labels.shape[0])
+        return done / (time.perf_counter() - begin)
+
+    return turn
+
+
+def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig) -> Turn:
+    model = _seed_model(spec, config)
+    dataset = notebook_dataset(records, spec, config.batch_size)
+
+    def turn() -> float:
+        clock = _Clock()
+        model.fit(dataset, epochs=1, verbose=0, callbacks=[clock])
+        return clock.num_steps * config.batch_size / clock.elapsed_s
+
+    return turn
+
+
+def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
+    columns, inputs = [], {}
+    for feature in spec.categorical:
+        cardinality, dimension = feature.embedding_shape
+        ids = tf.feature_column.categorical_column_with_identity(feature.name, cardinality)
+        columns.append(tf.feature_column.embedding_column(ids, min(dimension, config.embedding_dim_cap)))
+        shape = (None,) if feature.is_list else (1,)
+        inputs[feature.name] = tf.keras.Input(shape, name=feature.name, dtype=tf.int64, sparse=feature.is_list)
+    x = tf.keras.layers.DenseFeatures(columns)(inputs)
+    for units in config.hidden:
+        x = tf.keras.layers.Dense(units, activation="relu")(x)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
+    model.compile(tf.keras.optimizers.SGD(config.learning_rate), "binary_crossentropy")
+    return model
+
+
+class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
+    """Times the steps of a `fit` after the first ones, and ends it after a turn."""
+
+    num_steps = 0
+    elapsed_s = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras)
+        now = time.perf_counter()
+        if batch == _WARMUP_STEPS - 1:
+            self._begin = now
+        elif batch >= _WARMUP_STEPS:
+            self.num_steps, self.elapsed_s = batch + 1 - _WARMUP_STEPS, now - self._begin
+            self.model.stop_training = self.elapsed_s > _TURN_S
+
+
+def _ratios(rates: Rates) -> dict[str, float]:
+    return {
+        "vs_step_alone": median_ratio(rates, "movielens", "movielens, one batch"),
+        "vs_seed_path": median_ratio(rates, "movielens", "seed path"),
+        "vs_step_alone_seed_model": median_ratio(rates, "movielens-seed", "movielens-seed, one batch"),
+        "vs_seed_path_same_model": median_ratio(rates, "movielens-seed", "seed path"),
+    }
