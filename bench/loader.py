@@ -4,12 +4,11 @@ All sides read the same rows from the page cache, in turns, several times; figur
 loaders hand out tensors, shuffled. A side that would take long is stopped after some seconds, with the rate it had.
 """
 
-import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,51 +16,66 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, take_turns
 from bench.rows import write_rows
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, notebook_dataset, write_tfrecords
 from training.loader.torch import TorchAsyncItr
+from workflows.errors import DataError
 from workflows.feature_spec import FeatureSpec
 from workflows.upstream import quiet_nvtabular
 
-NUM_ROWS = 10_000_000
-SIZES = (1_000_000, NUM_ROWS, 50_000_000)
+SIZES = (1_000_000, 10_000_000, 50_000_000)  # rows; all sides read the second
 BATCH_SIZE = 32_768
-BUFFER_BYTES = 48_000_000  # a tenth of what the rows take as arrays
-_MAX_TURN_S = 8.0
+BYTES_PER_ROW = 48  # as arrays
 
 
-def run(repeats: int) -> Report:
-    """Write the rows, measure each side `repeats` times in turns, and memory in processes of its own."""
+def run(repeats: int, *, sizes: tuple[int, int, int] = SIZES, max_turn_s: float = 8.0) -> Report:
+    """Write the rows, measure each side `repeats` times in turns, and memory in processes of its own.
+
+    Args:
+        repeats: turns of each side.
+        sizes: rows of the three data sets, the ones that all sides read in the middle.
+        max_turn_s: a turn of a loader ends after this time.
+    """
+    _, usual, _ = sizes
+    buffer_bytes = usual * BYTES_PER_ROW // 10
     with TemporaryDirectory(prefix="rankline-bench-") as name:
         directory = Path(name)
-        specs = {size: write_rows(directory / str(size), size) for size in SIZES}
+        specs = {size: write_rows(directory / str(size), size) for size in sizes}
         paths = {
             size: [directory / str(size) / file for file in spec.source("train").files] for size, spec in specs.items()
         }
-        files, spec = paths[NUM_ROWS], specs[NUM_ROWS]
+        files, spec = paths[usual], specs[usual]
         records = write_tfrecords(files, spec, directory / "tfrecord")
+        rate = partial(_rate, max_turn_s=max_turn_s)
         sides: dict[str, Turn] = {
-            "rankline": lambda: _rate(_keras(files, spec)),
-            "rankline, torch": lambda: _rate(_torch(files, spec)),
+            "rankline": lambda: rate(_keras(files, spec)),
+            "rankline, torch": lambda: rate(_torch(files, spec)),
             "arrow decode": lambda: _decoding_rate(files, spec),
-            "merlin-dataloader": lambda: _rate(_merlin(files)),
-            "TFRecord, notebook": lambda: _rate(notebook_dataset(records, spec, BATCH_SIZE)),
-            "TFRecord, tuned": lambda: _rate(_tfrecord(records, spec)),
+            "merlin-dataloader": lambda: rate(_merlin(files)),
+            "TFRecord, notebook": lambda: rate(notebook_dataset(records, spec, BATCH_SIZE)),
+            "TFRecord, tuned": lambda: rate(_tfrecord(records, spec)),
         }
-        for size in SIZES:
-            if size != NUM_ROWS:
-                sides[_of_size(size)] = partial(_steady_rate, _keras(paths[size], spec), size)
+        for size in sizes:
+            if size != usual:
+                sides[_of_size(size)] = partial(_steady_rate, _keras(paths[size], spec), max(1, usual // size))
         rates = take_turns(sides, repeats)
         results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
         first = [_first_batch_s(files, spec) for _ in range(repeats)]
-        peaks = [_peak_memory(files[0].parent) for _ in range(repeats)]
-        results["rankline"] |= {
-            "first_batch_s": statistics.median(first),
-            "peak_memory_bytes": statistics.median(peaks),
-        }
-    return Report(name="loader", results=results, ratios=_ratios(rates, results))
+        peaks = [_peak_memory(files[0].parent, usual, buffer_bytes) for _ in range(repeats)]
+    by_size = [results["rankline" if size == usual else _of_size(size)]["rows_per_s"] for size in sizes]
+    results["rankline"] |= {"first_batch_s": statistics.median(first), "peak_memory_bytes": statistics.median(peaks)}
+    ratios = {
+        "vs_merlin": median_ratio(rates, "rankline", "merlin-dataloader"),
+        "vs_tfrecord": median_ratio(rates, "rankline", "TFRecord, notebook"),
+        "vs_tfrecord_tuned": median_ratio(rates, "rankline", "TFRecord, tuned"),
+        "vs_arrow_decode": median_ratio(rates, "rankline", "arrow decode"),
+        "peak_memory_over_buffer": statistics.median(peaks) / buffer_bytes,
+        "first_batch_s": statistics.median(first),
+        "scale_spread": (max(by_size) - min(by_size)) / max(by_size),
+    }
+    return Report(name="loader", results=results, ratios=ratios)
 
 
 def _categorical(spec: FeatureSpec) -> list[str]:
@@ -90,21 +104,21 @@ def _merlin(paths: Sequence[Path]) -> Any:
         return Loader(rows, batch_size=BATCH_SIZE, shuffle=True)
 
 
-def _rate(loader: Iterable[Any]) -> float:
+def _rate(loader: Iterable[Any], max_turn_s: float) -> float:
     """Rows per second of one epoch of a loader of pairs of inputs and labels, or of as much as fits into a turn."""
     done, begin = 0, time.perf_counter()
     with quiet_nvtabular():
         for inputs, _ in loader:
             done += int(inputs["userId"].shape[0])
-            if time.perf_counter() - begin > _MAX_TURN_S:
+            if time.perf_counter() - begin > max_turn_s:
                 break
     return done / (time.perf_counter() - begin)
 
 
-def _steady_rate(loader: KerasSequenceLoader, size: int) -> float:
-    """The same over as many epochs, one after another, as have the usual number of rows."""
-    epochs, begin = max(1, NUM_ROWS // size), time.perf_counter()
-    done = sum(int(label.shape[0]) for _ in range(epochs) for _, label in loader)
+def _steady_rate(loader: KerasSequenceLoader, num_epochs: int) -> float:
+    """The same over several epochs, one after another."""
+    begin = time.perf_counter()
+    done = sum(int(label.shape[0]) for _ in range(num_epochs) for _, label in loader)
     return done / (time.perf_counter() - begin)
 
 
@@ -125,17 +139,17 @@ def _first_batch_s(paths: Sequence[Path], spec: FeatureSpec) -> float:
 
 
 def _of_size(size: int) -> str:
-    return "rankline" if size == NUM_ROWS else f"rankline, {size // 10**6}M rows"
+    return f"rankline, {size:,} rows"
 
 
 _PEAK_PROGRAM = """
-import json, sys, threading
+import sys, threading
 import psutil
-from bench.loader import BATCH_SIZE, BUFFER_BYTES
 from training.loader.tensorflow import KerasSequenceLoader
+directory, batch_size, buffer_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 process, peak, done = psutil.Process(), 0, threading.Event()
 def loader(buffer_size):
-    return KerasSequenceLoader(sys.argv[1], BATCH_SIZE, ["rating"], cat_names=["userId", "movieId", "genres"],
+    return KerasSequenceLoader(directory, batch_size, ["rating"], cat_names=["userId", "movieId", "genres"],
                                buffer_size=buffer_size)
 next(iter(loader("1MB")))  # what is compiled and allocated once does not count
 idle = process.memory_info().rss
@@ -145,31 +159,18 @@ def watch():
         peak = max(peak, process.memory_info().rss)
 watcher = threading.Thread(target=watch)
 watcher.start()
-num_rows = sum(int(label.shape[0]) for _, label in loader(BUFFER_BYTES))
+num_rows = sum(int(label.shape[0]) for _, label in loader(buffer_bytes))
 done.set()
 watcher.join()
-print(json.dumps({"num_rows": num_rows, "bytes": peak - idle}))
+print(num_rows, peak - idle)
 """
 
 
-def _peak_memory(directory: Path) -> float:
+def _peak_memory(directory: Path, num_rows: int, buffer_bytes: int) -> int:
     """Memory of a process that reads one epoch, above what it had before, at its highest."""
-    program = [sys.executable, "-c", _PEAK_PROGRAM, str(directory / "train")]
+    program = [sys.executable, "-c", _PEAK_PROGRAM, str(directory), str(BATCH_SIZE), str(buffer_bytes)]
     output = subprocess.run(program, check=True, capture_output=True, text=True).stdout
-    found = json.loads(output.splitlines()[-1])
-    if found["num_rows"] != NUM_ROWS:
-        raise RuntimeError(f"the loader gave {found['num_rows']} rows of {NUM_ROWS}")
-    return float(found["bytes"])
-
-
-def _ratios(rates: Rates, results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    by_size = [results[_of_size(size)]["rows_per_s"] for size in SIZES]
-    return {
-        "vs_merlin": median_ratio(rates, "rankline", "merlin-dataloader"),
-        "vs_tfrecord": median_ratio(rates, "rankline", "TFRecord, notebook"),
-        "vs_tfrecord_tuned": median_ratio(rates, "rankline", "TFRecord, tuned"),
-        "vs_arrow_decode": median_ratio(rates, "rankline", "arrow decode"),
-        "peak_memory_over_buffer": results["rankline"]["peak_memory_bytes"] / BUFFER_BYTES,
-        "first_batch_s": results["rankline"]["first_batch_s"],
-        "scale_spread": (max(by_size) - min(by_size)) / max(by_size),
-    }
+    read, peak = map(int, output.splitlines()[-1].split())
+    if read != num_rows:
+        raise DataError(f"the loader gave {read} rows of {num_rows}: nothing to compare.")
+    return peak

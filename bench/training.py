@@ -24,49 +24,53 @@ from training.loader.splits import tensorflow_loader
 from training.loader.tfrecord import notebook_dataset, write_tfrecords
 from workflows.feature_spec import FeatureSpec
 
-NUM_ROWS = 2_500_000
-_TURN_S = 5.0
 _WARMUP_STEPS = 3
 
 
-def run(repeats: int) -> Report:
-    """Write the rows in both formats, and let each side train in turns."""
+def run(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Report:
+    """Write the rows in both formats, and let each side train in turns.
+
+    Args:
+        repeats: turns of each side.
+        num_rows: rows to train on.
+        turn_s: how long a turn is.
+    """
     with TemporaryDirectory(prefix="rankline-bench-") as name:
         directory = Path(name)
-        spec = write_rows(directory, NUM_ROWS)
+        spec = write_rows(directory, num_rows)
         paths = [directory / file for file in spec.source("train").files]
         records = write_tfrecords(paths, spec, directory / "tfrecord")
         recipe, seed = (recipe_named(name).train for name in ("movielens", "movielens-seed"))
         sides: dict[str, Turn] = {
-            "movielens": _with_loader(directory, spec, recipe),
-            "movielens, one batch": _one_batch(directory, spec, recipe),
-            "movielens-seed": _with_loader(directory, spec, seed),
-            "movielens-seed, one batch": _one_batch(directory, spec, seed),
-            "seed path": _seed_path(records, spec, seed),
+            "movielens": _with_loader(directory, spec, recipe, turn_s),
+            "movielens, one batch": _one_batch(directory, spec, recipe, turn_s),
+            "movielens-seed": _with_loader(directory, spec, seed, turn_s),
+            "movielens-seed, one batch": _one_batch(directory, spec, seed, turn_s),
+            "seed path": _seed_path(records, spec, seed, turn_s),
         }
         rates = take_turns(sides, repeats)
     results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
     return Report(name="training", results=results, ratios=_ratios(rates))
 
 
-def _with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig) -> Turn:
+def _with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
-    return _turns(spec, config, chain.from_iterable(repeat(loader)), len(loader))
+    return _turns(spec, config, chain.from_iterable(repeat(loader)), turn_s)
 
 
-def _one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig) -> Turn:
+def _one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
-    return _turns(spec, config, repeat(next(iter(loader))), len(loader))
+    return _turns(spec, config, repeat(next(iter(loader))), turn_s)
 
 
-def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], num_batches: int) -> Turn:
-    fit = TensorFlowFit(spec, config, num_steps=num_batches)
+def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_s: float) -> Turn:
+    fit = TensorFlowFit(spec, config, num_steps=1)
 
     def turn() -> float:
         for inputs, labels in (next(batches) for _ in range(_WARMUP_STEPS)):
             fit.step(inputs, labels)
         done, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < _TURN_S:
+        while time.perf_counter() - begin < turn_s:
             inputs, labels = next(batches)
             fit.step(inputs, labels)
             done += int(labels.shape[0])
@@ -75,12 +79,12 @@ def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], num_b
     return turn
 
 
-def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig) -> Turn:
+def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
     model = _seed_model(spec, config)
     dataset = notebook_dataset(records, spec, config.batch_size)
 
     def turn() -> float:
-        clock = _Clock()
+        clock = _Clock(turn_s)
         model.fit(dataset, epochs=1, verbose=0, callbacks=[clock])
         return clock.num_steps * config.batch_size / clock.elapsed_s
 
@@ -106,8 +110,9 @@ def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
 class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
     """Times the steps of a `fit` after the first ones, and ends it after a turn."""
 
-    num_steps = 0
-    elapsed_s = 0.0
+    def __init__(self, turn_s: float) -> None:
+        super().__init__()
+        self._turn_s, self.num_steps, self.elapsed_s = turn_s, 0, 0.0
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras)
         now = time.perf_counter()
@@ -115,7 +120,7 @@ class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow h
             self._begin = now
         elif batch >= _WARMUP_STEPS:
             self.num_steps, self.elapsed_s = batch + 1 - _WARMUP_STEPS, now - self._begin
-            self.model.stop_training = self.elapsed_s > _TURN_S
+            self.model.stop_training = self.elapsed_s > self._turn_s
 
 
 def _ratios(rates: Rates) -> dict[str, float]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from workflows.errors import ConfigError
 
 DECAYS = ("none", "linear", "cosine")
+ROWWISE_TABLE_LR_SCALE = 320.0
+"""What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class TrainConfig:
             `training.torch_optimizers.OPTIMIZERS`.
         learning_rate: at the start.
         learning_rate_decay: "none", or "linear" or "cosine" down to zero at the end of the last epoch.
-        table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 320 for
-            "rowwise_adagrad", whose accumulators shrink its steps, 1 for the others.
+        table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
+            more for "rowwise_adagrad", whose accumulators shrink its steps.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         batch_size: rows per step.
         epochs: passes over the training data, at most.

@@ -1,7 +1,7 @@
 """What a training run asks of a framework, and where each framework's answer is."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,6 +101,25 @@ def fit_for(backend: Backend) -> type[Fit]:
     module, name = _FITS[backend.name]
     fit: type[Fit] = getattr(import_module(module), name)
     return fit
+
+
+class Swappable(Protocol):
+    """Weights beside those of a model."""
+
+    def swap(self) -> None:
+        """Exchange the two."""
+
+
+@contextmanager
+def swapped(average: Swappable | None) -> Iterator[None]:
+    """In the block the model has the average for its weights, if there is one."""
+    if average is not None:
+        average.swap()
+    try:
+        yield
+    finally:
+        if average is not None:
+            average.swap()
 
 
 def share_of_sample(number: Any) -> Any:

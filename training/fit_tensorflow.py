@@ -1,7 +1,7 @@
 """Fitting a Keras model: see `training.fit.Fit`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from training import saved_model
 from training.config import TrainConfig
-from training.fit import Array, Batches, share_of_sample
+from training.fit import Array, Batches, share_of_sample, swapped
 from training.loader.splits import tensorflow_loader
 from training.models import model_builder
 from training.optimizers import make_optimizer
@@ -64,17 +64,9 @@ class TensorFlowFit:
         if self._average is not None:
             self._average.update()
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """See `Fit`."""
-        if self._average is None:
-            yield
-            return
-        self._average.swap()
-        try:
-            yield
-        finally:
-            self._average.swap()
+        return swapped(self._average)
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
         """See `Fit`."""

@@ -1,7 +1,7 @@
 """Fitting a PyTorch model: see `training.fit.Fit`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from training import torch_script
 from training.config import TrainConfig
-from training.fit import Array, share_of_sample
+from training.fit import Array, share_of_sample, swapped
 from training.loader.chunks import StreamOptions
 from training.loader.splits import check_parquet, checks_of
 from training.loader.torch import DLDataLoader, TorchAsyncItr
@@ -80,17 +80,9 @@ class TorchFit:
         if self._average is not None:
             self._average.update()
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """See `Fit`."""
-        if self._average is None:
-            yield
-            return
-        self._average.swap()
-        try:
-            yield
-        finally:
-            self._average.swap()
+        return swapped(self._average)
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
         """See `Fit`."""

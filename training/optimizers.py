@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from training.config import ROWWISE_TABLE_LR_SCALE
 from workflows.errors import ConfigError
 
 
@@ -173,7 +174,9 @@ def _lazy_adam(learning_rate: Any, table_lr_scale: float | None, batch_size: int
 
 def _rowwise_adagrad(learning_rate: Any, table_lr_scale: float | None, batch_size: int) -> Any:
     # The loss is a mean, so a single row's gradient is of the order of 1 / batch_size.
-    return RowwiseAdagrad(learning_rate, table_lr_scale=table_lr_scale or 320.0, initial_accumulator=batch_size**-2.0)
+    return RowwiseAdagrad(
+        learning_rate, table_lr_scale=table_lr_scale or ROWWISE_TABLE_LR_SCALE, initial_accumulator=batch_size**-2.0
+    )
 
 
 # name → (learning rate, scale of the tables' rate or None for the optimizer's own, rows per batch) → optimizer

@@ -31,7 +31,8 @@ _MADE_BY = {
 }
 FORMAT_VERSION = 1
 _PACKAGES = (
-    "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "pyarrow", "numpy", "mlflow", "nvidia-pytriton",
+    "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
+    "nvidia-pytriton",
 )  # fmt: skip
 
 

@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
+
+from training.config import TrainConfig
+from training.models.mlp import build
+from workflows.feature_spec import Feature, FeatureSpec
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -19,9 +22,20 @@ COMMANDS = re.findall(r"^\$ (.*)$", DOCUMENT, re.MULTILINE)
 
 
 def small_model() -> Any:
-    user = tf.keras.Input((1,), name="userId", dtype=tf.int64)
-    x = tf.keras.layers.Flatten()(tf.keras.layers.Embedding(60, 2)(user))
-    model = tf.keras.Model({"userId": user}, tf.keras.layers.Dense(1, activation="sigmoid")(x))
+    features = [
+        Feature(
+            name=name,
+            dtype="int64",
+            cardinality=60,
+            embedding_dim=2,
+            is_list=is_list,
+            max_length=2 if is_list else None,
+        )
+        for name, is_list in (("userId", False), ("movieId", False), ("genres", True))
+    ]
+    channels = {"categorical": ("userId", "movieId", "genres"), "label": ("rating",)}
+    spec = FeatureSpec(features=(*features, Feature(name="rating", dtype="float32")), channels=channels)
+    model = build(spec, TrainConfig(hidden=(4,)))
     model.compile("sgd", "binary_crossentropy")
     return model
 
@@ -43,7 +57,7 @@ def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(EXAMPLES) == 3
     names: dict[str, Any] = {"model": small_model()}
     for example in EXAMPLES:
-        exec(compile(example, "docs/loading.md", "exec"), names)  # noqa: S102
+        exec(compile(example, "docs/loading.md", "exec"), names)
     assert names["rest"] == len(names["train"]) - 3 == 5
     assert tuple(names["begins"].shape)[1:] == (1,)
 

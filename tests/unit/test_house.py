@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {
-    "workflows": {"training", "serving", "rankline", "bench", "tensorflow"},
+    "workflows": {"training", "serving", "rankline", "bench", "tensorflow", "torch"},
     "training": {"serving", "rankline", "bench"},
     "serving": {"training", "rankline", "bench"},
     "rankline": {"bench"},
