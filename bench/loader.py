@@ -50,21 +50,23 @@ def run(repeats: int, *, sizes: tuple[int, int, int] = SIZES, max_turn_s: float 
         records = write_tfrecords(files, spec, directory / "tfrecord")
         rate = partial(_rate, max_turn_s=max_turn_s)
         sides: dict[str, Turn] = {
-            "rankline": lambda: rate(_keras(files, spec)),
-            "rankline, torch": lambda: rate(_torch(files, spec)),
             "arrow decode": lambda: _decoding_rate(files, spec),
+            "rankline": lambda: rate(_keras(files, spec)),
+            **{
+                _of_size(size): partial(_steady_rate, _keras(paths[size], spec), max(1, usual // size))
+                for size in sizes
+                if size != usual
+            },
+            "rankline, torch": lambda: rate(_torch(files, spec)),
             "merlin-dataloader": lambda: rate(_merlin(files)),
             "TFRecord, notebook": lambda: rate(notebook_dataset(records, spec, BATCH_SIZE)),
             "TFRecord, tuned": lambda: rate(_tfrecord(records, spec)),
         }
-        for size in sizes:
-            if size != usual:
-                sides[_of_size(size)] = partial(_steady_rate, _keras(paths[size], spec), max(1, usual // size))
         rates = take_turns(sides, repeats)
         results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
         first = [_first_batch_s(files, spec) for _ in range(repeats)]
         peaks = [_peak_memory(files[0].parent, usual, buffer_bytes) for _ in range(repeats)]
-    by_size = [results["rankline" if size == usual else _of_size(size)]["rows_per_s"] for size in sizes]
+    by_size = [1.0, *(median_ratio(rates, _of_size(size), "rankline") for size in sizes if size != usual)]
     results["rankline"] |= {"first_batch_s": statistics.median(first), "peak_memory_bytes": statistics.median(peaks)}
     ratios = {
         "vs_merlin": median_ratio(rates, "rankline", "merlin-dataloader"),

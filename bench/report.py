@@ -1,5 +1,6 @@
 """What a benchmark found: figures per side, ratios between sides, and the environment, as a table and as JSON."""
 
+import gc
 import platform
 import statistics
 import sys
@@ -26,6 +27,7 @@ def take_turns(sides: Mapping[str, Turn], repeats: int) -> Rates:
     rates: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(repeats):
         for side, turn in sides.items():
+            gc.collect()  # what the side before left behind may hold threads
             rates[side].append(turn())
     return rates
 

@@ -22,14 +22,14 @@ from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, TransformWorkflow, postorder_iter_nodes
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.parity import check_parity
-from serving.plan import TransformPlan
+from serving.plan import TensorSpec, TransformPlan
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ExportError
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, SCORE, VALUES
 from workflows.trained import TrainedModel
-from workflows.upstream import quiet_nvtabular
+from workflows.upstream import nvt, ops, quiet_nvtabular
 
 VERSION = "1"
 _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
@@ -67,7 +67,7 @@ def export_ensemble(
     plan = compile_workflow(serving_workflow)
     progress.update(2, 4, "compare with NVTabular")
     model = offline_model(trained.backend, trained.model_path)
-    parity = check_parity(serving_workflow, plan, model, prepared.heldout())
+    parity = check_parity(_offline_workflow(prepared, serving_workflow), plan, model, prepared.heldout())
     progress.update(3, 4, "write")
     details: dict[str, Any] = {
         "name": name,
@@ -153,20 +153,21 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         return configs
 
     def _transform_config(self, config: ExportConfig, name: str) -> ModelConfig:
-        outputs: list[Tensor] = []
-        for spec in (column.spec for column in self._plan.columns):
-            if spec.width is None:
-                outputs.append(Tensor(name=spec.name, dtype=spec.dtype))
-            else:
-                outputs.append(Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,)))
-                outputs.append(Tensor(name=spec.name + NNZS, dtype="int32"))
         return ModelConfig(
             name=f"{name}_transform",
             backend="nvtabular",
-            inputs=tuple(Tensor(name=spec.name, dtype=spec.dtype) for spec in self._plan.inputs),
-            outputs=tuple(outputs),
+            inputs=tuple(tensor for spec in self._plan.inputs for tensor in _tensors(spec)),
+            outputs=tuple(tensor for column in self._plan.columns for tensor in _tensors(column.spec)),
             max_batch_size=config.max_batch_size,
         )
+
+
+def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
+    """A column as tensors; lists of any width have the dimension -1, which is what Triton calls it too."""
+    if spec.width is None:
+        return (Tensor(name=spec.name, dtype=spec.dtype),)
+    values = Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,))
+    return values, Tensor(name=spec.name + NNZS, dtype="int32")
 
 
 def _ensemble_config(name: str, transform: ModelConfig, predict: ModelConfig) -> EnsembleConfig:
@@ -181,6 +182,25 @@ def _ensemble_config(name: str, transform: ModelConfig, predict: ModelConfig) ->
             Step(model=predict.name, inputs=between, outputs={predict.outputs[0].name: SCORE}),
         ),
     )
+
+
+def _offline_workflow(prepared: PreparedData, serving_workflow: nvt.Workflow) -> nvt.Workflow:
+    """The workflow to compare with: the served one, or with its label where it encodes targets.
+
+    NVTabular's `TargetEncoding` names its columns by targets that must be there, and takes the statistics of a random
+    fold unless there is one; what is served are those of all rows.
+    """
+    if not _target_encodings(serving_workflow):
+        return serving_workflow
+    workflow = prepared.workflow()
+    for operator in _target_encodings(workflow):
+        operator.kfold = 1
+    return workflow
+
+
+def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
+    nodes = postorder_iter_nodes(workflow.output_node)
+    return [node.op for node in nodes if isinstance(node.op, ops.TargetEncoding)]
 
 
 def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:

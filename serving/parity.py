@@ -22,7 +22,8 @@ from workflows.errors import ParityError, RequestError
 from workflows.tensor_names import NNZS, VALUES
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
-from merlin.dag import Graph, Node  # isort: skip
+from merlin.dag import Node, iter_nodes  # isort: skip
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores in [0, 1]. A model may add the same numbers in another order per layout."""
@@ -61,16 +62,25 @@ def check_parity(
         max_rows: how many held-out rows are compared.
 
     Raises:
-        ParityError: anything differs, or the plan refuses a row; the message names the first column and row.
+        ParityError: anything differs, or a held-out row is refused; the message names the first column and row.
         ArtifactError: the model takes other inputs.
     """
-    rows = pa.table({spec.name: heldout[spec.name].slice(0, max_rows).cast(_arrow_type(spec)) for spec in plan.inputs})
+    rows = pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in plan.inputs})
+    served = _serve(plan, rows)
+    try:
+        with _quiet_log():
+            offline = _transformed(workflow, rows)
+    except Exception as error:  # operators raise anything
+        raise ParityError(
+            f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
+            "with. Nothing was exported."
+        ) from error
     # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
     awkward = awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
-    difference = _compare(plan, model, rows, _transformed(workflow, rows))
+    difference = _compare(model, rows, served, offline)
     if comparable.num_rows:
-        difference = max(difference, _compare(plan, model, comparable, transformed))
+        difference = max(difference, _compare(model, comparable, _serve(plan, comparable), transformed))
     return ParityReport(
         num_rows=rows.num_rows + comparable.num_rows,
         num_left_out=awkward.num_rows - comparable.num_rows,
@@ -133,14 +143,29 @@ def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDA
     return inputs
 
 
-def _compare(plan: TransformPlan, model: OfflineModel, rows: pa.Table, transformed: pd.DataFrame) -> float:
-    """Compare one batch with what NVTabular made of it; returns the largest difference of scores."""
+def _heldout_column(spec: TensorSpec, heldout: pa.Table) -> pa.ChunkedArray:
+    try:
+        # NVTabular knows integers as floats where training lacked some, whatever that does to their last bits.
+        return heldout[spec.name].cast(_arrow_type(spec), safe=spec.numpy_dtype.kind != "f")
+    except (KeyError, pa.ArrowException) as error:
+        raise ParityError(
+            f"the held-out rows do not hold column {spec.name!r} as {spec.dtype} ({error}). Prepare the data again."
+        ) from None
+
+
+def _serve(plan: TransformPlan, rows: pa.Table) -> dict[str, NDArray[Any] | Padded]:
     inputs, valid = plan_inputs(plan, rows)
     try:
-        served = plan.run(inputs, valid)
+        return plan.run(inputs, valid)
     except RequestError as error:
         raise ParityError(f"rows like the held-out ones could not be served: {error} Nothing was exported.") from None
-    offline = transformed[list(served)]
+
+
+def _compare(
+    model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
+) -> float:
+    """Compare what the plan and NVTabular made of one batch; returns the largest difference of scores."""
+    offline = offline[list(served)]
     for name, column in served.items():
         _compare_column(name, column, offline[name], rows)
     expected, actual = model.score_offline(offline), model.score_served(served)
@@ -201,8 +226,14 @@ def _quiet_log() -> Iterator[None]:
 
 def _indexes_of_matrices(workflow: nvt.Workflow) -> frozenset[str]:
     """Raw columns that `ColumnSimilarity` may read: NVTabular reads past the end of a matrix that lacks a row."""
-    nodes = Graph.get_nodes_by_op_type([workflow.output_node], ops.ColumnSimilarity)
+    nodes = [node for node in iter_nodes([workflow.output_node]) if _reads_matrices(node)]
     return frozenset().union(*map(_raw_columns, nodes))
+
+
+def _reads_matrices(node: Node) -> bool:
+    if isinstance(node.op, Subgraph):
+        return any(map(_reads_matrices, iter_nodes([node.op.graph.output_node])))
+    return isinstance(node.op, ops.ColumnSimilarity)
 
 
 def _raw_columns(node: Node) -> frozenset[str]:

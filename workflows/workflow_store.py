@@ -12,8 +12,9 @@ from typing import Any
 from workflows.errors import ArtifactError
 from workflows.upstream import nvt, quiet_nvtabular
 
-from merlin.dag import Graph  # isort: skip
-from nvtabular.ops import Operator, StatOperator  # isort: skip
+from merlin.dag import Graph, iter_nodes  # isort: skip
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
+from nvtabular.ops import ColumnSimilarity, Operator, StatOperator  # isort: skip
 
 # What a saved workflow is made of beside its operators, name by name.
 _NAMES = {
@@ -28,6 +29,7 @@ _NAMES = {
     "merlin.dag.operator": {"DataFormats"},
     "merlin.dag.ops.concat_columns": {"ConcatColumns"},
     "merlin.dag.ops.selection": {"SelectionOp"},
+    "merlin.dag.ops.subgraph": {"Subgraph"},
     "merlin.dag.ops.subset_columns": {"SubsetColumns"},
     "merlin.dag.selector": {"ColumnSelector"},
     "merlin.dtypes.base": {"DType", "ElementType", "ElementUnit", "Signedness"},
@@ -36,7 +38,12 @@ _NAMES = {
     "merlin.io.dataset": {"Dataset"},
     "merlin.schema.schema": {"ColumnSchema", "Schema"},
     "merlin.schema.tags": {"Tags", "TagSet"},
-    "numpy": {"dtype", "ndarray"},
+    "numpy": {
+        "dtype", "ndarray",
+        # Scalar types, as operators are told what to put out; calling one makes a number.
+        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+        "float64",
+    },
     "numpy.core.multiarray": {"_reconstruct", "scalar"},
     "numpy.core.numeric": {"_frombuffer"},
     "nvtabular.workflow.node": {"WorkflowNode"},
@@ -47,7 +54,8 @@ _NAMES = {
     "pandas.core.indexes.range": {"RangeIndex"},
     "pandas.core.internals.managers": {"BlockManager", "SingleBlockManager"},
     "pandas.core.series": {"Series"},
-}
+    "scipy.sparse._csr": {"csr_matrix"},
+}  # fmt: skip
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -79,6 +87,8 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     try:
         with path.open("rb") as stream, quiet_nvtabular():
             workflow = _DataUnpickler(stream).load()
+            if isinstance(workflow, nvt.Workflow):
+                _check_matrices(workflow.output_node)
     except FileNotFoundError:
         raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
     except ArtifactError as error:
@@ -94,6 +104,17 @@ def load_workflow(directory: Path) -> nvt.Workflow:
         raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
     keep_vocabularies_in(workflow, directory)
     return workflow
+
+
+def _check_matrices(output_node: Any) -> None:
+    """Refuse sparse matrices whose indices lead outside of them: SciPy and NVTabular follow them unchecked."""
+    for node in iter_nodes([output_node]):
+        if isinstance(node.op, Subgraph):
+            _check_matrices(node.op.graph.output_node)
+        elif isinstance(node.op, ColumnSimilarity):
+            for matrix in (node.op.left_features, node.op.right_features):
+                if matrix is not None:
+                    matrix.check_format(full_check=True)
 
 
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:

@@ -1,68 +1,77 @@
 """Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`.
 
 A folder with this file is a backend (Triton's "Python-based backend"), so a model repository holds the plan and a
-config, and no code. Requests that Triton hands over together are joined, transformed once and split again.
+config, and no code. A column of lists is two tensors, `name__values` with zeros or empty strings behind the end of each
+list, and `name__nnzs`; see `workflows.tensor_names`.
 """
 
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.plan import Padded, TransformPlan
+from serving.backends.batching import Array, BatchingModel, Run, Tensor
+from serving.plan import Padded, TensorSpec, TransformPlan
 from workflows.errors import RanklineError
 from workflows.tensor_names import NNZS, VALUES
 
 
-class TritonPythonModel:
-    """One instance of one model."""
+class TritonPythonModel(BatchingModel):
+    """A plan in Triton."""
 
-    def initialize(self, args: dict[str, str]) -> None:
-        """Map the plan into memory and run it once, so that the first request finds its pages there."""
-        directory = Path(args["model_repository"]) / args["model_version"] / "plan"
+    FRAMEWORK = "the workflow"
+
+    def load(
+        self,
+        version: Path,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        parameters: Mapping[str, str],  # noqa: ARG002  (a plan needs none)
+        gpu: str | None,  # noqa: ARG002  (nor a GPU)
+    ) -> Run:
+        """Map the plan into memory."""
         try:
-            self._plan = TransformPlan.load(directory)
+            plan = TransformPlan.load(version / "plan")
         except RanklineError as error:
-            raise pb_utils.TritonModelException(f"model {args['model_name']}: {error}") from error
-        declared = {entry["name"] for entry in json.loads(args["model_config"])["input"]}
-        expected = {spec.name for spec in self._plan.inputs}
-        if declared != expected:
-            raise pb_utils.TritonModelException(
-                f"model {args['model_name']}: config.pbtxt has inputs {sorted(declared)}, the plan {sorted(expected)}. "
-                "Export again."
-            )
-        self._plan.run({spec.name: spec.zeros(1) for spec in self._plan.inputs})
+            raise pb_utils.TritonModelException(str(error)) from error
+        _check(version, "inputs", inputs, plan.inputs)
+        _check(version, "outputs", outputs, [column.spec for column in plan.columns])
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Transform the rows of all requests at once."""
-        inputs = {
-            spec.name: _join([pb_utils.get_input_tensor_by_name(request, spec.name).as_numpy() for request in requests])
-            for spec in self._plan.inputs
-        }
-        columns = self._plan.run(inputs)
-        if len(requests) == 1:
-            return [pb_utils.InferenceResponse(_tensors(columns, slice(None)))]
-        first = self._plan.inputs[0].name
-        ends = np.cumsum([pb_utils.get_input_tensor_by_name(request, first).shape()[0] for request in requests])
-        return [
-            pb_utils.InferenceResponse(_tensors(columns, slice(begin, end)))
-            for begin, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        def run(*arrays: Array) -> list[Array]:
+            given = dict(zip((tensor.name for tensor in inputs), arrays, strict=True))
+            made = _as_tensors(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}))
+            return [made[tensor.name] for tensor in outputs]
+
+        return run
 
 
-def _join(arrays: list[Any]) -> Any:
-    """[num_rows, 1] of each request → [all rows]."""
-    return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays)).reshape(-1)
+def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[TensorSpec]) -> None:
+    names = {tensor.name for tensor in declared}
+    expected = {name for spec in specs for name in _tensor_names(spec)}
+    if names != expected:
+        raise pb_utils.TritonModelException(
+            f"config.pbtxt has {side} {sorted(names)}, {version / 'plan'} has {sorted(expected)}. Export again."
+        )
 
 
-def _tensors(columns: dict[str, Any], rows: slice) -> list[Any]:
-    tensors = []
+def _tensor_names(spec: TensorSpec) -> tuple[str, ...]:
+    return (spec.name,) if spec.width is None else (spec.name + VALUES, spec.name + NNZS)
+
+
+def _column(spec: TensorSpec, tensors: Mapping[str, Array]) -> Array | Padded:
+    """Tensors [num_rows, 1], and [num_rows, width] of lists, as the plan takes them."""
+    if spec.width is None:
+        return tensors[spec.name].reshape(-1)
+    return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))
+
+
+def _as_tensors(columns: Mapping[str, Any]) -> dict[str, Array]:
+    tensors: dict[str, Array] = {}
     for name, column in columns.items():
         if isinstance(column, Padded):
-            tensors.append(pb_utils.Tensor(name + VALUES, column.values[rows]))
-            tensors.append(pb_utils.Tensor(name + NNZS, column.lengths[rows].reshape(-1, 1)))
+            tensors |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
         else:
-            tensors.append(pb_utils.Tensor(name, column[rows].reshape(-1, 1)))
+            tensors[name] = column.reshape(-1, 1)
     return tensors

@@ -32,6 +32,15 @@ def test_config_is_what_it_was(config: ModelConfig | EnsembleConfig, golden: str
     assert to_pbtxt(config) == (GOLDEN / golden).read_text()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "written"), [("object", "TYPE_STRING"), ("bool", "TYPE_BOOL"), ("float64", "TYPE_FP64")]
+)
+def test_types_have_the_names_of_configs(dtype: str, written: str) -> None:
+    inputs = (Tensor(name="x", dtype=dtype, dims=(-1,)),)
+    config = ModelConfig(name="m", backend="b", inputs=inputs, outputs=PREDICT.outputs, max_batch_size=1)
+    assert f"data_type: {written}\n  dims: -1" in to_pbtxt(config)
+
+
 @pytest.mark.parametrize("config", [PREDICT, ENSEMBLE])
 def test_a_batch_size_without_room_is_refused(config: ModelConfig | EnsembleConfig) -> None:
     with pytest.raises(ConfigError, match="max_batch_size is 0, expected at least 1"):

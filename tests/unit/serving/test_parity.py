@@ -3,25 +3,27 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import scipy.sparse
 import tensorflow as tf
 import torch
 
 from serving.backends.offline import OfflineModel, offline_model
 from serving.compile import compile_workflow
-from serving.parity import awkward_rows, check_parity
-from serving.plan import TensorSpec, TransformPlan
+from serving.parity import awkward_rows, check_parity, plan_inputs
+from serving.plan import Column, Padded, TensorSpec, TransformPlan
 from workflows.errors import ArtifactError, ParityError
 from workflows.operators import NullToEmptyList
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 from workflows.trained import PYTORCH, TENSORFLOW
 from workflows.upstream import nvt, ops, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in
+from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
 ROWS = pd.DataFrame({"user": [1, 1, 2, 3], "item": [10, 20, 30, 10]})
 ITEMS = pd.DataFrame({"item": [10, 20, 30], "tags": [["a", "é"], [], ["a"]]})
@@ -174,8 +176,179 @@ def test_a_model_that_takes_other_columns_is_refused(
 
 def test_awkward_rows_fit_the_type_of_the_column(plan: TransformPlan) -> None:
     narrow = replace(plan, inputs=(TensorSpec(name="user", dtype="int32"), TensorSpec(name="item", dtype="int64")))
-    rows = awkward_rows(narrow, HELDOUT)
-    assert rows["user"].dtype == "int32"
-    assert len(rows["user"]) == len(rows["item"]) > len(HELDOUT)
-    assert rows["item"].min() == np.iinfo(np.int64).min
-    narrow.run(rows)
+    heldout = pa.table({"user": pa.array([1, 2, None], pa.int32()), "item": [10, 20, 99]})
+    rows = awkward_rows(narrow, heldout)
+    assert rows.schema.types == [pa.int32(), pa.int64()]
+    assert rows["user"].null_count == 0
+    assert min(rows["item"].to_pylist()) == np.iinfo(np.int64).min
+    assert set(awkward_rows(narrow, heldout, keep=frozenset(["item"]))["item"].to_pylist()) == {10, 20, 99}
+    inputs, valid = plan_inputs(narrow, rows)
+    narrow.run(inputs, valid)
+
+
+MIXED = pd.DataFrame(
+    {
+        "word": ["a", "é", None, "b", "a"],
+        "price": [1.5, np.nan, -0.0, 2.5, 3.0],
+        "count": [1, 2, 3, 2, 1],
+        "words": [["a", "é"], [], ["b"], ["a"], ["b", "a"]],
+        "floats": [[1.5, np.nan], [], [2.0], [0.5], [1.0]],
+        "flag": [True, False, True, True, False],
+        "day": [0, 1, 2, 3, 3],
+        "label": [0.0, 1.0, 1.0, 0.0, 1.0],
+    }
+)
+MIXED_HELDOUT = pa.table(
+    {
+        "word": ["a", None, "never", "b"],
+        "price": [1.5, None, float("nan"), 1e300],
+        "count": pa.array([1, None, 2, 7], pa.int64()),
+        "words": [["a"], ["never", None], [], ["b", "a"]],
+        "floats": [[1.0], [float("nan")], [], [-0.0, 2.5]],
+        "flag": [True, False, True, False],
+        "day": [0, 3, 1, 2],
+    }
+)
+
+
+class Rows:
+    """A model of one's own: the score of a row is made of nothing but its columns' bits, so any difference shows."""
+
+    OPERATOR, OUTPUT, PARAMETERS = object, "score", MappingProxyType({})
+
+    def __init__(self, path: Path) -> None: ...
+
+    def operator(self, encoded: Any) -> Any: ...
+
+    def score_offline(self, frame: pd.DataFrame) -> Any:
+        return np.sum([_scored(list(frame[name])) for name in frame], axis=0)
+
+    def score_served(self, columns: Any) -> Any:
+        lists = {n: np.split(*_ragged(c)) if isinstance(c, Padded) else list(c) for n, c in columns.items()}
+        return np.sum([_scored(values) for values in lists.values()], axis=0)
+
+
+def _ragged(column: Padded) -> tuple[Any, Any]:
+    values, offsets = column.ragged()
+    return values, offsets[1:-1]
+
+
+def _scored(values: list[Any]) -> Any:
+    return np.array([np.tanh(float(np.sum(value))) for value in values])
+
+
+def fitted(graph: Any, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(graph)
+        keep_vocabularies_in(workflow, directory)
+        return workflow.fit(nvt.Dataset(rows))
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan]:
+    filled = ["price", "count"] >> ops.FillMissing(0) >> ops.Clip(min_value=0) >> ops.LogOp()
+    graph = (["word", "words"] >> ops.Categorify()) + filled + ["floats"] + (["flag"] >> ops.AddTags(["x"]))
+    workflow = fitted(graph, MIXED, tmp_path_factory.mktemp("mixed"))
+    return workflow, compile_workflow(workflow)
+
+
+def test_strings_floats_lists_and_what_is_missing_pass(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+    workflow, plan = mixed
+    report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
+    assert report.num_left_out == 0
+    assert report.num_rows > 40
+    assert report.largest_score_difference < 1e-12
+
+
+def test_awkward_values_are_of_the_columns_kind(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+    _, plan = mixed
+    words = {"word": pa.large_string(), "words": pa.list_(pa.large_string())}
+    schema = pa.schema([(f.name, words.get(f.name, f.type)) for f in MIXED_HELDOUT.schema])
+    rows = awkward_rows(plan, MIXED_HELDOUT.cast(schema))
+    assert {"", "日本", "a\0b"} <= set(rows["word"].to_pylist())
+    assert max(map(len, rows["word"].to_pylist())) > 200
+    prices = rows["price"].to_numpy()
+    assert np.isnan(prices).any()
+    assert np.isinf(prices).any()
+    assert (np.signbit(prices) & (prices == 0)).any()
+    assert [] in rows["words"].to_pylist()
+    assert ["é"] in rows["words"].to_pylist()
+
+
+@pytest.mark.parametrize("bits", [-0.0, 1e-300])
+def test_floats_are_compared_by_their_bits(tmp_path: Path, bits: float) -> None:
+    rows = pd.DataFrame({"user": [1, 2, 3], "x": [0.0, 1.0, 0.0]})
+    items = pd.DataFrame({"user": [1, 2], "y": [0.0, np.nan]})
+    with quiet_nvtabular():
+        joined = ["user"] >> ops.JoinExternal(items, on="user")
+    workflow = fitted(joined["y"], rows, tmp_path)
+    plan = compile_workflow(workflow)
+    check_parity(workflow, plan, Rows(Path()), pa.table({"user": [1, 2, 3]}))  # NaN equals NaN, and so do scores of it
+    (column,) = plan.columns
+    assert isinstance(column, Column)
+    other = replace(plan, columns=(replace(column, values=np.where(column.values == 0, bits, column.values)),))
+    with pytest.raises(ParityError, match="column 'y' differs: {'user': 1} gives 0.0 offline"):
+        check_parity(workflow, other, Rows(Path()), pa.table({"user": [1, 2, 3]}))
+
+
+def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
+    workflow = fitted(["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
+    with pytest.raises(ParityError, match="column 'day' is missing, first in row 1.*FillMissing.*Nothing was exported"):
+        check_parity(
+            workflow, compile_workflow(workflow), Rows(Path()), pa.table({"day": pa.array([1, None], pa.int64())})
+        )
+
+
+def test_integers_that_training_lacked_some_of_are_compared_as_floats(tmp_path: Path) -> None:
+    large = 2**53 + 1
+    workflow = fitted(["id"] >> ops.Categorify(), pd.DataFrame({"id": [large, 1, np.nan]}), tmp_path)
+    plan = compile_workflow(workflow)
+    assert plan.inputs[0].dtype == "float64"
+    report = check_parity(workflow, plan, Rows(Path()), pa.table({"id": pa.array([large, None, 5], pa.int64())}))
+    assert report.num_left_out == 0
+
+
+def test_heldout_rows_without_a_column_or_of_another_type_are_refused(tmp_path: Path) -> None:
+    workflow = fitted(["day"] >> ops.Categorify(), MIXED, tmp_path)
+    for other in (pa.table({"night": [1]}), pa.table({"day": ["Monday"]})):
+        with pytest.raises(ParityError, match="do not hold column 'day' as int64.*Prepare the data again"):
+            check_parity(workflow, compile_workflow(workflow), Rows(Path()), other)
+
+
+def test_integers_missing_in_lists_are_refused(tmp_path: Path) -> None:
+    workflow = fitted(["ids"] >> ops.Categorify(), pd.DataFrame({"ids": [[1, 2], [3]]}), tmp_path)
+    plan = compile_workflow(workflow)
+    check_parity(workflow, plan, Rows(Path()), pa.table({"ids": [[1, 9], []]}))
+    with pytest.raises(ParityError, match="column 'ids' has lists of int64 that lack a value"):
+        check_parity(workflow, plan, Rows(Path()), pa.table({"ids": [[1, None], [2]]}))
+
+
+def test_rows_on_which_nvtabular_fails_are_left_out_and_counted(tmp_path: Path) -> None:
+    graph = ["day"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count"])
+    workflow = fitted(graph, MIXED, tmp_path)
+    plan = compile_workflow(workflow)
+    report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
+    assert report.num_left_out > 0  # a day that it has not seen
+    assert report.num_rows > len(MIXED_HELDOUT)
+    with pytest.raises(ParityError, match="NVTabular fails on the held-out rows"):
+        check_parity(workflow, plan, Rows(Path()), pa.table({"day": [99], "price": [1.0]}))
+
+
+def test_rows_that_a_matrix_lacks_are_not_asked_of_nvtabular(tmp_path: Path) -> None:
+    matrix = scipy.sparse.coo_matrix(np.eye(4))
+    similar = [["day", "other"]] >> ops.ColumnSimilarity(matrix, on_device=False)
+    rows = MIXED.assign(other=[3, 1, 0, 2, 3])
+    workflow = fitted(similar["day_other_sim"] + ["price"], rows, tmp_path)
+    heldout = pa.table({"day": [0, 3], "other": [1, 3], "price": [0.5, None]})
+    report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), heldout)
+    assert report.num_left_out == 0
+
+
+def test_columns_that_only_offline_takes_are_filled_in(tmp_path: Path) -> None:
+    """NVTabular's TargetEncoding cannot transform without its target."""
+    workflow = fitted((["word"] >> ops.TargetEncoding("label", kfold=1)) + ["label"], MIXED, tmp_path)
+    save_workflow(workflow, tmp_path / "saved")
+    plan = compile_workflow(load_workflow(tmp_path / "saved").remove_inputs(["label"]))
+    report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
+    assert report.num_left_out == 0
+    assert [column.name for column in plan.columns] == ["TE_word_label"]

@@ -1,14 +1,19 @@
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 
 from workflows.errors import ArtifactError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
+
+from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 RATINGS = pd.DataFrame({"user": [1, 1, 2, 7], "item": [10, 20, 10, 99], "rating": [1.0, 5.0, 3.0, 4.0]})
 ITEMS = pd.DataFrame({"item": [10, 20], "genres": [["a", "é"], []]})
@@ -38,6 +43,61 @@ def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, t
         assert [list(v) if name == "genres" else v for v in actual[name]] == [
             list(v) if name == "genres" else v for v in expected[name]
         ]
+
+
+def similarity() -> Any:
+    return [["user", "movie"]] >> ops.ColumnSimilarity(scipy.sparse.coo_matrix(np.eye(8)), on_device=False)
+
+
+PARTS = {
+    "a dtype of ids": lambda: ["user"] >> ops.Categorify(dtype=np.int32),
+    "a dtype of numbers": lambda: ["rating"] >> ops.Normalize(out_dtype=np.float32),
+    "the smallest dtypes": lambda: ["user", "rating"] >> ops.ReduceDtypeSize(),
+    "a graph in a graph": lambda: ["user"] >> Subgraph("inner", ["user"] >> ops.Categorify()),
+    "a matrix": similarity,
+}
+MOVIES = RATINGS.assign(movie=[1, 2, 1, 7])
+
+
+def saved(part: Any, directory: Path) -> nvt.Workflow:
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(part)
+        keep_vocabularies_in(workflow, directory / "scratch")
+        workflow.fit(nvt.Dataset(MOVIES))
+        save_workflow(workflow, directory / "workflow")
+    return workflow
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_operators_are_made_of_can_be_loaded(tmp_path: Path, part: str) -> None:
+    workflow = saved(PARTS[part](), tmp_path)
+    loaded = load_workflow(tmp_path / "workflow")
+    with quiet_nvtabular():
+        pd.testing.assert_frame_equal(loaded.transform(MOVIES.copy()), workflow.transform(MOVIES.copy()))
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: ["user", "movie"] >> Subgraph("inner", part)])
+def test_a_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: Any) -> None:
+    part = similarity()
+    workflow = saved(wrap(part), tmp_path)
+    load_workflow(tmp_path / "workflow")
+    part.op.left_features.indices[3] = 1 << 30
+    with quiet_nvtabular():
+        save_workflow(workflow, tmp_path / "tampered")
+    with pytest.raises(ArtifactError, match="cannot be read .ValueError.*Prepare the data again"):
+        load_workflow(tmp_path / "tampered")
+
+
+def test_a_matrix_larger_than_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "workflow.pkl").write_bytes(b"cscipy.sparse._csr\ncsr_matrix\n((L4611686018427387904L\nL1L\nttR.")
+    with pytest.raises(ArtifactError, match="cannot be read .*Prepare the data again"):
+        load_workflow(tmp_path)
+
+
+def test_a_graph_that_loops_until_a_function_says_so_is_refused(tmp_path: Path) -> None:
+    saved(["user"] >> Subgraph("inner", ["user"] >> ops.Categorify(), loop_until=pickle.dumps), tmp_path)
+    with pytest.raises(ArtifactError, match=r"refers to _pickle\.dumps, which is not data"):
+        load_workflow(tmp_path / "workflow")
 
 
 def test_a_workflow_may_move_after_it_was_saved(workflow: nvt.Workflow, tmp_path: Path) -> None:
@@ -74,7 +134,18 @@ def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(
 
 @pytest.mark.parametrize(
     "name",
-    ["numpy.memmap", "numpy.load", "pandas.read_pickle", "builtins.eval", "os.system", "nvtabular.ops.categorify.Path"],
+    [
+        "numpy.memmap",
+        "numpy.load",
+        "numpy.float32.tofile",
+        "pandas.read_pickle",
+        "builtins.eval",
+        "os.system",
+        "nvtabular.ops.categorify.Path",
+        "merlin.dag.ops.subgraph.DaskExecutor",
+        "scipy.sparse._csr.csr_matrix.__init__",
+        "scipy.sparse.load_npz",
+    ],
 )
 def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
     module, attribute = name.rsplit(".", 1)

@@ -1,0 +1,219 @@
+"""Any NVTabular workflow, not a dataset of ours: strings, floats, integers and lists, exported and asked over gRPC."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from serving.backends.tensorflow.offline import TensorFlowModel
+from serving.client import Client
+from serving.ensemble import ExportedEnsemble
+from serving.export import export_ensemble
+from serving.export_config import ExportConfig
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.artifacts import publish
+from workflows.datasets import Dataset
+from workflows.datasets.raw import RawData
+from workflows.errors import RequestError
+from workflows.operators import HashedCategorify
+from workflows.prepare import prepare
+from workflows.prepared import PreparedData
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.trained import KIND, TENSORFLOW, TrainedModel
+from workflows.upstream import nvt, ops, quiet_nvtabular
+
+from merlin.dag import Graph  # isort: skip
+
+INPUTS = ("city", "price", "stock", "item", "tags", "history")
+LISTS = ("tags", "history")
+WORDS = ["Oslo", "Zürich", "東京", "", "a\0b", "long " * 40]
+
+
+def raw_data(num_rows: int = 400) -> RawData:
+    """Rows of every type, some values missing, and the label last."""
+    rng = np.random.default_rng(7)
+    missing = rng.random((2, num_rows)) < 0.1
+    rows = pa.table(
+        {
+            "city": pa.array(rng.choice(WORDS, num_rows), pa.string(), mask=missing[0]),
+            "price": pa.array(rng.normal(20, 30, num_rows), mask=missing[1]),
+            "stock": rng.integers(-5, 100, num_rows),
+            "item": rng.integers(0, 50, num_rows) * 2**40,
+            "tags": [list(rng.choice(WORDS, n)) for n in rng.integers(0, 4, num_rows)],
+            "history": [rng.integers(0, 9, n).tolist() for n in rng.integers(0, 5, num_rows)],
+            "label": rng.integers(0, 2, num_rows).astype(np.float32),
+            "time": np.arange(num_rows),
+        }
+    )
+    return RawData(rows=rows, catalog=rows.select(["item"]), fingerprint="of this test")
+
+
+def graph(*_: Any) -> nvt.Workflow:
+    price = ["price"] >> ops.FillMissing(0, add_binary_cols=True)
+    numbers = price["price"] >> ops.Clip(min_value=0) >> ops.LogOp() >> ops.Normalize(out_dtype=np.float32)
+    ids = (["city", "tags", "history"] >> ops.Categorify(dtype=np.int32)) + (
+        ["item"] >> HashedCategorify(num_buckets=3, freq_threshold=8)
+    )
+    bins = ["stock"] >> ops.Normalize()
+    targets = [["city"]] >> ops.TargetEncoding("label", kfold=3, out_dtype="float32")
+    return nvt.Workflow(ids + numbers + (price["price_filled"]) + bins + targets + ["label"])
+
+
+DATASET = Dataset(
+    name="any",
+    read=lambda _: raw_data(),
+    generate=lambda *_, **__: None,
+    graph=graph,
+    inputs=INPUTS,
+    label="label",
+    time="time",
+    group_by="city",
+    item="item",
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepare(DATASET, raw_data(), tmp_path_factory.mktemp("any") / "prepared", source="a test")
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: PreparedData) -> TrainedModel:
+    """Adds up what the workflow makes: no model, but every value and length of every column shows in its score."""
+    features = [feature for feature in prepared.spec.features if feature.name != "label"]
+
+    def score(totals: list[Any]) -> dict[str, Any]:
+        return {SCORE: tf.sigmoid(tf.add_n([0.02 * (i + 1) * total for i, total in enumerate(totals)]))[:, None]}
+
+    def padded(**inputs: Any) -> dict[str, Any]:
+        lengths = [tf.cast(inputs[name + NNZS][:, 0], tf.float32) for name in LISTS]
+        values = [inputs[f.name + VALUES if f.is_list else f.name] for f in features]
+        return score([*(tf.reduce_sum(tf.cast(column, tf.float32), axis=1) for column in values), *lengths])
+
+    def ragged(**inputs: Any) -> dict[str, Any]:
+        lists = {n: tf.RaggedTensor.from_row_splits(inputs[n + VALUES], inputs[n + OFFSETS]) for n in LISTS}
+        lengths = [tf.cast(lists[name].row_lengths(), tf.float32) for name in LISTS]
+        values = [lists.get(f.name, inputs.get(f.name)) for f in features]
+        totals = [tf.cast(column, tf.float32) for column in values]
+        return score([*(tf.reduce_sum(t, axis=1) if t.shape.rank == 2 else t for t in totals), *lengths])
+
+    def specs(width: tuple[Any, ...], list_width: tuple[Any, ...], lengths: str, shape: tuple[Any, ...]) -> Any:
+        tensors = {f.name: tf.TensorSpec((None, *width), f.dtype) for f in features if not f.is_list}
+        for f in features:
+            if f.is_list:
+                tensors[f.name + VALUES] = tf.TensorSpec((None, *list_width), f.dtype)
+                tensors[f.name + lengths] = tf.TensorSpec((None, *shape), tf.int32)
+        return tensors
+
+    signatures = {
+        RAGGED_SIGNATURE: tf.function(ragged).get_concrete_function(**specs((), (), OFFSETS, ())),
+        PADDED_SIGNATURE: tf.function(padded).get_concrete_function(**specs((1,), (None,), NNZS, (1,))),
+    }
+    path = prepared.path.with_name("trained")
+    made_from = {prepared.manifest.kind: prepared.manifest.fingerprint}
+    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "backend": TENSORFLOW.name}
+    with publish(path, KIND, made_from=made_from, details=details) as directory:
+        tf.saved_model.save(tf.Module(), str(directory / TENSORFLOW.file_name), signatures=signatures)
+    return TrainedModel.load(path)
+
+
+@pytest.fixture(scope="module")
+def ensemble(prepared: PreparedData, trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    output = tmp_path_factory.mktemp("repository") / "any"
+    return export_ensemble(prepared, trained, output, ExportConfig(max_batch_size=64), name="any")
+
+
+@pytest.fixture(scope="module")
+def client(ensemble: ExportedEnsemble) -> Iterator[Client]:
+    config = ServerConfig(repositories=(ensemble.path,))
+    with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "any") as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def rows(prepared: PreparedData) -> pa.Table:
+    """Held-out rows that can be sent, which strings must be there for, and one of what no row of training had."""
+    heldout = prepared.heldout()
+    heldout = heldout.filter(heldout["city"].is_valid()).select(INPUTS)
+    unseen = {"city": "never", "price": 1e308, "stock": -(2**63), "item": 5, "tags": ["never", ""], "history": []}
+    return pa.concat_tables([heldout, pa.Table.from_pylist([unseen], heldout.schema)])
+
+
+def as_request(rows: pa.Table) -> dict[str, Any]:
+    """The columns of an ensemble's request: lists padded, with their lengths."""
+    request = {name: rows[name] for name in INPUTS if name not in LISTS}
+    for name, empty in zip(LISTS, (np.array("", object), np.array(0)), strict=True):
+        lists = rows[name].to_pylist()
+        values = np.full((len(lists), max(map(len, lists))), empty)
+        for row, elements in zip(values, lists, strict=True):
+            row[: len(elements)] = elements
+        request[name + VALUES], request[name + NNZS] = values, np.array([len(elements) for elements in lists])
+    return request
+
+
+@pytest.fixture(scope="module")
+def expected(prepared: PreparedData, trained: TrainedModel, rows: pa.Table) -> Any:
+    """The scores of NVTabular and the SavedModel in this process, targets encoded by the statistics of all rows."""
+    workflow = prepared.workflow()
+    for node in Graph.get_nodes_by_op_type([workflow.output_node], ops.TargetEncoding):
+        node.op.kfold = 1
+    with quiet_nvtabular(), np.errstate(over="ignore"):  # the largest price
+        encoded = workflow.transform(rows.to_pandas().assign(label=np.float32(0)))
+    return TensorFlowModel(trained.model_path).score_offline(encoded.drop(columns="label"))
+
+
+def test_the_export_compared_all_types_and_left_nothing_out(ensemble: ExportedEnsemble) -> None:
+    parity = ensemble.manifest.details["parity"]
+    assert parity["num_rows"] > 100
+    assert parity["num_left_out"] == 0
+    assert parity["largest_score_difference"] < 1e-5
+
+
+def test_the_config_says_strings_and_lists(client: Client) -> None:
+    assert {tensor.name: (tensor.datatype, tensor.dims) for tensor in client.schema.inputs} == {
+        "city": ("BYTES", (1,)),
+        "price": ("FP64", (1,)),
+        "stock": ("INT64", (1,)),
+        "item": ("INT64", (1,)),
+        "tags__values": ("BYTES", (-1,)),
+        "tags__nnzs": ("INT32", (1,)),
+        "history__values": ("INT64", (-1,)),
+        "history__nnzs": ("INT32", (1,)),
+    }
+
+
+def test_served_scores_equal_the_offline_ones(client: Client, rows: pa.Table, expected: Any) -> None:
+    scores = client.predict(as_request(rows))
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert len(np.unique(scores)) > 40
+
+
+def test_single_rows_lists_of_no_width_and_joined_requests_agree(client: Client, rows: pa.Table, expected: Any) -> None:
+    requests = [as_request(rows.slice(i, 1)) for i in range(rows.num_rows)]
+    assert any(request["history__values"].shape == (1, 0) for request in requests)
+    with ThreadPoolExecutor(8) as pool:
+        scores = list(pool.map(client.predict, requests))
+    np.testing.assert_allclose(np.concatenate(scores), expected, atol=1e-6)
+
+
+def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: pa.Table, expected: Any) -> None:
+    def ask(i: int) -> Any:
+        request = as_request(rows.slice(i, 1))
+        if i % 4 == 0:
+            request["history__nnzs"] = np.array([9])
+        try:
+            return client.predict(request).tolist()
+        except RequestError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(16)))
+    for i, answer in enumerate(answers):
+        if i % 4 == 0:
+            assert "the workflow could not run the request: lengths of 'history' do not fit its values" in answer
+        else:
+            assert answer == pytest.approx([expected[i]], abs=1e-6)
