@@ -2,7 +2,7 @@
 
 Row groups are the unit of reading. Background threads decode some of them from different places of the data, and
 gather batches from those that came before; the consumer only takes what is ready. Columns are never turned into Python
-objects. Which rows come when is said in `training.loader.schedule`.
+objects, unless a workflow of `map` does so. Which rows come when is said in `training.loader.schedule`.
 """
 
 import threading
@@ -129,6 +129,14 @@ class ChunkStream:
             pad=pad,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, for the worker processes of a data loader."""
+        return {name: value for name, value in self.__dict__.items() if name != "_one_at_a_time"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make a lock of its own."""
+        self.__dict__.update(state, _one_at_a_time=threading.Lock())
+
     @property
     def num_rows(self) -> int:
         """Rows per epoch that this worker gets."""
@@ -148,7 +156,7 @@ class ChunkStream:
         schedule = self._schedule
         return {
             "data": self._files.digest(),
-            **{name: getattr(schedule, name) for name in _ORDER},
+            **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # NumPy's own are no plain values
             "chunk_bytes": schedule.chunk_bytes,
         }
 
@@ -162,7 +170,7 @@ class ChunkStream:
         """
         mine = self.identity()
         for name in mine:
-            if name != "chunk_bytes" and identity.get(name) != mine[name]:
+            if identity.get(name) != mine[name] and (name != "chunk_bytes" or name not in identity):
                 raise ConfigError(
                     f"the saved position has {name} {identity.get(name)!r}, this loader has {mine[name]!r}. Go on with "
                     "the data and options that it was saved with, or start anew."
@@ -191,7 +199,7 @@ class ChunkStream:
             ahead: deque[Future[list[T]]] = deque()
             for bundle in order.bundles(start):
                 ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))
-                if len(ahead) > _BUNDLES_AHEAD:
+                if len(ahead) > (_BUNDLES_AHEAD if len(bundle.pieces) == 1 else 1):  # a batch of chunks is large
                     yield from ahead.popleft().result()
             while ahead:
                 yield from ahead.popleft().result()
@@ -245,6 +253,12 @@ class ChunkStream:
         if missing:
             column = self._filled(part, name, column, missing)
         numbers = arrays.from_arrow(column)
+        wanted = self._dtypes.get(name)
+        if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
+            raise DataError(
+                f"{self._files.name(part)}: column {name!r} holds {lost}, expected ids, which are whole numbers below "
+                "2**63. Encode it when preparing, or load it as a number column."
+            )
         cardinality = self._cardinalities.get(name)
         if cardinality is None and arrays.value_dtype(numbers).kind != "i":
             return numbers, None

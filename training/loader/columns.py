@@ -161,6 +161,18 @@ def cast(column: Column, dtype: np.dtype[Any]) -> Column:
     return Ragged(values=out, offsets=column.offsets) if isinstance(column, Ragged) else out
 
 
+def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
+    """A value that would not survive `cast`, or None; only asked where `dtype` is of integers."""
+    values = column.values if isinstance(column, Ragged) else column
+    if values.dtype.kind not in "fu" or values.dtype.itemsize < 4:
+        return None
+    with np.errstate(invalid="ignore"):  # NaN is one of the values that are looked for
+        changed = values.astype(dtype).astype(values.dtype) != values
+    if values.dtype.kind == "u":
+        changed |= values > np.iinfo(dtype).max
+    return values[changed][0] if changed.any() else None
+
+
 def value_dtype(column: Column) -> np.dtype[Any]:
     """Type of the values."""
     return (column.values if isinstance(column, Ragged) else column).dtype
@@ -180,16 +192,15 @@ def _from_array(array: pa.Array) -> Column:
     if not _is_list(kind):
         return _flat(array)
     offsets = array.offsets.to_numpy()
-    values = _flat(array.values)
     first = offsets[0] if len(offsets) else 0
-    return Ragged(values=values[first : offsets[-1]], offsets=offsets - first if first else offsets)
+    return Ragged(values=_flat(array.flatten()), offsets=offsets - first if first else offsets)
 
 
 def _flat(array: pa.Array) -> Array:
     if pa.types.is_boolean(array.type):  # one bit each in Arrow
         array = array.cast(pa.uint8())
     numbers: Array = array.to_numpy()
-    return numbers
+    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers  # Numba knows no halves
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,6 +1,6 @@
 """Where a loader is in its data: epochs one after another, and a position that can be saved and taken up again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, Generic, TypeVar
 
@@ -38,7 +38,7 @@ class Epochs(Generic[T]):
         self.skip()
         return passing
 
-    def again(self) -> Iterator[T]:
+    def again(self) -> Generator[T, None, None]:
         """The same pass as the next one, without moving on."""
         return self._batches(*self._next)
 
@@ -59,7 +59,12 @@ class Epochs(Generic[T]):
         self.stream.take_up(state)
         self._next = self._at = (state["epoch"], state["batch"])
 
-    def _batches(self, epoch: int, start: int) -> Iterator[T]:
+    def first(self) -> T | None:
+        """The first batch of the next pass, which stays the first one; None if there is none."""
+        with closing(self.stream.made(self._make, *self._next)) as batches:
+            return next(batches, None)
+
+    def _batches(self, epoch: int, start: int) -> Generator[T, None, None]:
         with closing(self.stream.made(self._make, epoch, start)) as batches:
             for number, batch in enumerate(batches, start + 1):
                 self._at = (epoch, number) if number < len(self.stream) else (epoch + 1, 0)

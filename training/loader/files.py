@@ -108,7 +108,7 @@ class ParquetFiles:
         total = 0
         for name in columns:
             kind = self.schema.field(name).type
-            is_list = pa.types.is_nested(kind)
+            is_list = hasattr(kind, "value_type")
             num_values = group.column(self._leaf(part, name)).num_values
             total += num_values * _value_bytes(kind.value_type if is_list else kind) + 4 * part.num_rows * is_list
         return total
@@ -142,16 +142,17 @@ class ParquetFiles:
         Raises:
             DataError: as `read`.
         """
-        held = pa.table({name: pa.array([], self.schema.field(name).type) for name in columns})
+        held: pa.Table | None = None
         skip = start
         with self._opened(part, buffer_size=_STREAM_BUFFER_BYTES) as file:
             for batch in file.iter_batches(min(piece_rows, 65_536), row_groups=[part.row_group], columns=list(columns)):
-                held = pa.concat_tables([held, pa.table(batch).slice(skip)]) if skip < len(batch) else held
+                rows = pa.Table.from_batches([batch]).slice(min(skip, len(batch)))
                 skip = max(0, skip - len(batch))
+                held = rows if held is None else pa.concat_tables([held, rows])
                 while len(held) >= piece_rows:
                     yield held.slice(0, piece_rows)
                     held = held.slice(piece_rows)
-        if len(held):
+        if held is not None and len(held):
             yield held
 
     def _leaf(self, part: Part, column: str) -> int:
@@ -173,6 +174,8 @@ class ParquetFiles:
                 yield file
         except FileNotFoundError:
             raise DataError(f"{entry} has gone since the loader opened it. Put it back, or prepare again.") from None
+        except MemoryError:
+            raise
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{entry}: row group {part.row_group} is damaged ({error}). Prepare again.") from None
 

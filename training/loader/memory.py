@@ -30,15 +30,22 @@ def buffer_bytes(size: float | str) -> int:
     return max(1, int(number if number >= 1 else number * available_bytes()))
 
 
-def available_bytes() -> int:
-    """Memory that this process could still take: the machine's, or its container's if that is less."""
+def available_bytes(cgroup: Path = _CGROUP) -> int:
+    """Memory that this process could still take: the machine's, or its container's if that is less.
+
+    Args:
+        cgroup: directory of the process's cgroup, version 2. What it holds of files can be given up, and does not
+            count as taken.
+    """
     available = int(psutil.virtual_memory().available)
     try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):  # no cgroup v2, or "max": no limit
+        limit = int((cgroup / "memory.max").read_text())
+        taken = int((cgroup / "memory.current").read_text())
+        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        taken -= int(statistics["inactive_file"])
+    except (OSError, ValueError, KeyError):  # no cgroup v2, or "max": no limit
         return available
-    return max(1, min(available, limit - used))
+    return max(1, min(available, limit - taken))
 
 
 def _is_number(size: float | str) -> bool:

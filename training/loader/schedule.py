@@ -166,7 +166,13 @@ class Schedule:
             group = slices[begin : begin + parts_per_chunk]
             largest = max(self.part_bytes[piece.part] * piece.num_rows / self.part_rows[piece.part] for piece in group)
             num_pieces = _ceil(int(largest) * parts_per_chunk, self.chunk_bytes)
-            yield from _in_pieces(group, max(1, num_pieces))
+            yield from _in_pieces([self._streamed(whole, parts_per_chunk) for whole in group], max(1, num_pieces))
+
+    def _streamed(self, whole: Slice, parts_per_chunk: int) -> Slice:
+        """The slice, to be read as a stream where it is a stretch of a part that is too large to be decoded whole."""
+        is_too_large = self.part_bytes[whole.part] * parts_per_chunk > self.chunk_bytes
+        is_stretch = whole.num_rows < self.part_rows[whole.part]
+        return whole._replace(piece_rows=whole.num_rows) if is_stretch and is_too_large else whole
 
     def _share(self) -> tuple[int, int]:
         """This worker's stretch of the epoch."""

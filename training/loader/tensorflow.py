@@ -1,7 +1,8 @@
 """The loader's TensorFlow face: a Keras sequence over Parquet files, with the arguments that NVTabular's users know."""
 
+import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ Inputs = dict[str, Any]
 
 _TURN_TIMEOUT_S = 5.0
 _LAYOUTS = ("nnzs", "offsets")
+_ID_COLUMNS = (
+    "IdentityCategoricalColumn", "HashedCategoricalColumn", "VocabularyListCategoricalColumn",
+    "VocabularyFileCategoricalColumn",
+)  # fmt: skip
 _ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
 
 
@@ -82,7 +87,7 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
             if cat_names or cont_names:
                 raise ConfigError("feature_columns and cat_names/cont_names both say what to read. Give only one.")
             cat_names, cont_names, cardinalities = _described_by(feature_columns)
-            options["cardinalities"] = {**cardinalities, **options.get("cardinalities", {})}
+            options["cardinalities"] = {**cardinalities, **(options.get("cardinalities") or {})}
         if not label_names or not (cat_names or cont_names):
             raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
         limit_tensorflow_memory()
@@ -91,9 +96,10 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         self._files = ParquetFiles(paths_or_dataset)
         self._batch_size, self._options = batch_size, options
         self._transform: Transform | None = None
+        self._process = os.getpid()
         self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
-        self._rest: Iterator[tuple[Inputs, Any]] | None = None
+        self._rest: Generator[tuple[Inputs, Any], None, None] | None = None
         self._next = 1  # index of the first batch in `_rest`
 
     def map(self, workflow: Any) -> "KerasSequenceLoader":
@@ -132,16 +138,27 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
     def as_dataset(self) -> Any:
         """The loader as a `tf.data.Dataset`; each pass over it is a pass over the loader, one batch ahead.
 
-        `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts the batch that is read ahead.
+        `fit` and `tf.data`'s own steps take it. The position of `state_dict` counts what is read ahead of the model.
+
+        Raises:
+            DataError: there are no batches, or as while iterating.
         """
-        signature = tf.nest.map_structure(_any_rows, next(self._epochs.again()))
+        first = self._epochs.first()
+        if first is None:
+            raise DataError(
+                f"there is no batch of {self._batch_size} rows in {self.num_rows} rows. Take smaller batches."
+            )
+        signature = tf.nest.map_structure(_any_rows, first)
         dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
         if not self._epochs.is_resuming:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
         return dataset.prefetch(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was handed out, as plain values."""
+        """The position after the last batch that was handed out, as plain values.
+
+        It is the position of the model where you iterate over the loader yourself; `fit` reads some batches ahead.
+        """
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -161,31 +178,55 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         """
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
+        if os.getpid() != self._process:
+            raise ConfigError("the loader has threads of its own. Leave out use_multiprocessing.")
         if self._epochs.is_resuming:
             raise ConfigError("after load_state_dict the epoch has fewer batches. Iterate, or fit on as_dataset().")
         epoch = self._epochs.epoch
         with self._turn:
+            if index == 1 and self._next > 1 and not self._epochs.stream.is_shuffled:
+                self._forget()  # a pass that was left early begins anew
             if index and not self._epochs.stream.is_shuffled:
                 self._wait_for(index, epoch)
-            if self._rest is None:
-                self._rest = self._epochs.again()
-                self._first = next(self._rest)
-            if index == 0:
-                assert self._first is not None
-                return self._first
-            batch = next(self._rest)
-            self._next += 1
-            if self._next == len(self):  # what follows without on_epoch_end is the same epoch again
-                self._rest, self._next = None, 1
-            self._turn.notify_all()
-            return batch
+            try:
+                return self._take(index)
+            except BaseException:
+                self._forget()
+                raise
 
     def on_epoch_end(self) -> None:
         """Move on to the next epoch; Keras calls this."""
         with self._turn:
-            self._first, self._rest, self._next = None, None, 1
+            self._forget()
             self._epochs.skip()
             self._turn.notify_all()
+
+    def close(self) -> None:
+        """End the pass that Keras began and did not finish, and its threads; the loader can be used again.
+
+        A pass of one's own ends when its iterator is dropped. But Keras holds on to a loader whose `fit` failed.
+        """
+        with self._turn:
+            self._forget()
+
+    def _take(self, index: int) -> tuple[Inputs, Any]:
+        if self._rest is None:
+            self._rest = self._epochs.again()
+            self._first = next(self._rest)
+        if index == 0:
+            assert self._first is not None
+            return self._first
+        batch = next(self._rest)
+        self._next += 1
+        if self._next == len(self):  # what follows without on_epoch_end is the same epoch again
+            self._rest, self._next = None, 1
+        self._turn.notify_all()
+        return batch
+
+    def _forget(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+        self._first, self._rest, self._next = None, None, 1
 
     def _wait_for(self, index: int, epoch: int) -> None:
         """Wait until batch `index` is the next one, as long as others get theirs."""
@@ -273,10 +314,16 @@ def _described_by(feature_columns: Sequence[Any]) -> tuple[list[str], list[str],
     cardinalities: dict[str, int] = {}
     for column in feature_columns:
         ids = getattr(column, "categorical_column", column)
-        if ids is column and not hasattr(column, "number_buckets"):
-            cont_names.append(column.key)
-            continue
-        cat_names.append(ids.key)
-        if hasattr(ids, "number_buckets"):
-            cardinalities[ids.key] = ids.number_buckets
+        kind = type(ids).__name__
+        if kind == "NumericColumn":
+            cont_names.append(ids.key)
+        elif kind in _ID_COLUMNS:
+            cat_names.append(ids.key)
+            if kind == "IdentityCategoricalColumn":
+                cardinalities[ids.key] = ids.number_buckets
+        else:
+            raise ConfigError(
+                f"feature column {column.name!r} is a {kind}, expected numeric_column or a categorical_column_with_"
+                "identity, _hash_bucket or _vocabulary. Give cat_names and cont_names instead."
+            )
     return cat_names, cont_names, cardinalities

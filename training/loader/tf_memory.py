@@ -34,7 +34,8 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
     amount = _parse(text)
     limits = {}
     for number, gpu in enumerate(tf.config.list_physical_devices("GPU")):
-        limits[gpu.name] = limit = int(amount if amount >= 1 else amount * _free_mb(_nvml_index(number, environment)))
+        free_mb = _free_mb(_nvml_index(number, environment)) if amount < 1 else 0
+        limits[gpu.name] = limit = limit_mb(amount, free_mb)
         wanted = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
         try:
             tf.config.set_logical_device_configuration(gpu, wanted)
@@ -46,6 +47,11 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
                     "call limit_tensorflow_memory, before any tensor."
                 ) from None
     return limits
+
+
+def limit_mb(amount: float, free_mb: int) -> int:
+    """What `amount` comes to, in MB: itself from 1 up, below 1 that share of what is free."""
+    return int(amount if amount >= 1 else amount * free_mb)
 
 
 def _parse(text: str) -> float:

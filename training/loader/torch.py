@@ -17,6 +17,7 @@ import torch.utils.data
 from training.loader.chunks import Batch, ChunkStream, Column, Ragged, StreamOptions, Transform
 from training.loader.epochs import Epochs
 from training.loader.files import ParquetFiles
+from training.loader.memory import buffer_bytes
 from workflows.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
     is what `torch.nn.EmbeddingBag` takes; lists of one fixed length W come as (N, W). `labels` is float32 (N,), or a
     tuple of such for several label columns. Memory is shared with what was read, not copied, where types allow.
 
-    Each pass is an epoch with its own order. In a worker of a data loader it is that worker's share of the rows.
+    Each pass is an epoch with its own order. In a worker of a data loader it is that worker's share of the rows, and
+    of a `buffer_size` that is given.
 
     Args:
         dataset: files, globs or directories, or an `nvtabular.Dataset` of files.
@@ -113,6 +115,10 @@ class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
         """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
         worker = torch.utils.data.get_worker_info()
         if worker is not None:
+            if self._epochs.is_resuming:
+                raise ConfigError(
+                    "a saved position cannot be taken up by workers. Set num_workers=0, the fastest anyway."
+                )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
             self.advance()
             return share.made(self._tensors, epoch)
@@ -145,6 +151,8 @@ class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
     def _share(self, number: int, of: int) -> ChunkStream:
         rank, size = self._options.get("global_rank", 0), self._options.get("global_size", 1)
         share: StreamOptions = {**self._options, "global_rank": rank * of + number, "global_size": size * of}
+        if of > 1 and "buffer_size" in share:
+            share["buffer_size"] = max(1, buffer_bytes(share["buffer_size"]) // of)
         dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
             [*self.cont_names, *self.label_names], np.float32
         )

@@ -122,21 +122,18 @@ def test_a_small_buffer_takes_parts_in_pieces_and_mixes_as_many(tmp_path: Path) 
     assert groups_and_pieces(4 * 125 * sizes["row"]) == (5, 16)
 
 
-@pytest.mark.parametrize("pad", [False, True])
-def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path, pad: bool) -> None:
+def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path) -> None:
     paths = write(tmp_path, [101, 52, 30], 13)
     seen: list[int] = []
     counts = set()
     for rank in range(3):
-        stream = ChunkStream(
-            paths, ["row", "tags"], batch_size=16, global_rank=rank, global_size=3, pad=pad, buffer_size="1kB"
-        )
+        stream = ChunkStream(paths, ["row", "tags"], batch_size=16, global_rank=rank, global_size=3, buffer_size="1kB")
         batches = list(stream.batches(epoch=2))
         counts.add((len(batches), len(stream)))
         seen += [row for row, _ in rows_of(batches)]
         assert stream.num_rows == sum(len(batch["row"]) for batch in batches)
     assert counts == {(4, 4)}
-    assert sorted(seen) == list(range(183))  # 61 rows each, so there is nothing to pad
+    assert sorted(seen) == list(range(183))
 
 
 def test_padding_is_the_only_thing_that_doubles_rows(tmp_path: Path) -> None:
@@ -340,3 +337,44 @@ def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> No
 def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         ChunkStream(write(tmp_path, [4], 2), ["row"], **{"batch_size": 2, **option})  # type: ignore[arg-type]
+
+
+def test_a_null_in_the_rows_of_another_worker_does_not_matter(tmp_path: Path) -> None:
+    lists = pa.array([[row] for row in range(99)] + [[None]])
+    pq.write_table(pa.table({"tags": lists}), tmp_path / "a.parquet")
+    options: dict[str, Any] = {"batch_size": 50, "global_size": 2, "shuffle": False}
+    batch = next(ChunkStream(tmp_path, ["tags"], global_rank=0, **options).batches())
+    assert batch["tags"].values.tolist() == list(range(50))  # type: ignore[union-attr]
+    with pytest.raises(DataError, match="holds 1 nulls"):
+        list(ChunkStream(tmp_path, ["tags"], global_rank=1, **options).batches())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "lost"),
+    [([0.5, 2.0], pa.float64(), "0.5"), ([1.0, float("nan")], pa.float64(), "nan"), ([2**63 + 1], pa.uint64(), "9223")],
+)
+def test_ids_that_are_no_whole_numbers_are_refused(tmp_path: Path, values: Any, kind: Any, lost: str) -> None:
+    pq.write_table(pa.table({"user": pa.array(values, kind)}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=rf"a\.parquet: column 'user' holds {lost}.*, expected ids"):
+        list(ChunkStream(tmp_path, ["user"], batch_size=2, dtypes={"user": np.int64}).batches())
+
+
+def test_ids_that_pandas_wrote_as_floats_are_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": [1.0, 2.0]}), tmp_path / "a.parquet")
+    batch = next(ChunkStream(tmp_path, ["user"], batch_size=2, shuffle=False, dtypes={"user": np.int64}).batches())
+    assert batch["user"].tolist() == [1, 2]  # type: ignore[union-attr]
+
+
+def test_lists_of_half_precision_are_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"h": pa.array([[np.float16(0.5)]] * 4, pa.list_(pa.float16()))}), tmp_path / "a.parquet")
+    batch = next(ChunkStream(tmp_path, ["h"], batch_size=4).batches())
+    assert batch["h"].values.tolist() == [0.5] * 4  # type: ignore[union-attr]
+
+
+def test_a_small_share_of_a_large_row_group_is_read_as_a_stream(tmp_path: Path) -> None:
+    stream = ChunkStream(
+        write(tmp_path, [4000], 4000), ["row"], batch_size=10, buffer_size="4kB", global_size=50, global_rank=7
+    )
+    pieces = [piece for chunk in stream._schedule.chunks(0) for piece in chunk.slices]
+    assert all(piece.piece_rows for piece in pieces)
+    assert sum(len(batch["row"]) for batch in stream.batches()) == 80  # type: ignore[arg-type]

@@ -159,3 +159,10 @@ def test_the_digest_follows_the_parts_and_not_the_place(directory: Path, tmp_pat
     assert ParquetFiles(moved).digest() == digest
     write(moved / "part_2.parquet", range(11))
     assert ParquetFiles(moved).digest() != digest
+
+
+def test_required_columns_come_in_pieces_too(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("row", pa.int64(), nullable=False)])
+    pq.write_table(pa.table({"row": range(10)}, schema=schema), tmp_path / "a.parquet")
+    files = ParquetFiles(tmp_path)
+    assert [len(piece) for piece in files.stream(files.parts[0], ["row"], 0, 4)] == [4, 4, 2]

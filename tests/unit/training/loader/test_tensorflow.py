@@ -1,3 +1,4 @@
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -155,12 +156,50 @@ def test_batches_asked_for_at_once_are_given_by_their_index(prepared: Path) -> N
             np.testing.assert_array_equal(np.stack(list(batches)), expected[start : start + 7][::-1])
 
 
-@pytest.mark.parametrize("index", [1, 4])
-def test_an_unshuffled_loader_refuses_another_order(prepared: Path, index: int) -> None:
+def test_an_unshuffled_loader_refuses_another_order(prepared: Path) -> None:
     loader = loader_of(prepared, shuffle=False)
     _ = loader[0], loader[1]
-    with pytest.raises(ConfigError, match=rf"batch {index} was asked for when batch 2 .*shuffle=False in fit"):
-        _ = loader[index]
+    with pytest.raises(ConfigError, match=r"batch 4 was asked for when batch 2 .*shuffle=False in fit"):
+        _ = loader[4]
+
+
+def test_a_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
+    loader = loader_of(prepared, shuffle=False)
+    expected = ages(loader)
+    _ = loader[0], loader[1], loader[2]
+    again = [loader[index][0]["age"].numpy() for index in range(len(loader))]
+    np.testing.assert_array_equal(np.concatenate(again), expected)
+
+
+def test_a_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: Path) -> None:
+    class Fails(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise RuntimeError("on purpose")
+
+    loader = loader_of(prepared, cont_names=[], cat_names=["userId"], batch_size=50)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        small_model().fit(loader, verbose=0, callbacks=[Fails()])
+    loader.close()
+    assert not any(thread.name.startswith("rankline-loader") for thread in threading.enumerate())
+    assert sum(label.shape[0] for _, label in loader) == 4000
+
+
+def test_a_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path: Path) -> None:
+    prepared = new_prepared(tmp_path / "p", num_train=600)
+    loader = loader_of(prepared, shuffle=False)
+    path = prepared / "train" / "part_0.parquet"
+    path.rename(tmp_path / "away")
+    with pytest.raises(DataError, match="has gone"):
+        _ = loader[0]
+    (tmp_path / "away").rename(path)
+    assert loader[0][1].shape[0] == 600
+
+
+def test_processes_of_keras_are_refused(prepared: Path) -> None:
+    loader = loader_of(prepared)
+    loader._process += 1  # as another process sees it
+    with pytest.raises(ConfigError, match="Leave out use_multiprocessing"):
+        _ = loader[0]
 
 
 def test_the_epochs_of_several_workers_hold_every_row_once(prepared: Path) -> None:
@@ -295,3 +334,29 @@ def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
         loader.map(workflow)
     with pytest.raises(ConfigError, match="not fitted"):
         KerasSequenceLoader(tmp_path, 64, ["label"], cat_names=["user"]).map(nvt.Workflow(["user"] >> ops.Categorify()))
+
+
+@pytest.mark.parametrize("wrap", [lambda column: column, tf.feature_column.indicator_column])
+def test_id_columns_of_every_kind_are_read_as_ids(prepared: Path, wrap: Any) -> None:
+    columns = [
+        wrap(tf.feature_column.categorical_column_with_hash_bucket("userId", 9, tf.int64)),
+        wrap(tf.feature_column.categorical_column_with_vocabulary_list("movieId", [3, 4])),
+    ]
+    inputs, _ = next(iter(loader_of(prepared, cat_names=[], cont_names=[], feature_columns=columns)))
+    assert {name: tensor.dtype for name, tensor in inputs.items()} == {"userId": tf.int64, "movieId": tf.int64}
+
+
+def test_other_feature_columns_are_refused_by_name(prepared: Path) -> None:
+    age = tf.feature_column.numeric_column("age")
+    with pytest.raises(ConfigError, match="feature column 'age_bucketized' is a BucketizedColumn, expected"):
+        loader_of(
+            prepared, cat_names=[], cont_names=[], feature_columns=[tf.feature_column.bucketized_column(age, [1.0])]
+        )
+
+
+def test_making_a_dataset_does_not_move_the_position(prepared: Path) -> None:
+    loader = loader_of(prepared)
+    loader.as_dataset()
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 0)
+    with pytest.raises(DataError, match="no batch of 5000 rows in 0 rows"):
+        loader_of(prepared, batch_size=5000, drop_last=True).as_dataset()

@@ -5,7 +5,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from training.loader.tf_memory import VARIABLE, limit_tensorflow_memory
+from training.loader.tf_memory import VARIABLE, limit_mb, limit_tensorflow_memory
 from workflows.errors import ConfigError
 
 GPUS = tf.config.list_physical_devices("GPU")
@@ -29,9 +29,9 @@ def test_what_is_no_amount_is_refused_also_without_a_gpu(text: str) -> None:
         limit_tensorflow_memory({VARIABLE: text})
 
 
-@pytest.mark.parametrize("text", ["8192", "0.5", ".25", "1024.0"])
-def test_amounts_are_megabytes_or_fractions(text: str) -> None:
-    assert len(limit_tensorflow_memory({VARIABLE: text})) == len(GPUS)
+@pytest.mark.parametrize(("amount", "expected_mb"), [(8192, 8192), (0.5, 500), (0.25, 250), (1, 1)])
+def test_amounts_are_megabytes_or_fractions_of_what_is_free(amount: float, expected_mb: int) -> None:
+    assert limit_mb(amount, free_mb=1000) == expected_mb
 
 
 @pytest.mark.skipif(not GPUS, reason="no GPU here to limit TensorFlow on")

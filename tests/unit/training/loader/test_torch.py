@@ -241,3 +241,18 @@ def test_a_workflow_is_applied_online(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-6)
     with pytest.raises(ConfigError, match="before the first batch"):
         dataset.map(workflow)
+
+
+def test_workers_do_not_take_up_a_position(prepared: Path) -> None:
+    dataset = dataset_of(prepared)
+    next(iter(dataset))
+    restarted = dataset_of(prepared)
+    restarted.load_state_dict(dataset.state_dict())
+    with pytest.raises(ConfigError, match="Set num_workers=0"):
+        list(DLDataLoader(restarted, num_workers=1))
+
+
+def test_workers_that_are_spawned_share_the_rows(prepared: Path) -> None:
+    loader = DLDataLoader(dataset_of(prepared), num_workers=2, multiprocessing_context="spawn")
+    for _ in range(2):
+        assert sum(len(label) for _, label in loader) == loader.num_rows
