@@ -248,7 +248,7 @@ class ChunkStream:
         return made
 
     def _column(self, part: Part, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
-        """A column as arrays, checked, and its smallest and largest value if it can hold ids."""
+        """A column as arrays, checked, and its smallest and largest value where it can be narrowed for shuffling."""
         missing = arrays.num_nulls(column)
         if missing:
             column = self._filled(part, name, column, missing)
@@ -260,7 +260,7 @@ class ChunkStream:
                 "2**63. Encode it when preparing, or load it as a number column."
             )
         cardinality = self._cardinalities.get(name)
-        if cardinality is None and arrays.value_dtype(numbers).kind != "i":
+        if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):
             return numbers, None
         by_footer = None if self._transform or missing else self._files.statistics(part, name)
         ends = by_footer or arrays.ends(numbers)

@@ -131,8 +131,8 @@ def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Co
 def narrow_dtype(dtype: np.dtype[Any], low: int, high: int) -> np.dtype[Any]:
     """The smallest signed integers that hold `low` to `high`, where `dtype` is larger ones, else `dtype`.
 
-    Rows are gathered from all over a chunk, and how fast that is depends on how much of it the caches hold: ids of
-    one byte in place of eight make it a third faster.
+    Rows are gathered from all over a part, and how fast that is depends on how much of it the caches hold: ids of one
+    byte in place of eight make it a third faster.
     """
     if dtype.kind == "i":
         for kind in (np.int8, np.int16, np.int32):

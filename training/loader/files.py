@@ -17,7 +17,6 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from training.loader.columns import is_numeric
 from workflows.errors import DataError
 
-Paths = str | Path | Sequence[str | Path]
 _STREAM_BUFFER_BYTES = 1 << 20
 
 

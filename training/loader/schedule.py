@@ -132,12 +132,13 @@ class Schedule:
                 f"up to {self.batch_size}. Set pad=True, or take fewer workers."
             )
 
-    @property
+    # Asked for several times per batch, and the first is a sum over all parts.
+    @cached_property
     def total_rows(self) -> int:
         """Rows of all workers."""
         return sum(self.part_rows)
 
-    @property
+    @cached_property
     def num_batches(self) -> int:
         """Batches per epoch."""
         if not self.drop_last:
@@ -145,7 +146,7 @@ class Schedule:
         fewest = _ceil(self.total_rows, self.global_size) if self.pad else self.total_rows // self.global_size
         return fewest // self.batch_size
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """Rows per epoch that this worker gets."""
         start, stop = self._share()
