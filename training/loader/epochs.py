@@ -1,10 +1,21 @@
-"""Where a loader is in its data: epochs one after another, and a position that can be saved and taken up again."""
+"""Where a loader is in its data: epochs one after another, and a position that can be saved and taken up again.
 
-from collections.abc import Callable, Generator, Iterator
+And what the faces of the loader for each framework share.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from training.loader.chunks import Batch, ChunkStream
+import numpy.typing as npt
+
+from training.loader.chunks import Batch, ChunkStream, StreamOptions, Transform
+from training.loader.files import ParquetFiles
+from workflows.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -69,3 +80,88 @@ class Epochs(Generic[T]):
             for number, batch in enumerate(batches, start + 1):
                 self._at = (epoch, number) if number < len(self.stream) else (epoch + 1, 0)
                 yield batch
+
+
+class ParquetLoader(Generic[T]):
+    """A loader of Parquet files as a framework sees it, without the tensors.
+
+    Files are opened at once. Columns are looked for when the loader is first used, since `map` may make them.
+    """
+
+    def _set_up(
+        self, dataset: Any, batch_size: int, dtypes: Mapping[str, npt.DTypeLike], options: StreamOptions
+    ) -> None:
+        """Open the files.
+
+        Args:
+            dataset: see `ParquetFiles`.
+            batch_size: rows per batch.
+            dtypes: the columns of a batch and the types of their values.
+            options: of `ChunkStream`.
+        """
+        self._files = ParquetFiles(dataset)
+        self._batch_size, self._dtypes, self._options = batch_size, dtypes, options
+        self._transform: Transform | None = None
+
+    def _tensors(self, batch: Batch) -> T:
+        """What a batch is in the framework; called in the background."""
+        raise NotImplementedError
+
+    def map(self, workflow: Any) -> "Self":
+        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
+
+        Args:
+            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
+                make too.
+
+        Returns:
+            This loader.
+
+        Raises:
+            ConfigError: the workflow is not fitted, or the loader was used already.
+        """
+        from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
+
+        if "_epochs" in self.__dict__:
+            raise ConfigError("map was called after the loader was used. Call it before the first batch.")
+        self._transform = OnlineWorkflow(workflow, keep=list(self._dtypes))
+        return self
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per epoch."""
+        return self._epochs.stream.num_rows
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self._epochs.stream)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was handed out, as plain values.
+
+        It is the position of the model where you iterate over the loader yourself: Keras's `fit` reads some batches
+        ahead, and worker processes have positions of their own.
+        """
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
+
+        Raises:
+            ConfigError: the state was saved for other data or with other options.
+        """
+        self._epochs.load_state_dict(state)
+
+    @cached_property
+    def _epochs(self) -> Epochs[T]:
+        return Epochs(self._stream(self._options), self._tensors)
+
+    def _stream(self, options: StreamOptions) -> ChunkStream:
+        return ChunkStream(
+            self._files,
+            list(self._dtypes),
+            batch_size=self._batch_size,
+            dtypes=self._dtypes,
+            transform=self._transform,
+            **options,
+        )

@@ -3,16 +3,14 @@
 import os
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
-from training.loader.epochs import Epochs
-from training.loader.files import ParquetFiles
+from training.loader.chunks import Batch, Ragged, StreamOptions
+from training.loader.epochs import ParquetLoader
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.errors import ConfigError, DataError
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
@@ -31,7 +29,7 @@ _ID_COLUMNS = (
 _ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
 
 
-class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
+class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
     """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
 
     A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
@@ -91,45 +89,14 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         if not label_names or not (cat_names or cont_names):
             raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
         limit_tensorflow_memory()
-        self._dtypes = dict.fromkeys(cat_names, np.int64) | dict.fromkeys((*cont_names, *label_names), np.float32)
+        dtypes = dict.fromkeys(cat_names, np.int64) | dict.fromkeys((*cont_names, *label_names), np.float32)
+        self._set_up(paths_or_dataset, batch_size, dtypes, options)
         self._label_names, self._list_layout = list(label_names), list_layout
-        self._files = ParquetFiles(paths_or_dataset)
-        self._batch_size, self._options = batch_size, options
-        self._transform: Transform | None = None
         self._process = os.getpid()
         self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
         self._rest: Generator[tuple[Inputs, Any], None, None] | None = None
         self._next = 1  # index of the first batch in `_rest`
-
-    def map(self, workflow: Any) -> "KerasSequenceLoader":
-        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
-
-        Args:
-            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
-                make too.
-
-        Returns:
-            This loader.
-
-        Raises:
-            ConfigError: the workflow is not fitted, or batches were taken already.
-        """
-        from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
-
-        if "_epochs" in self.__dict__:
-            raise ConfigError("map was called after the loader was used. Call it before the first batch.")
-        self._transform = OnlineWorkflow(workflow, keep=list(self._dtypes))
-        return self
-
-    @property
-    def num_rows(self) -> int:
-        """Rows per epoch."""
-        return self._epochs.stream.num_rows
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self._epochs.stream)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
         """One epoch; the next call gives the next one."""
@@ -153,21 +120,6 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
         if not self._epochs.is_resuming:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
         return dataset.prefetch(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was handed out, as plain values.
-
-        It is the position of the model where you iterate over the loader yourself; `fit` reads some batches ahead.
-        """
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
-
-        Raises:
-            ConfigError: the state was saved for other data or with other options.
-        """
-        self._epochs.load_state_dict(state)
 
     def __getitem__(self, index: int) -> tuple[Inputs, Any]:
         """The first batch of the running epoch for index 0; for another index that batch, or with `shuffle` the next.
@@ -237,18 +189,6 @@ class KerasSequenceLoader(tf.keras.utils.Sequence):  # type: ignore[misc]  # ten
                     f"batch {index} was asked for when batch {self._next} of an unshuffled loader was next. Ask for "
                     "one after another (shuffle=False in fit), or make the loader with shuffle=True."
                 )
-
-    @cached_property
-    def _epochs(self) -> Epochs[tuple[Inputs, Any]]:
-        stream = ChunkStream(
-            self._files,
-            list(self._dtypes),
-            batch_size=self._batch_size,
-            dtypes=self._dtypes,
-            transform=self._transform,
-            **self._options,
-        )
-        return Epochs(stream, self._tensors)
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
         inputs: Inputs = {}

@@ -7,16 +7,14 @@ A dataset over Parquet files makes the batches, a data loader hands them out:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.utils.data
 
-from training.loader.chunks import Batch, ChunkStream, Column, Ragged, StreamOptions, Transform
-from training.loader.epochs import Epochs
-from training.loader.files import ParquetFiles
+from training.loader.chunks import Batch, ChunkStream, Column, Ragged, StreamOptions
+from training.loader.epochs import ParquetLoader
 from training.loader.memory import buffer_bytes
 from workflows.errors import ConfigError, DataError
 
@@ -28,7 +26,7 @@ Labels = torch.Tensor | tuple[torch.Tensor, ...]
 T = TypeVar("T")
 
 
-class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
+class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
     """Batches of Parquet files as tensors, for a `DLDataLoader` or a loop of one's own.
 
     A batch is `(inputs, labels)`. `inputs` holds int64 (N, 1) for an id column and float32 (N, 1) for a number column.
@@ -74,38 +72,10 @@ class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
             raise ConfigError("the loader needs labels, and cats or conts.")
         self.device = _existing(device)
         self.num_rows_processed = 0
-        self._files = ParquetFiles(dataset)
-        self._batch_size, self._options = batch_size, options
-        self._transform: Transform | None = None
-
-    def map(self, workflow: Any) -> "TorchAsyncItr":
-        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
-
-        Args:
-            workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
-                make too.
-
-        Returns:
-            This dataset.
-
-        Raises:
-            ConfigError: the workflow is not fitted, or the dataset was used already.
-        """
-        from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
-
-        if "_epochs" in self.__dict__:
-            raise ConfigError("map was called after the dataset was used. Call it before the first batch.")
-        self._transform = OnlineWorkflow(workflow, keep=self._columns)
-        return self
-
-    @property
-    def num_rows(self) -> int:
-        """Rows per epoch."""
-        return self._epochs.stream.num_rows
-
-    def __len__(self) -> int:
-        """Batches per epoch, without workers."""
-        return len(self._epochs.stream)
+        dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
+            (*self.cont_names, *self.label_names), np.float32
+        )
+        self._set_up(dataset, batch_size, dtypes, options)
 
     def num_batches(self, num_workers: int) -> int:
         """Batches per epoch when so many workers of a data loader share the rows; 0 for none."""
@@ -128,42 +98,12 @@ class TorchAsyncItr(torch.utils.data.IterableDataset[tuple[Inputs, Labels]]):
         """Count an epoch as done, for a data loader whose workers do it."""
         self._epochs.skip()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch that was handed out, as plain values; not with workers of a data loader."""
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at a saved position: the next pass has exactly the batches that were left of its epoch.
-
-        Raises:
-            ConfigError: the state was saved for other data or with other options.
-        """
-        self._epochs.load_state_dict(state)
-
-    @property
-    def _columns(self) -> list[str]:
-        return [*self.cat_names, *self.cont_names, *self.label_names]
-
-    @cached_property
-    def _epochs(self) -> Epochs[tuple[Inputs, Labels]]:
-        return Epochs(self._share(0, 1), self._tensors)
-
     def _share(self, number: int, of: int) -> ChunkStream:
         rank, size = self._options.get("global_rank", 0), self._options.get("global_size", 1)
         share: StreamOptions = {**self._options, "global_rank": rank * of + number, "global_size": size * of}
         if of > 1 and "buffer_size" in share:
             share["buffer_size"] = max(1, buffer_bytes(share["buffer_size"]) // of)
-        dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
-            [*self.cont_names, *self.label_names], np.float32
-        )
-        return ChunkStream(
-            self._files,
-            self._columns,
-            batch_size=self._batch_size,
-            dtypes=dtypes,
-            transform=self._transform,
-            **share,
-        )
+        return self._stream(share)
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Labels]:
         inputs: Inputs = {name: _column(batch[name]) for name in (*self.cat_names, *self.cont_names)}
