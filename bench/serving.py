@@ -28,8 +28,7 @@ from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
 from serving.model_config import ModelConfig, Tensor, to_pbtxt
-from serving.parity import padded_inputs
-from serving.plan import TransformPlan
+from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError
 from workflows.prepared import PreparedData

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from serving.backends.offline import OfflineModel
 from serving.plan import Padded, TensorSpec, TransformPlan
 from workflows.errors import ParityError, RequestError
-from workflows.tensor_names import NNZS, VALUES
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Node, iter_nodes  # isort: skip
@@ -130,17 +129,6 @@ def plan_inputs(
             valid[spec.name] = column.is_valid().to_numpy(zero_copy_only=False)
         inputs[spec.name] = _values(spec, column) if spec.width is None else _padded(spec, column)
     return inputs, valid
-
-
-def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDArray[Any]]:
-    """Rows of a plan in the layout in which Triton hands them on."""
-    inputs: dict[str, NDArray[Any]] = {}
-    for name, column in columns.items():
-        if isinstance(column, Padded):
-            inputs |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
-        else:
-            inputs[name] = column.reshape(-1, 1)
-    return inputs
 
 
 def _heldout_column(spec: TensorSpec, heldout: pa.Table) -> pa.ChunkedArray:

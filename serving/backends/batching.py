@@ -41,6 +41,39 @@ class Tensor:
         return np.full((num_rows, *(max(dim, 1) for dim in self.dims)), _fill_value(self.dtype), self.dtype)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """What Triton says about a model that it wants served.
+
+    Attributes:
+        version: the version directory.
+        inputs, outputs: as its config declares them.
+        max_batch_size: most rows of a request, and of requests that are joined.
+        parameters: of `config.pbtxt`.
+        gpu: number of the GPU to run on, "" for all of them, or None for none.
+    """
+
+    version: Path
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int
+    parameters: Mapping[str, str]
+    gpu: str | None
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, str]) -> "ServedModel":
+        """Read what Triton gives to `initialize`; `model_repository` is the model's own folder."""
+        config = json.loads(args["model_config"])
+        return cls(
+            version=Path(args["model_repository"]) / args["model_version"],
+            inputs=tuple(Tensor.from_config(entry) for entry in config["input"]),
+            outputs=tuple(Tensor.from_config(entry) for entry in config["output"]),
+            max_batch_size=config["max_batch_size"],
+            parameters={name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
+            gpu={"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
+        )
+
+
 class BatchingModel(ABC):
     """What Triton's Python backend loads; one object per model instance, in a process of its own."""
 
@@ -48,25 +81,11 @@ class BatchingModel(ABC):
     """Its name, for messages."""
 
     @abstractmethod
-    def load(
-        self,
-        version: Path,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        parameters: Mapping[str, str],
-        gpu: str | None,
-    ) -> Run:
+    def load(self, model: ServedModel) -> Run:
         """Load the model.
 
-        Args:
-            version: the version directory.
-            inputs: in the order in which the result takes them.
-            outputs: in the order in which the result returns them.
-            parameters: of `config.pbtxt`.
-            gpu: number of the GPU to run on, "" for all of them, or None for none.
-
         Returns:
-            A function from one array per input to one array per output.
+            A function from one array per input to one array per output, in the order of the config.
 
         Raises:
             TritonModelException: the model is missing or damaged, or does not fit the config.
@@ -80,22 +99,15 @@ class BatchingModel(ABC):
         """Load the model and warm it up.
 
         Args:
-            args: from Triton; `model_repository` is the model's own folder.
+            args: from Triton.
 
         Raises:
             TritonModelException: see `load`.
         """
-        config = json.loads(args["model_config"])
-        self._inputs = tuple(Tensor.from_config(entry) for entry in config["input"])
-        self._outputs = tuple(Tensor.from_config(entry) for entry in config["output"])
-        self._run = self.load(
-            Path(args["model_repository"]) / args["model_version"],
-            self._inputs,
-            self._outputs,
-            {name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
-            {"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
-        )
-        self._warm_up(config["max_batch_size"])
+        model = ServedModel.from_args(args)
+        self._inputs, self._outputs = model.inputs, model.outputs
+        self._run = self.load(model)
+        self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, joined into one run of the model; a request that cannot be run fails alone."""

@@ -9,8 +9,10 @@ On disk a plan is `plan.json` and Arrow IPC files, memory-mapped when loaded, so
 no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 """
 
-from serving.plan.columns import Padded
+from serving.plan.columns import Padded, padded_inputs
 from serving.plan.index import KeyIndex
 from serving.plan.plan import ANY_WIDTH, Column, Computed, StepCall, TensorSpec, TransformPlan
 
-__all__ = ["ANY_WIDTH", "Column", "Computed", "KeyIndex", "Padded", "StepCall", "TensorSpec", "TransformPlan"]
+__all__ = [
+    "ANY_WIDTH", "Column", "Computed", "KeyIndex", "Padded", "StepCall", "TensorSpec", "TransformPlan", "padded_inputs",
+]  # fmt: skip

@@ -1,5 +1,6 @@
 """Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from workflows.hashing import Values
+from workflows.tensor_names import NNZS, VALUES
 
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 
@@ -198,3 +200,14 @@ def padded_of(lists: Lists) -> Padded:
     values = np.zeros((len(lengths), width), dtype=lists.elements.values.dtype)
     values[np.arange(width) < lengths[:, None]] = lists.elements.values
     return Padded(values, lengths)
+
+
+def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDArray[Any]]:
+    """Columns of a plan in the layout in which Triton hands them to a model: [num_rows, 1], lists as two tensors."""
+    inputs: dict[str, NDArray[Any]] = {}
+    for name, column in columns.items():
+        if isinstance(column, Padded):
+            inputs |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
+        else:
+            inputs[name] = column.reshape(-1, 1)
+    return inputs

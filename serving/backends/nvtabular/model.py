@@ -7,13 +7,12 @@ list, and `name__nnzs`; see `workflows.tensor_names`.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, Tensor
-from serving.plan import Padded, TensorSpec, TransformPlan
+from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor
+from serving.plan import Padded, TensorSpec, TransformPlan, padded_inputs
 from workflows.errors import RanklineError
 from workflows.tensor_names import NNZS, VALUES
 
@@ -23,26 +22,19 @@ class TritonPythonModel(BatchingModel):
 
     FRAMEWORK = "the workflow"
 
-    def load(
-        self,
-        version: Path,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        parameters: Mapping[str, str],  # noqa: ARG002  (a plan needs none)
-        gpu: str | None,  # noqa: ARG002  (nor a GPU)
-    ) -> Run:
+    def load(self, model: ServedModel) -> Run:
         """Map the plan into memory."""
         try:
-            plan = TransformPlan.load(version / "plan")
+            plan = TransformPlan.load(model.version / "plan")
         except RanklineError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        _check(version, "inputs", inputs, plan.inputs)
-        _check(version, "outputs", outputs, [column.spec for column in plan.columns])
+        _check(model.version, "inputs", model.inputs, plan.inputs)
+        _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
 
         def run(*arrays: Array) -> list[Array]:
-            given = dict(zip((tensor.name for tensor in inputs), arrays, strict=True))
-            made = _as_tensors(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}))
-            return [made[tensor.name] for tensor in outputs]
+            given = dict(zip((tensor.name for tensor in model.inputs), arrays, strict=True))
+            made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}))
+            return [made[tensor.name] for tensor in model.outputs]
 
         return run
 
@@ -65,13 +57,3 @@ def _column(spec: TensorSpec, tensors: Mapping[str, Array]) -> Array | Padded:
     if spec.width is None:
         return tensors[spec.name].reshape(-1)
     return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))
-
-
-def _as_tensors(columns: Mapping[str, Any]) -> dict[str, Array]:
-    tensors: dict[str, Array] = {}
-    for name, column in columns.items():
-        if isinstance(column, Padded):
-            tensors |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
-        else:
-            tensors[name] = column.reshape(-1, 1)
-    return tensors

@@ -16,13 +16,12 @@ its clients (measured with 2 cores in use by others, 1,024 rows: p50 68 ms spinn
 """
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, Tensor, whole_number
+from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
 
 
 class TritonPythonModel(BatchingModel):
@@ -30,62 +29,55 @@ class TritonPythonModel(BatchingModel):
 
     FRAMEWORK = "PyTorch"
 
-    def load(
-        self,
-        version: Path,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        parameters: Mapping[str, str],
-        gpu: str | None,
-    ) -> Run:
+    def load(self, model: ServedModel) -> Run:
         """Load the TorchScript file, make it callable with arrays and run it once."""
-        path = version / "model.pt"
+        path = model.version / "model.pt"
         if not path.is_file():
             raise pb_utils.TritonModelException(f"{path} does not exist. Export the model again.")
-        intra_op_threads = whole_number(parameters, "INTRA_OP_THREAD_COUNT", 0)
-        inter_op_threads = whole_number(parameters, "INTER_OP_THREAD_COUNT", 0)
+        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREAD_COUNT", 0)
+        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREAD_COUNT", 0)
         torch = _import_torch()
         if intra_op_threads:
             torch.set_num_threads(intra_op_threads)
         if inter_op_threads:
             torch.set_num_interop_threads(inter_op_threads)
-        device = torch.device("cpu" if gpu is None else f"cuda:{gpu or 0}")
+        device = torch.device("cpu" if model.gpu is None else f"cuda:{model.gpu or 0}")
         try:
-            model = torch.jit.load(str(path), map_location=device).eval()
+            script = torch.jit.load(str(path), map_location=device).eval()
         except Exception as error:
             raise pb_utils.TritonModelException(f"{path} cannot be loaded: {self.explain(error)}") from error
-        arguments = [argument.name for argument in model.forward.schema.arguments[1:]]
-        names = [tensor.name for tensor in inputs]
+        arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
+        names = [tensor.name for tensor in model.inputs]
         if sorted(arguments) != sorted(names):
             raise pb_utils.TritonModelException(f"{path} takes {sorted(arguments)}, config.pbtxt says {sorted(names)}.")
         order = [names.index(argument) for argument in arguments]
-        places = [_place(tensor.name, number) for number, tensor in enumerate(outputs)]
+        places = [_place(tensor.name, number) for number, tensor in enumerate(model.outputs)]
 
         def run(*arrays: Array) -> list[Array]:
             with torch.inference_mode():
-                returned = model(*(torch.from_numpy(arrays[place]).to(device) for place in order))
+                returned = script(*(torch.from_numpy(arrays[place]).to(device) for place in order))
             results = returned if isinstance(returned, tuple) else (returned,)
             if len(results) <= max(places):
                 raise ValueError(f"it returns {len(results)} tensors, none at place {max(places)}")
             return [results[place].cpu().numpy() for place in places]
 
-        self._check(path, run, inputs, outputs)
+        self._check(path, run, model)
         return run
 
     def explain(self, error: Exception) -> str:
         """The last line: what comes before is the place in the TorchScript."""
         return str(error).strip().rpartition("\n")[2]
 
-    def _check(self, path: Path, run: Run, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def _check(self, path: Path, run: Run, model: ServedModel) -> None:
         """TorchScript does not say what types it takes and what it returns, so a row of zeros is tried."""
         try:
-            results = run(*(tensor.filled(1) for tensor in inputs))
+            results = run(*(tensor.filled(1) for tensor in model.inputs))
         except Exception as error:
-            types = {tensor.name: str(tensor.dtype) for tensor in inputs}
+            types = {tensor.name: str(tensor.dtype) for tensor in model.inputs}
             raise pb_utils.TritonModelException(
                 f"{path} cannot run a row of zeros of the types in config.pbtxt, {types}: {self.explain(error)}"
             ) from error
-        for tensor, result in zip(outputs, results, strict=True):
+        for tensor, result in zip(model.outputs, results, strict=True):
             if result.dtype != tensor.dtype:
                 raise pb_utils.TritonModelException(
                     f"{path} returns {tensor.name!r} as {result.dtype}, config.pbtxt says {tensor.dtype}."

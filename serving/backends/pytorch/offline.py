@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from serving.merlin import ColumnSchema, PredictPyTorch, Schema
-from serving.parity import padded_inputs
-from serving.plan import Padded
+from serving.plan import Padded, padded_inputs
 from workflows.errors import ArtifactError
 from workflows.tensor_names import SCORE
 from workflows.trained import padded_rows

@@ -18,13 +18,12 @@ batches take the same time in all three.
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel, Run, Tensor, whole_number
+from serving.backends.batching import BatchingModel, Run, ServedModel, Tensor, whole_number
 
 
 class TritonPythonModel(BatchingModel):
@@ -32,32 +31,25 @@ class TritonPythonModel(BatchingModel):
 
     FRAMEWORK = "TensorFlow"
 
-    def load(
-        self,
-        version: Path,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        parameters: Mapping[str, str],
-        gpu: str | None,
-    ) -> Run:
+    def load(self, model: ServedModel) -> Run:
         """Load the SavedModel and make a signature callable with arrays; memory of a GPU is taken as it is needed."""
-        directory = version / "model.savedmodel"
-        tag = parameters.get("TF_GRAPH_TAG", "serve")
-        name = parameters.get("TF_SIGNATURE_DEF", "serving_default")
+        directory = model.version / "model.savedmodel"
+        tag = model.parameters.get("TF_GRAPH_TAG", "serve")
+        name = model.parameters.get("TF_SIGNATURE_DEF", "serving_default")
         if not (directory / "saved_model.pb").is_file():
             raise pb_utils.TritonModelException(
                 f"{directory} holds no SavedModel (no saved_model.pb). Export it again."
             )
-        intra_op_threads = whole_number(parameters, "INTRA_OP_THREADS", 0)
-        inter_op_threads = whole_number(parameters, "INTER_OP_THREADS", -1)
+        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", 0)
+        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREADS", -1)
         tf = _import_tensorflow()
         from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
         options = tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
-            device_count={"GPU": 0} if gpu is None else {},
-            gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=gpu or ""),
+            device_count={"GPU": 0} if model.gpu is None else {},
+            gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=model.gpu or ""),
         )
         session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
         try:
@@ -73,12 +65,12 @@ class TritonPythonModel(BatchingModel):
             raise pb_utils.TritonModelException(f"{directory} has no signature {name!r}. Available: {available}.")
         signature = signatures[name]
         described = f"signature {name!r} of {directory}"
-        _check(tf, described, "inputs", inputs, signature.inputs)
-        _check(tf, described, "outputs", outputs, signature.outputs, all_of_them=False)
+        _check(tf, described, "inputs", model.inputs, signature.inputs)
+        _check(tf, described, "outputs", model.outputs, signature.outputs, all_of_them=False)
         run: Run = session._make_callable_from_options(  # what Session.run itself would call
             CallableOptions(
-                feed=[signature.inputs[tensor.name].name for tensor in inputs],
-                fetch=[signature.outputs[tensor.name].name for tensor in outputs],
+                feed=[signature.inputs[tensor.name].name for tensor in model.inputs],
+                fetch=[signature.outputs[tensor.name].name for tensor in model.outputs],
             )
         )
         return run

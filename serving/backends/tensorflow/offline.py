@@ -10,8 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from serving.merlin import PredictTensorflow
-from serving.parity import padded_inputs
-from serving.plan import Padded
+from serving.plan import Padded, padded_inputs
 from workflows.errors import ArtifactError
 from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
 
