@@ -8,10 +8,10 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,torch,dev
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,torch,onnx,dev
 
 demo: ## raw ratings to measured scores, in one command (generated data)
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
 	@$(BIN)/rankline run movielens $(ARGS)
 
 check: setup ## ruff and the type checker
@@ -23,7 +23,7 @@ test: check ## everything that must pass before a change lands
 	@$(BIN)/pytest $(ARGS)
 
 lock: setup ## renew constraints.txt from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra dev --universal --python-version 3.10 \
+	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra dev --universal --python-version 3.10 \
 		--no-annotate --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/

@@ -15,6 +15,10 @@ BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding",
     "training": "training with our loader, without any, and in the seed document's path",
     "serving": "our ensemble against merlin-systems' export, on one server",
+    "soak": "half an hour at 70 % of the peak: errors and memory",
+    "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
+    "client": "what the client costs, how much it offers, and whether identical runs agree",
+    "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
 }
 
 

@@ -1,13 +1,14 @@
 """serving: our ensemble against merlin-systems' own export of the same workflow and SavedModel.
 
-Both are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
-over the repeats. The floor is what the server and TensorFlow cost with nothing to do: a model that returns its input,
-and the SavedModel's signature called in this process.
+All are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
+over the repeats. Then one-row requests, 32 in flight, from a process of the load generator. The floor is what the
+server and TensorFlow cost with nothing to do: a model that returns its input, and the SavedModel's signature called in
+this process.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
 
 from bench.report import Report
@@ -25,12 +27,16 @@ from rankline.display import Stages
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
+from serving.benchmark.engine import Job
+from serving.benchmark.identity import BACKENDS, write_identity
+from serving.benchmark.records import SLICE_S
+from serving.benchmark.workers import Workers
+from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
-from serving.model_config import ModelConfig, Tensor, to_pbtxt
 from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ParityError
+from workflows.errors import ParityError, ServingError
 from workflows.prepared import PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, SCORE
 from workflows.trained import TrainedModel
@@ -38,9 +44,19 @@ from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
 BATCH_SIZES = (1, 1_024, 16_384)
-IDENTITY, IN_PROCESS = "identity", "in process"
+OURS, MERLIN, IDENTITY, IN_PROCESS = "rankline", "merlin-systems", "identity", "in process"
+VARIANTS = {
+    "onnx": ExportConfig(engine="onnx"),
+    "fused": ExportConfig(fused=True),
+    "onnx fused": ExportConfig(engine="onnx", fused=True),
+}
+"""What else an export can choose, each an ensemble of its own."""
+CONCURRENCY = 32
 _SECONDS_PER_TURN = 1.0
 _WARMUP_CALLS = 10
+_CONCURRENT_SECONDS = 3.0
+_NUM_MESSAGES = 4_096
+_TIMEOUT_S = 60.0
 _SCORE_TOLERANCE = 1e-5
 
 Call = Callable[[int], Any]  # batch size → answer
@@ -50,26 +66,42 @@ def run(repeats: int) -> Report:
     """Train a small model, export it both ways, measure each side `repeats` times in turns."""
     with TemporaryDirectory(prefix="rankline-bench-") as directory:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
-        prepared = _make_model(workspace)
-        _export_with_merlin(prepared, TrainedModel.load(workspace.model).saved_model, Path(directory) / "merlin")
-        _write_identity(Path(directory) / "identity")
-        repositories = (workspace.ensemble, Path(directory) / "merlin", Path(directory) / "identity")
-        backends = (Path(__file__).parent / "backends",)
-        with EmbeddedServer(ServerConfig(repositories=repositories, backends=backends)) as server:
+        prepared = make_model(workspace)
+        trained = TrainedModel.load(workspace.model)
+        names = {side: f"{workspace.recipe}_{side.replace(' ', '_')}" for side in VARIANTS}
+        for side, config in VARIANTS.items():
+            export_ensemble(prepared, trained, Path(directory) / side, config, name=names[side])
+        _export_with_merlin(prepared, trained.saved_model, Path(directory) / "merlin")
+        write_identity(Path(directory) / "identity")
+        others = (Path(directory) / name for name in (*VARIANTS, "merlin", "identity"))
+        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=(BACKENDS,))
+        with EmbeddedServer(served) as server:
             client = triton.InferenceServerClient(server.endpoints.grpc)
             rows = prepared.heldout().select(list(prepared.inputs))
+            numbers = rows.select([0]).rename_columns(["x"])
             sides: dict[str, Call] = {
-                "rankline": _asks(client, workspace.recipe, rows, SCORE),
-                "merlin-systems": _asks(client, "executor_model", rows, SCORE, row_shape=()),
-                IDENTITY: _asks(client, "identity", rows.select([0]).rename_columns(["x"]), "y"),
+                OURS: _asks(client, workspace.recipe, rows, SCORE),
+                **{side: _asks(client, name, rows, SCORE) for side, name in names.items()},
+                MERLIN: _asks(client, "executor_model", rows, SCORE, row_shape=()),
+                IDENTITY: _asks(client, "identity", numbers, "y"),
                 IN_PROCESS: _calls_in_process(workspace, rows),
             }
             _check_same_scores(sides)
             results = _measure(sides, repeats)
+            messages = {
+                OURS: _messages(workspace.recipe, rows),
+                **{side: _messages(name, rows) for side, name in names.items()},
+                MERLIN: _messages("executor_model", rows, row_shape=()),
+                IDENTITY: _messages("identity", numbers),
+            }
+            concurrent = _measure_concurrent(server.endpoints.grpc, messages, repeats)
+            for side, rate in concurrent.items():
+                results[side][f"requests_per_s@1x{CONCURRENCY}"] = rate
     return Report(name="serving", results=results, ratios=_ratios(results))
 
 
-def _make_model(workspace: Workspace) -> PreparedData:
+def make_model(workspace: Workspace) -> PreparedData:
+    """Generated ratings, a model of one epoch, and their ensemble, all in `workspace`."""
     recipe = recipe_named("movielens")
     recipe = replace(recipe, train=replace(recipe.train, epochs=1))
     with Stages(["source", "prepare", "train", "export"]) as stages:
@@ -85,13 +117,6 @@ def _export_with_merlin(prepared: PreparedData, saved_model: Path, target: Path)
         graph = workflow.input_schema.column_names >> TransformWorkflow(workflow) >> PredictTensorflow(str(saved_model))
         target.mkdir()
         Ensemble(graph, workflow.input_schema).export(str(target))
-
-
-def _write_identity(target: Path) -> None:
-    x, y = (Tensor(name=name, dtype="int64") for name in "xy")
-    config = ModelConfig(name="identity", backend="identity", inputs=(x,), outputs=(y,), max_batch_size=65_536)
-    (target / "identity" / "1").mkdir(parents=True)
-    (target / "identity" / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
 
 
 def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple[int, ...] = (1,)) -> Call:
@@ -112,9 +137,47 @@ def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple
     return call
 
 
+def _messages(model: str, rows: pa.Table, row_shape: tuple[int, ...] = (1,)) -> list[bytes]:
+    """Requests of one row, as bytes for the wire."""
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    drawn = np.random.default_rng(1).integers(0, len(rows), _NUM_MESSAGES)
+    messages = []
+    for row in drawn:
+        message = service_pb2.ModelInferRequest(model_name=model)
+        for name, column in columns.items():
+            message.inputs.add(name=name, datatype=np_to_triton_dtype(column.dtype), shape=(1, *row_shape))
+            message.raw_input_contents.append(column[row : row + 1].tobytes())
+        messages.append(message.SerializeToString())
+    return messages
+
+
+def _measure_concurrent(url: str, messages: Mapping[str, Sequence[bytes]], repeats: int) -> dict[str, float]:
+    """Answers per second to one-row requests, `CONCURRENCY` in flight, the sides in turns."""
+    rates: dict[str, list[float]] = {side: [] for side in messages}
+    with Workers(1) as workers:
+        for _ in range(repeats):
+            for side, sent in messages.items():
+                job = Job(
+                    process=0,
+                    url=url,
+                    transport="http2",
+                    messages=sent,
+                    warmup_s=1.0,
+                    time_limit_s=_CONCURRENT_SECONDS,
+                    timeout_s=_TIMEOUT_S,
+                    sample_every=len(sent),
+                    concurrency=CONCURRENCY,
+                )
+                slices = workers.run([job]).slices
+                if errors := [record.errors for record in slices if record.errors]:
+                    raise ServingError(f"{side} failed under {CONCURRENCY} requests in flight: {errors[0]}")
+                rates[side].append(sum(record.latency.total for record in slices) / (len(slices) * SLICE_S))
+    return {side: statistics.median(values) for side, values in rates.items()}
+
+
 def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     """A call of the served signature with encoded rows, without a server."""
-    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform" / "1" / "plan")
+    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform_v1" / "1" / "plan")
     model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
     signature = model.signatures[PADDED_SIGNATURE]
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
@@ -130,10 +193,11 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
 
 
 def _check_same_scores(sides: Mapping[str, Call]) -> None:
-    """Both sides draw the same rows from the same seed, so their first answers must agree."""
-    ours, theirs = sides["rankline"](512), sides["merlin-systems"](512)
-    if not np.allclose(ours, theirs.reshape(ours.shape), atol=_SCORE_TOLERANCE):
-        raise ParityError("rankline and merlin-systems score the same rows differently: nothing to compare.")
+    """All sides draw the same rows from the same seed, so their first answers must agree."""
+    ours = sides[OURS](512)
+    for side in (*VARIANTS, MERLIN):
+        if not np.allclose(ours, sides[side](512).reshape(ours.shape), atol=_SCORE_TOLERANCE):
+            raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
 
 
 def _measure(sides: Mapping[str, Call], repeats: int) -> dict[str, dict[str, float]]:
@@ -165,7 +229,8 @@ def _turn(call: Call, batch_size: int) -> list[float]:
 
 
 def _ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    ours, theirs = results["rankline"], results["merlin-systems"]
+    ours, theirs = results[OURS], results[MERLIN]
+    concurrent = f"requests_per_s@1x{CONCURRENCY}"
     floor = results[IDENTITY]["p50_ms@1"] + results[IN_PROCESS]["p50_ms@1"]
     largest = BATCH_SIZES[-1]
     in_process = results[IN_PROCESS][f"rows_per_s@{largest}"]
@@ -173,6 +238,10 @@ def _ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         "p50_vs_merlin": theirs["p50_ms@1"] / ours["p50_ms@1"],
         "p50_vs_merlin_1024": theirs["p50_ms@1024"] / ours["p50_ms@1024"],
         "throughput_vs_merlin": ours[f"rows_per_s@{largest}"] / theirs[f"rows_per_s@{largest}"],
+        "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
+        "concurrent_vs_merlin_fused": results["fused"][concurrent] / theirs[concurrent],
+        "onnx_p50_over_identity": results["onnx fused"]["p50_ms@1"] / results[IDENTITY]["p50_ms@1"],
+        "onnx_two_steps_p50_over_identity": results["onnx"]["p50_ms@1"] / results[IDENTITY]["p50_ms@1"],
         "p50_over_floor": ours["p50_ms@1"] / floor,
         "throughput_over_in_process": ours[f"rows_per_s@{largest}"] / in_process,
     }

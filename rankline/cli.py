@@ -1,14 +1,16 @@
 """The command line: one verb for each arrow of the flow, and `run` for all of them."""
 
+import errno
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +24,7 @@ from rankline.quiet import quiet_libraries
 from rankline.recipes import RECIPES, Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from serving.benchmark.config import LoadConfig
 from serving.export_config import ExportConfig
 from training.config import TrainConfig
 from workflows.errors import ConfigError, RanklineError
@@ -29,6 +32,7 @@ from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
     from serving.client import Client
+    from serving.ensemble import ExportedEnsemble
 
 GRPC_PORT = 8001  # Triton's own
 BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
@@ -183,19 +187,23 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
 def export(
     recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY, overrides: Overrides
 ) -> None:
-    """Workflow and model to one Triton ensemble, if both agree with what is served.
+    """Workflow and model to a new version of one Triton ensemble, if both agree with what is served.
 
-    **Example**
+    **Examples**
 
     rankline export movielens --repository model_repository
+
+    rankline export movielens --engine onnx --fused
     """
     from rankline import pipeline
+    from rankline.summary import print_engines
     from workflows.prepared import PreparedData
 
     workspace = _workspace(recipe, work_dir, repository)
     with Stages(["export"]) as stages:
         prepared = PreparedData.load(workspace.prepared)
-        pipeline.export(_configured(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
+        ensemble = pipeline.export(_configured(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
+    print_engines(ensemble, CONSOLE)
 
 
 @app.command()
@@ -209,6 +217,9 @@ def serve(
             min=0, max=65534, help="gRPC port; HTTP is the one before it, metrics the one after it. 0 takes free ones."
         ),
     ] = GRPC_PORT,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Take over what `rankline export` and `rankline rollback` make.")
+    ] = False,
     log_file: Annotated[Path | None, typer.Option(help="Keep the server's log here.")] = None,
 ) -> None:
     """Run a real Triton on this machine, on loopback, until Ctrl-C.
@@ -217,22 +228,19 @@ def serve(
 
     rankline serve
 
-    rankline serve movielens --port 0
+    rankline serve movielens --port 0 --watch
     """
     from serving.ensemble import ExportedEnsemble
-    from serving.server import EmbeddedServer, ServerConfig
+    from serving.server import EmbeddedServer
+    from serving.supervise import Supervisor, config_of
 
     if port == 1:
         raise ConfigError("--port is 1, and HTTP takes the port before it. Give 0 for free ports, or 2 and above.")
     ensemble = ExportedEnsemble.load(_workspace(recipe, repository=repository).ensemble)
-    config = ServerConfig(
-        repositories=(ensemble.path,),
-        grpc_port=port,
-        http_port=port and port - 1,
-        metrics_port=port and port + 1,
-        log_path=log_file,
+    config = config_of(
+        ensemble, grpc_port=port, http_port=port and port - 1, metrics_port=port and port + 1, log_path=log_file
     )
-    with CONSOLE.status(f"starting tritonserver with {ensemble.path}"):
+    with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server = EmbeddedServer(config)
         server.start()
     stop = threading.Event()
@@ -243,11 +251,49 @@ def serve(
         CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         CONSOLE.print(f"metrics  {server.endpoints.metrics}")
         CONSOLE.print(f"Ctrl-C stops it. Ask it with: rankline predict --url {server.endpoints.grpc} …")
+        supervisor = Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print)
         while not stop.wait(timeout=0.5):
-            server.check_alive()
+            supervisor.step()
     finally:
         server.stop()
     CONSOLE.print("stopped")
+
+
+@app.command()
+def versions(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
+    """List the exported versions of an ensemble.
+
+    **Example**
+
+    rankline versions movielens
+    """
+    from rankline.summary import print_versions
+    from serving.ensemble import versions as versions_in
+
+    print_versions(versions_in(_workspace(recipe, repository=repository).ensemble), CONSOLE)
+
+
+@app.command()
+def rollback(
+    recipe: RecipeName = "movielens",
+    *,
+    to: Annotated[int | None, typer.Option("--to", help="Version; without it the one before.", min=1)] = None,
+    repository: Repository = REPOSITORY,
+) -> None:
+    """Make an earlier version the one that answers; `rankline serve --watch` takes it over at once.
+
+    **Examples**
+
+    rankline rollback movielens
+
+    rankline rollback movielens --to 1
+    """
+    from serving.ensemble import ExportedEnsemble, before
+
+    path = _workspace(recipe, repository=repository).ensemble
+    wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
+    wanted.activate()
+    CONSOLE.print(f"{path}: version {wanted.version} answers")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -278,7 +324,7 @@ def predict(
     rows, found = (from_options(context.args), "jsonl") if input_file is None else read_rows(input_file, format_name)
     _check_writable(output)
     with _client(recipe, repository, url) as client:
-        inputs = [tensor.name for tensor in client.schema.inputs]
+        inputs = [column.name for column in client.schema.columns if column.is_required]
         scores = client.predict(rows if input_file is None else select(rows, inputs))
     write_scores(rows, scores, found, output)
 
@@ -315,39 +361,103 @@ def recommend(
 
 
 @app.command()
+@with_options(LoadConfig)
 def bench(
     recipe: RecipeName = "movielens",
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     url: Url = None,
-    batch_sizes: BatchSizes = BATCH_SIZES,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option("--batch-sizes", help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, else 1]."),
+    ] = None,
     json_file: JsonFile = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="FILE|RUN_ID",
+            help="Compare with an earlier report: what --json wrote, or the MLflow run it was logged to.",
+        ),
+    ] = None,
+    max_regression: Annotated[
+        float,
+        typer.Option(
+            "--max-regression",
+            min=0,
+            help="With --against, fail where a figure is surely worse by more than this share.",
+        ),
+    ] = 0.1,
+    overrides: Overrides,
 ) -> None:
     """Latency percentiles and rows/s over gRPC, logged to the MLflow run that trained the model.
+
+    Requests are kept in flight (a closed loop), sent at a rate, or at the highest rate that a bound allows.
 
     **Examples**
 
     rankline bench
 
-    rankline bench movielens --batch-sizes 1,16384 --json bench.json
+    rankline bench movielens --batch-sizes 1,16384 --concurrency 1,4,16 --json bench.json
+
+    rankline bench --rate 200,400 --arrivals poisson --processes 2
+
+    rankline bench --slo p99=10ms
+
+    rankline bench --against bench.json --max-regression 0.05
     """
     from rankline import pipeline
-    from rankline.summary import print_report
+    from rankline.summary import print_comparison, print_report
+    from rankline.tracking import UnkeptReportError, find_report
+    from serving.benchmark.compare import compare
+    from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    sizes = _parse_batch_sizes(batch_sizes)
+    config = overrides.apply(LoadConfig())
+    sizes = _parse_batch_sizes(batch_sizes or (BATCH_SIZES if config.is_closed_loop else "1"))
     _check_writable(json_file)
     workspace = _workspace(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
-    with Stages(["bench"]) as stages, stages.stage("bench") as progress, _client(recipe, repository, url) as client:
-        report, served_auc = pipeline.bench(client, prepared, ensemble, workspace, sizes, progress=progress)
-        progress.update(1, 1, f"served AUC {served_auc:.4f}")
-    if json_file:
-        pipeline.write_json(report.to_dict(), json_file)
-    print_report(report, CONSOLE)
-    CONSOLE.print(f"logged to MLflow run {ensemble.run_id}; table, JSON and plot in {workspace.report}", soft_wrap=True)
+    earlier = find_report(against, ensemble.tracking_uri) if against else None
+    unkept: UnkeptReportError | None = None
+    with Stages(["bench"]) as stages, stages.stage("bench") as progress, ExitStack() as stack:
+        if url is None:
+            url, identity, process_ids = stack.enter_context(_server_to_measure(ensemble))
+        else:
+            identity, process_ids = None, tuple
+        client = stack.enter_context(Client(url, recipe))
+        try:
+            report, served_auc = pipeline.bench(
+                client,
+                prepared,
+                ensemble,
+                workspace,
+                sizes,
+                config,
+                identity=identity,
+                process_ids=process_ids,
+                progress=progress,
+            )
+            progress.update(1, 1, f"served AUC {served_auc:.4f}")
+        except UnkeptReportError as error:
+            report, unkept = error.report, error
+    try:
+        print_report(report, CONSOLE)
+    finally:  # a pipe that was closed costs no file
+        if json_file:
+            pipeline.write_json(report.to_dict(), json_file)
+    comparison = compare(earlier, report, max_regression) if earlier else None
+    if comparison:
+        print_comparison(comparison, CONSOLE)
+    if unkept:
+        raise unkept
+    CONSOLE.print(
+        f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}", soft_wrap=True
+    )
+    if report.problems or (comparison and comparison.regressions):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -390,6 +500,8 @@ def _interrupt(*_: object) -> None:
 
 
 def _in_a_line(error: Exception) -> str:
+    if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
+        return "the disk is full. What was there is as it was: free some space, and run this again."
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}. Choose another path, or mend this one."
     return str(error)
@@ -415,11 +527,33 @@ def _client(recipe: str, repository: Path, url: str | None) -> Iterator["Client"
     """A client of the server at `url`, or of one that serves the exported ensemble as long as the block lasts."""
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
-    from serving.server import EmbeddedServer, ServerConfig
+    from serving.server import EmbeddedServer
+    from serving.supervise import config_of
 
     with ExitStack() as stack:
         if url is None:
             ensemble = ExportedEnsemble.load(_workspace(recipe, repository=repository).ensemble)
-            server = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(ensemble.path,))))
+            server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
             url = server.endpoints.grpc
         yield stack.enter_context(Client(url, recipe))
+
+
+@contextmanager
+def _server_to_measure(ensemble: "ExportedEnsemble") -> Iterator[tuple[str, "Client", Callable[[], Sequence[int]]]]:
+    """A server of the ensemble and of a model that does nothing: its address, a client of that model, its processes."""
+    from serving.benchmark.identity import BACKENDS, NAME, write_identity
+    from serving.client import Client
+    from serving.server import EmbeddedServer
+    from serving.supervise import config_of
+
+    with TemporaryDirectory(prefix="rankline-identity-") as directory:
+        write_identity(Path(directory))
+        config = config_of(ensemble)
+        config = replace(
+            config,
+            repositories=(*config.repositories, Path(directory)),
+            models=(*config.models, NAME),
+            backends=(*config.backends, BACKENDS),
+        )
+        with EmbeddedServer(config) as server, Client(server.endpoints.grpc, NAME) as identity:
+            yield server.endpoints.grpc, identity, server.process_ids

@@ -96,7 +96,7 @@ def _help(config: type, field: "Field[Any]") -> str:
     if match is None:
         raise TypeError(f"{config.__name__}.{name} has no line under 'Attributes:' in the docstring of the class.")
     text = " ".join(match.group(1).split())
-    default = "" if field.default is None else f" [default: {_shown(field.default)}]"
+    default = "" if field.default in (None, ()) else f" [default: {_shown(field.default)}]"
     return text[0].upper() + text[1:] + default
 
 

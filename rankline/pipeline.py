@@ -4,8 +4,9 @@ Heavy libraries are imported inside the stages, so that `rankline --help` answer
 """
 
 import json
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from rankline.display import Stages
 from rankline.recipes import Recipe
 from rankline.source import SourceConfig, obtain
 from rankline.workspace import Workspace
+from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
 from workflows.artifacts import write_whole
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from workflows.trained import Backend, TrainedModel
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
+# Of `run`, whose figures are a first look.
+_SHORT = LoadConfig(warmup_s=0.25, window_s=0.5, min_duration_s=1.5, time_limit_s=3.0, min_requests=100)
 # Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
 _AUC_TOLERANCE = 1e-4
 
@@ -91,6 +95,7 @@ class RunResult:
                 "prepared": str(self.prepared.path),
                 "model": str(self.trained.path),
                 "ensemble": str(self.ensemble.path),
+                "version": self.ensemble.version,
                 "run_id": self.trained.run_id,
                 "tracking_uri": self.trained.tracking_uri,
             },
@@ -152,7 +157,10 @@ def train(
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),
                     tracking=TrackingConfig(
-                        directory=workspace.root, experiment=recipe.name, run_name=f"{recipe.name}, seed {seed}"
+                        directory=workspace.root,
+                        experiment=recipe.name,
+                        run_name=f"{recipe.name}, seed {seed}",
+                        server=os.environ.get("MLFLOW_TRACKING_URI"),
                     ),
                     progress=_Share(progress, number, num_seeds),
                 )
@@ -182,7 +190,8 @@ def export(
             progress=progress,
         )
         parity = ensemble.manifest.details["parity"]
-        progress.update(1, 1, f"{ensemble.path}: parity on {parity['num_rows']:,} rows")
+        note = f"{ensemble.path}, version {ensemble.version}: parity on {parity['num_rows']:,} rows"
+        progress.update(1, 1, note)
     return ensemble
 
 
@@ -192,7 +201,10 @@ def bench(
     ensemble: "ExportedEnsemble",
     workspace: Workspace,
     batch_sizes: Sequence[int],
+    config: LoadConfig,
     *,
+    identity: "Client | None" = None,
+    process_ids: Callable[[], Sequence[int]] = tuple,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
     """Score the held-out rows once and compare with training, then measure, and log to the run that trained the model.
@@ -214,7 +226,16 @@ def bench(
     scores = client.predict(rows)
     served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
     _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
-    report = measure(client, rows, batch_sizes, expected=scores, progress=progress)
+    report = measure(
+        client,
+        rows,
+        batch_sizes,
+        config=config,
+        expected=scores,
+        identity=identity,
+        process_ids=process_ids,
+        progress=progress,
+    )
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     return report, served_auc
 
@@ -236,19 +257,29 @@ def run(
     """
     from serving.benchmark.load import check_batch_sizes
     from serving.client import Client
-    from serving.server import EmbeddedServer, ServerConfig
+    from serving.server import EmbeddedServer
+    from serving.supervise import config_of
 
     check_batch_sizes(batch_sizes, export_config.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
     ensemble = export(recipe, export_config, prepared, workspace, stages)
     with stages.stage("serve") as progress:
-        server = EmbeddedServer(ServerConfig(repositories=(ensemble.path,), log_path=workspace.log))
+        server = EmbeddedServer(config_of(ensemble, log_path=workspace.log))
         server.start()
         progress.update(1, 1, f"tritonserver on {server.endpoints.grpc}")
     try:
         with stages.stage("bench") as progress, Client(server.endpoints.grpc, ensemble.name) as client:
-            report, served_auc = bench(client, prepared, ensemble, workspace, batch_sizes, progress=progress)
+            report, served_auc = bench(
+                client,
+                prepared,
+                ensemble,
+                workspace,
+                batch_sizes,
+                _SHORT,
+                process_ids=server.process_ids,
+                progress=progress,
+            )
             progress.update(1, 1, f"logged to MLflow run {ensemble.run_id[:8]}")
     finally:
         server.stop()

@@ -8,5 +8,6 @@ import warnings
 def quiet_libraries() -> None:
     """Silence start-up notices and deprecations that a user can do nothing about; call it before importing them."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
     warnings.filterwarnings("ignore")

@@ -95,13 +95,15 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
         output: file, written whole or not at all; None is stdout.
 
     Raises:
-        ConfigError: Parquet would go to a terminal.
+        ConfigError: Parquet would go to a terminal, or lists into CSV.
     """
     if output is not None:
         format_name = _SUFFIXES.get(output.suffix.lower(), format_name)
     elif format_name == "parquet" and sys.stdout.isatty():
         raise ConfigError("Parquet is not for a terminal. Give --output FILE.")
     scored = rows.append_column("score", pa.array(scores))
+    if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
+        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
     sink = io.BytesIO()
     if format_name == "parquet":
         parquet.write_table(scored, sink)

@@ -10,10 +10,19 @@ from rich.table import Table
 
 from rankline.doctor import Check
 from rankline.workspace import REPOSITORY, WORK_DIR
-from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.compare import Comparison, Difference
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.engines import EngineComparison
 
 if TYPE_CHECKING:
     from rankline.pipeline import RunResult
+    from serving.ensemble import ExportedEnsemble
+
+_MOST_COLUMNS = 4
+_LATENCIES = {
+    "p50 ms": "p50_ms", "p90 ms": "p90_ms", "p95 ms": "p95_ms", "p99 ms": "p99_ms", "p99.9 ms": "p999_ms",
+    "max ms": "max_ms",
+}  # fmt: skip
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
@@ -36,6 +45,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
         table.add_row("best attainable on the generated data", f"{quality.best_auc:.4f}", "")
     console.print(table)
     print_report(result.report, console)
+    print_engines(result.ensemble, console)
     store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
     _heading(console, "next")
     recipe, workspace = result.recipe.name, result.workspace
@@ -50,14 +60,126 @@ def print_summary(result: "RunResult", console: Console) -> None:
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
-    """Latency percentiles and throughput per batch size."""
-    _heading(console, f"{report.model_name}: one request at a time over gRPC, raw ids in, scores out")
+    """Latency percentiles and throughput per load, where the time went, and what is wrong with the figures."""
+    is_open = any(result.rate_per_s is not None for result in report.bench)
+    is_alone = all(result.concurrency == 1 for result in report.bench)
+    how = "latency from the scheduled time" if is_open else "one request at a time" if is_alone else "closed loop"
+    _heading(console, f"{report.model_name}: {how} over gRPC, raw ids in, scores out")
     table = _table()
-    for name in ("rows", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "rows/s"):
-        table.add_column(name, justify="right")
-    for result in report.bench:
-        latencies = (result.p50_ms, result.p90_ms, result.p95_ms, result.p99_ms)
-        table.add_row(f"{result.batch_size:,}", *(f"{ms:.2f}" for ms in latencies), f"{result.rows_per_s:,.0f}")
+    shown = {
+        "rows": [f"{result.batch_size:,}" for result in report.bench],
+        "offered/s": [f"{result.rate_per_s or 0:,.0f}" for result in report.bench] if is_open else [],
+        "in flight": [str(result.concurrency) for result in report.bench] if not (is_open or is_alone) else [],
+        **{name: [_ms(getattr(result, figure)) for result in report.bench] for name, figure in _LATENCIES.items()},
+        "answered/s": [f"{result.requests_per_s:,.0f}" for result in report.bench] if is_open else [],
+        "rows/s": [f"{result.rows_per_s:,.0f}" for result in report.bench] if not is_open else [],
+    }
+    columns = {name: cells for name, cells in shown.items() if cells}
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    console.print(table)
+    for result in report.bench if not report.searches else ():  # the rates of a search are tried briefly
+        if remarks := _remarks(result):
+            console.print(f"[dim]{_load_in_words(result)}: {escape('; '.join(remarks))}[/]", soft_wrap=True)
+    _print_breakdown(report, console)
+    for batch_size, search in (report.searches or {}).items():
+        found = "no rate holds it" if search.rate_per_s is None else f"held up to {search.rate_per_s:,.0f} requests/s"
+        console.print(f"{report.slo}, {batch_size:,} rows in a request: [bold]{found}[/]")
+    for floor in report.floors:
+        console.print(
+            f"a model that does nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
+            f"{floor.client_cpu_ms:.3f} ms of processor time of the client for each",
+            soft_wrap=True,
+        )
+    for problem in report.problems:
+        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """How each figure changed and how sure that is, what could not be compared, and what regressed."""
+    _heading(console, "against the earlier report")
+    table = _table()
+    for name in ("load", "figure", "before", "now", "change", "95 % sure", ""):
+        table.add_column(name, justify="left" if name in ("load", "figure", "") else "right", no_wrap=True)
+    for found in comparison.differences:
+        table.add_row(
+            escape(found.load),
+            found.figure,
+            _figure(found.before),
+            _figure(found.after),
+            _percent(found.change),
+            f"{_percent(found.low)} to {_percent(found.high)}",
+            _verdict(found, comparison.max_regression),
+        )
+    console.print(table)
+    notes = [f"{load} was not measured now" for load in comparison.only_before]
+    notes += [f"{load} was not measured before" for load in comparison.only_after]
+    for note in (*notes, *comparison.unstated, *comparison.remarks):
+        console.print(f"[dim]{escape(note)}[/]", soft_wrap=True)
+    bound = f"{comparison.max_regression:.0%}"
+    if count := len(comparison.undecided):
+        console.print(
+            f"[yellow]{count} may be worse by more than {bound}: "
+            "the uncertainty reaches across it. A longer --min-duration-s says more[/]",
+            soft_wrap=True,
+        )
+    if count := len(comparison.regressions):
+        console.print(f"[bold red]{count} worse by more than {bound}[/]")
+    else:
+        console.print(f"nothing is surely worse by more than {bound}")
+
+
+def _verdict(found: Difference, bound: float) -> str:
+    if found.regressed(bound):
+        return "[bold red]worse[/]"
+    return "[yellow]worse?[/]" if found.may_have_regressed(bound) else ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return "?" if share is None else f"{share:+.1%}"
+
+
+def _remarks(result: LoadResult) -> list[str]:
+    """What a reader of the figures has to know."""
+    remarks = [] if result.is_stable or result.problem else ["three windows did not agree in the time there was"]
+    remarks += [f"{count:,} ended as {status}" for status, count in result.errors.items()]
+    if result.num_unsent:
+        remarks.append(f"{result.num_unsent:,} could not be sent in time")
+    if result.lag_mean_ms is not None and result.lag_p99_ms is not None:
+        remarks.append(f"sent {result.lag_mean_ms:.2f} ms late in the mean, {result.lag_p99_ms:.2f} at p99")
+    return remarks
+
+
+def _load_in_words(result: LoadResult) -> str:
+    return result.load.name.replace("_", " ").replace("/", ", ")
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
+    """Mean milliseconds by part, one column for each of the first loads; the report has them all."""
+    shown = [result for result in report.bench if result.breakdown is not None][:_MOST_COLUMNS]
+    if not shown:
+        return
+    _heading(console, "where the time of a request went, mean ms")
+    table = _table()
+    table.add_column("", no_wrap=True)
+    parts: dict[str, list[str]] = {}
+    for result in shown:
+        assert result.breakdown is not None
+        table.add_column(_load_in_words(result).replace(", ", "\n"), justify="right")
+        for name, value in {**result.breakdown.parts_ms(), "in all": result.breakdown.total_ms}.items():
+            parts.setdefault(name, []).append(f"{value:.3f}")
+    for name, values in parts.items():
+        table.add_row(name, *values)
     console.print(table)
 
 
@@ -69,6 +191,30 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
         table.add_column(name, justify="right" if name == "score" else "left")
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row.values()))
+    console.print(table)
+
+
+def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
+    """Which engine runs the model, and which is faster for how many rows, where two were compared."""
+    details = ensemble.manifest.details
+    compared = f"; {EngineComparison(**details['engines']).summary()}" if details["engines"] else ""
+    console.print(f"engine {details['engine']}{compared}", soft_wrap=True)
+
+
+def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:
+    """What was exported when, and which version answers."""
+    table = _table()
+    for name in ("version", "exported", "engine", "AUC", "MLflow run", ""):
+        table.add_column(name)
+    for version in versions:
+        table.add_row(
+            str(version.version),
+            version.manifest.created_at,
+            version.manifest.details["engine"],
+            f"{version.offline_metrics['valid_auc']:.4f}",
+            version.run_id[:8],
+            "[green]answers[/]" if version.is_active else "",
+        )
     console.print(table)
 
 

@@ -1,21 +1,44 @@
-"""Benchmark reports, logged to the MLflow run that trained the model: the one importer of MLflow in rankline/."""
+"""Benchmark reports in the MLflow run that trained the model: the one importer of MLflow in rankline/."""
 
+import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from serving.benchmark.html import to_html
 from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
 
+_FOLDER = "bench"  # among the artifacts of a run
+_JSON = "bench.json"
+
+
+class UnkeptReportError(ArtifactError):
+    """A report could not be kept everywhere; it comes along, so that it can still be shown.
+
+    Args:
+        message: what is missing where, and why.
+        report: what was measured.
+    """
+
+    def __init__(self, message: str, report: BenchmarkReport) -> None:
+        super().__init__(message)
+        self.report = report
+
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
-    """Write table, JSON and plot into `directory`, and log them with the figures to a run.
+    """Write JSON, table, page, plot and raw histograms into `directory`, and log them with the figures to a run.
 
-    Figures become metrics such as `bench/rows_1/p50_ms`, one for each batch size, so that `mlflow ui` compares models
-    by them as columns beside the AUC; measuring again adds a newer value.
+    Figures become metrics such as `bench/rows_1/p50_ms` or `bench/rows_1/rate_500/p99_ms`, so that `mlflow ui` compares
+    models by them as columns beside the AUC; measuring again adds a newer value. What is withheld becomes none. A file
+    that cannot be written keeps no other from being written, nor the run from getting it.
 
     Args:
         report: what was measured.
@@ -24,21 +47,114 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         directory: made when it is missing; files of an earlier report are replaced.
 
     Raises:
-        ArtifactError: the run was deleted, or the store cannot be written.
+        UnkeptReportError: a file could not be written, the run was deleted, or the store does not take it.
     """
-    write_whole(directory / "bench.json", report.to_json().encode())
-    write_whole(directory / "bench.csv", report.to_csv().encode())
-    write_plot(report, directory / "bench.png")
+    failures = _write(report, directory)
+    kept = f"MLflow run {run_id} has all of it"
     try:
-        _log(report, MlflowClient(tracking_uri=tracking_uri), run_id, directory)
-    except MlflowException as error:
+        client = MlflowClient(tracking_uri=tracking_uri)
+        _log_figures(report, client, run_id)
+        if not failures:
+            client.log_artifacts(run_id, str(directory), artifact_path=_FOLDER)
+            return
+        with TemporaryDirectory(prefix="rankline-report-") as spare:  # the store may be where there is room
+            _write(report, Path(spare))
+            client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
+    except (MlflowException, OSError) as error:
+        kept = "all else was kept"
+        failures.append(f"MLflow run {run_id} in {tracking_uri} does not take it: {_in_a_line(error)}")
+    raise UnkeptReportError(
+        f"the report is not everywhere where it should be: {'; '.join(failures)}. "
+        f"But {kept}; make room or mend the path before the next run.",
+        report,
+    )
+
+
+def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
+    """A report by its file, or by the run that it was logged to.
+
+    Args:
+        named: path, or id of a run.
+        tracking_uri: MLflow store of the run.
+
+    Raises:
+        ArtifactError: it is neither, or what is there is no report of this format version.
+    """
+    path = Path(named)
+    if path.exists():
+        return BenchmarkReport.read(path)
+    if re.fullmatch("[0-9a-f]{32}", named):
+        return read_report(tracking_uri, named)
+    raise ArtifactError(
+        f"there is no file {named}, and the id of an MLflow run has 32 hexadecimal digits. Give one or the other."
+    )
+
+
+def read_report(tracking_uri: str, run_id: str) -> BenchmarkReport:
+    """The last report that was logged to a run.
+
+    Args:
+        tracking_uri: MLflow store of the run.
+        run_id: of the run.
+
+    Raises:
+        ArtifactError: there is no such run, it has no report, or one of another format version.
+    """
+    client = MlflowClient(tracking_uri=tracking_uri)
+    source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
+    try:
+        client.get_run(run_id)
+        with TemporaryDirectory(prefix="rankline-report-") as directory:
+            path = client.download_artifacts(run_id, f"{_FOLDER}/{_JSON}", directory)
+            return BenchmarkReport.from_dict(json.loads(Path(path).read_bytes()), source)
+    except (MlflowException, OSError, ValueError) as error:
         raise ArtifactError(
-            f"the report is in {directory}, but MLflow run {run_id} in {tracking_uri} does not take it: {error}"
+            f"{source} in {tracking_uri} cannot be read: {_in_a_line(error)}. "
+            "Give the id of a run whose model `rankline bench` has measured, or a file."
         ) from None
 
 
-def _log(report: BenchmarkReport, client: MlflowClient, run_id: str, directory: Path) -> None:
+def _write(report: BenchmarkReport, directory: Path) -> list[str]:
+    """Write all that can be written; what was not, and why."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return [f"nothing can be written to {directory}: {error.strerror}"]
+    histograms = directory / "histograms"
+
+    def write_histograms() -> None:
+        shutil.rmtree(histograms, ignore_errors=True)
+        for name, text in report.histograms().items():
+            write_whole(histograms / name, text.encode())
+
+    def write_picture() -> None:
+        write_plot(report, directory / "bench.png")
+
+    files: dict[str, Callable[[], None]] = {
+        _JSON: lambda: write_whole(directory / _JSON, report.to_json().encode()),
+        "bench.csv": lambda: write_whole(directory / "bench.csv", report.to_csv().encode()),
+        "bench.html": lambda: write_whole(directory / "bench.html", to_html(report).encode()),
+        "histograms": write_histograms,
+        "bench.png": write_picture,
+    }
+    unwritten: dict[str, list[str]] = {}
+    for name, write in files.items():
+        try:
+            write()
+        except OSError as error:
+            unwritten.setdefault(error.strerror or str(error), []).append(name)
+    return [f"{', '.join(names)} cannot be written to {directory}: {why}" for why, names in unwritten.items()]
+
+
+def _log_figures(report: BenchmarkReport, client: MlflowClient, run_id: str) -> None:
     for result in report.bench:
-        for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "rows_per_s"):
-            client.log_metric(run_id, f"bench/rows_{result.batch_size}/{name}", getattr(result, name))
-    client.log_artifacts(run_id, str(directory), artifact_path="bench")
+        for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "requests_per_s", "rows_per_s"):
+            if (value := getattr(result, name)) is not None:
+                client.log_metric(run_id, f"bench/{result.load.name}/{name}", value)
+    for batch_size, search in (report.searches or {}).items():
+        if search.rate_per_s is not None:
+            client.log_metric(run_id, f"bench/rows_{batch_size}/highest_requests_per_s", search.rate_per_s)
+
+
+def _in_a_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,29 +1,78 @@
-"""An exported ensemble on disk, light to import: serving one needs no TensorFlow in this process."""
+"""Exported ensembles on disk: one directory is a Triton model repository that holds the versions of one ensemble.
 
+    NAME/config.pbtxt                 which version answers: the one file that ever changes
+    NAME/N/manifest.json              what version N is, with the checksums of all its files
+    NAME/N/config.pbtxt               what the first file says when version N answers
+    NAME_transform_vN/, NAME_predict_vN/    its steps
+
+The steps carry the version in their names. Triton keeps one config per model, so two versions with different columns
+could not be loaded side by side under one name, and a step that changes under a running ensemble would for a moment
+join the workflow of one export with the model of another. A new version changes nothing that is being served until the
+ensemble itself is loaded again, which Triton does between two requests.
+
+Light to import: serving an ensemble needs no TensorFlow in this process.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from workflows.artifacts import Manifest, load_manifest
+from filelock import FileLock, Timeout
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from serving.installation import backend_names
+from workflows.artifacts import MANIFEST, Manifest, describe, write_whole
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
+CONFIG = "config.pbtxt"
+_LOCK = ".lock"
+_STAGING = ".export-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedEnsemble:
-    """An ensemble on disk; its directory is a Triton model repository."""
+    """One version of an ensemble.
+
+    Attributes:
+        path: the model repository.
+        name: of the ensemble model.
+        version: its number.
+        steps: names of the models that it runs, first to last.
+        manifest: what its `manifest.json` says. The backends check their files against it when they load them.
+    """
 
     path: Path
+    name: str
+    version: int
+    steps: tuple[str, ...]
     manifest: Manifest
 
     @classmethod
-    def load(cls, path: Path) -> "ExportedEnsemble":
-        """Open an ensemble and check its files against the manifest.
+    def load(cls, path: Path, version: int | None = None) -> "ExportedEnsemble":
+        """Open a version of an ensemble.
+
+        Args:
+            path: the model repository.
+            version: None for the one that answers.
 
         Raises:
-            ArtifactError: missing or damaged.
+            ArtifactError: there is no such ensemble or version, its description is damaged, or a step would run code
+                that is not ours.
         """
-        return cls(path=path, manifest=load_manifest(path, KIND))
+        name = _name_in(path)
+        if version is None:
+            version = active_version(path, name)
+        if version not in (numbers := _numbers(path / name)):
+            raise ArtifactError(f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.")
+        directory = path / name / str(version)
+        manifest = Manifest.read(directory)
+        return cls(path=path, name=name, version=version, steps=_read_steps(path, directory), manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
         """Refuse prepared data that the model was not trained on.
@@ -38,10 +87,15 @@ class ExportedEnsemble:
                 "Export again."
             )
 
+    def activate(self) -> None:
+        """Make this the version that answers; a server that watches the directory takes it over."""
+        with _locked(self.path):
+            _activate(self.path, self.name, self.version)
+
     @property
-    def name(self) -> str:
-        """Name of the ensemble model."""
-        return str(self.manifest.details["name"])
+    def is_active(self) -> bool:
+        """This is the version that answers."""
+        return active_version(self.path, self.name) == self.version
 
     @property
     def run_id(self) -> str:
@@ -57,3 +111,177 @@ class ExportedEnsemble:
     def offline_metrics(self) -> dict[str, float]:
         """Metrics of the model on the validation rows, as training measured them."""
         return dict(self.manifest.details["metrics"])
+
+
+def versions(path: Path) -> list[ExportedEnsemble]:
+    """All versions of the ensemble in a model repository, oldest first.
+
+    Raises:
+        ArtifactError: there is none, or a description is damaged.
+    """
+    name = _name_in(path)
+    return [ExportedEnsemble.load(path, number) for number in _numbers(path / name)]
+
+
+def before(path: Path) -> ExportedEnsemble:
+    """The version before the one that answers.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    active = ExportedEnsemble.load(path)
+    numbers = _numbers(path / active.name)
+    earlier = [number for number in numbers if number < active.version]
+    if not earlier:
+        raise ArtifactError(
+            f"{path} has nothing before version {active.version}, which answers. "
+            f"Available: {', '.join(map(str, numbers))}."
+        )
+    return ExportedEnsemble.load(path, earlier[-1])
+
+
+def active_version(path: Path, name: str) -> int:
+    """The version that answers.
+
+    Raises:
+        ArtifactError: the ensemble's config does not name one.
+    """
+    config = path / name / CONFIG
+    numbers = _read_config(config).version_policy.specific.versions
+    if len(numbers) != 1:
+        raise ArtifactError(f"{config} names the versions {list(numbers)}, expected one. Export again.")
+    return int(numbers[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewVersion:
+    """A version that is being written.
+
+    Attributes:
+        directory: takes the steps, and `NAME/N/config.pbtxt`.
+        number: N.
+    """
+
+    directory: Path
+    number: int
+
+
+@contextmanager
+def publish_version(
+    path: Path, name: str, *, made_from: Mapping[str, str], details: Mapping[str, Any], keep: int, timeout_s: float = 60
+) -> Iterator[NewVersion]:
+    """Add a version to a model repository, make it the one that answers, and delete the oldest.
+
+    Whatever happens before the last step, the old version stays as it was.
+
+    Args:
+        path: the model repository, made if it does not exist.
+        name: of the ensemble.
+        made_from: name → fingerprint of what went in.
+        details: for the manifest.
+        keep: versions to keep, at least this one and the one before.
+        timeout_s: longest wait for another export into the same directory.
+
+    Raises:
+        ArtifactError: `path` holds something else, or another export does not come to an end.
+    """
+    path = path.resolve()
+    _refuse_foreign(path, name)
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked(path, timeout_s):
+        _clear_unfinished(path, name)
+        number = max(_numbers(path / name), default=0) + 1
+        staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
+        try:
+            staging.chmod(0o755)
+            yield NewVersion(directory=staging, number=number)
+            manifest = describe(staging, KIND, made_from, details)
+            version = staging / name / str(number)
+            (version / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+            for step in staging.iterdir():
+                if step.name != name:
+                    step.rename(path / step.name)
+            (path / name).mkdir(exist_ok=True)
+            version.rename(path / name / str(number))
+            _activate(path, name, number)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        for old in _numbers(path / name)[: -max(keep, 2)]:
+            shutil.rmtree(path / name / str(old))
+        _clear_unfinished(path, name)
+
+
+@contextmanager
+def _locked(path: Path, timeout_s: float = 60) -> Iterator[None]:
+    try:
+        with FileLock(path / _LOCK, timeout=timeout_s):
+            yield
+    except Timeout:
+        raise ArtifactError(
+            f"{path} has been locked by another export for {timeout_s:g} s. Wait for its end, or stop it."
+        ) from None
+
+
+def _activate(path: Path, name: str, number: int) -> None:
+    write_whole(path / name / CONFIG, (path / name / str(number) / CONFIG).read_bytes())
+
+
+def _clear_unfinished(path: Path, name: str) -> None:
+    """Remove what exports that were killed have left, and the steps of versions that are gone."""
+    whole = {f"_v{number}" for number in _numbers(path / name)}
+    for entry in path.iterdir():
+        stem, _, number = entry.name.rpartition("_v")
+        is_step = stem.startswith(f"{name}_") and number.isdecimal() and f"_v{number}" not in whole
+        if is_step or entry.name.startswith(_STAGING):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _refuse_foreign(path: Path, name: str) -> None:
+    if path.is_dir():
+        foreign = [e.name for e in path.iterdir() if e.name not in (name, _LOCK) and not _is_part(e.name, name)]
+    else:
+        foreign = [path.name] if path.exists() else []
+    if foreign:
+        raise ArtifactError(
+            f"{path} holds {sorted(foreign)[0]!r}, which is not of the ensemble {name!r}. Choose another path."
+        )
+
+
+def _is_part(entry: str, name: str) -> bool:
+    """It is a step, or a version that is being written."""
+    return entry.startswith(_STAGING) or (entry.startswith(f"{name}_") and "_v" in entry)
+
+
+def _name_in(path: Path) -> str:
+    if not path.is_dir():
+        raise ArtifactError(f"{path.absolute()} does not exist. Expected {KIND}: make it with `rankline export`.")
+    if len(names := _names_in(path)) != 1:
+        raise ArtifactError(f"{path} holds {names or 'no'} ensembles, expected one. Export it again, to another path.")
+    return names[0]
+
+
+def _names_in(path: Path) -> list[str]:
+    return sorted({manifest.parents[1].name for manifest in path.glob(f"*/*/{MANIFEST}")})
+
+
+def _numbers(ensemble: Path) -> list[int]:
+    return sorted(int(manifest.parent.name) for manifest in ensemble.glob(f"[0-9]*/{MANIFEST}"))
+
+
+def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
+    """Names of the steps, all of which are for a backend of ours."""
+    steps = tuple(str(step.model_name) for step in _read_config(directory / CONFIG).ensemble_scheduling.step)
+    for step in steps:
+        backend = _read_config(path / step / CONFIG).backend
+        if backend not in (ours := backend_names()):
+            raise ArtifactError(
+                f"{path / step} is for the backend {backend!r}, expected {', '.join(ours)}. Export again."
+            )
+    return steps
+
+
+def _read_config(path: Path) -> Any:
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelConfig())
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise ArtifactError(f"{path} cannot be read ({error}). Export again.") from None

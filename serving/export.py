@@ -2,37 +2,34 @@
 
 The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflow`, or `PredictPyTorch`, in an
 `Ensemble`); `NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the
-others request by request. An exported ensemble is one directory, which is a Triton model repository:
-
-    NAME/                NAME/config.pbtxt             platform: "ensemble"
-    NAME_transform/      config.pbtxt, 1/plan          backend: "nvtabular"
-    NAME_predict/        config.pbtxt, 1/model.savedmodel   backend: "tensorflow", or 1/model.pt and "pytorch"
-    manifest.json
+others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from serving.backends.offline import OfflineModel, offline_model
+import pyarrow as pa
+
+from serving.backends.offline import OfflineModel, offline_model, scoring_model
 from serving.compile import compile_workflow
-from serving.ensemble import KIND, ExportedEnsemble
+from serving.engines import BATCH_SIZES, EngineComparison, backend_of, compare_engines, engine_name
+from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, TransformWorkflow, postorder_iter_nodes
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
-from serving.parity import check_parity
-from serving.plan import TensorSpec, TransformPlan
-from workflows.artifacts import publish
-from workflows.errors import ArtifactError, ExportError
+from serving.model_config import EnsembleConfig, ModelConfig
+from serving.onnx import convert
+from serving.parity import check_parity, plan_inputs, raw_rows
+from serving.plan import TransformPlan
+from serving.version import Served, write_version
+from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.tensor_names import NNZS, SCORE, VALUES
-from workflows.trained import TrainedModel
+from workflows.trained import ONNX, Backend, TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
-
-VERSION = "1"
-_ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
 
 
 def export_ensemble(
@@ -49,70 +46,110 @@ def export_ensemble(
     Args:
         prepared: the data that the model was trained on.
         trained: the model.
-        output: directory of the ensemble, replaced when it is whole.
-        config: limits.
-        name: of the ensemble model; the steps are NAME_transform and NAME_predict.
+        output: model repository of the ensemble, which gets a version more.
+        config: engine and limits.
+        name: of the ensemble model.
         progress: told the steps that are done.
 
     Raises:
-        ArtifactError: an artifact is damaged, or the two do not belong together.
+        ArtifactError: an artifact is damaged, the two do not belong together, or `output` is something else.
+        ConfigError: the engine cannot run the model.
         LoweringError: the workflow holds an operator that cannot be compiled.
         ParityError: offline and served results differ.
     """
     _check_same_origin(prepared, trained)
+    backend = backend_of(trained.backend, config.engine)
     workflow = prepared.workflow()
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
-    progress.update(1, 4, "compile")
+    progress.update(1, 5, "compile")
     plan = compile_workflow(serving_workflow)
-    progress.update(2, 4, "compare with NVTabular")
     model = offline_model(trained.backend, trained.model_path)
-    parity = check_parity(_offline_workflow(prepared, serving_workflow), plan, model, prepared.heldout())
-    progress.update(3, 4, "write")
-    details: dict[str, Any] = {
-        "name": name,
-        "config": asdict(config),
-        "parity": asdict(parity),
-        "run_id": trained.run_id,
-        "tracking_uri": trained.tracking_uri,
-        "metrics": dict(trained.metrics),
-    }
-    made_from = {manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)}
-    with publish(output, KIND, made_from=made_from, details=details) as directory, quiet_nvtabular():
-        graph = (
-            serving_workflow.input_schema.column_names
-            >> TransformWorkflow(serving_workflow)
-            >> model.operator(serving_workflow.output_schema)
-        )
-        ensemble = Ensemble(graph, serving_workflow.input_schema)
-        ensemble.export(str(directory), runtime=NativeRuntime(plan, trained, model), config=config, name=name)
-    progress.update(4, 4, "published")
-    return ExportedEnsemble.load(output)
+    with _forms(trained, model, needed=backend) as forms:
+        served = forms[backend]
+        progress.update(2, 5, "compare with NVTabular")
+        offline_workflow = _offline_workflow(prepared, serving_workflow)
+        heldout = prepared.heldout()
+        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served.model)
+        progress.update(3, 5, "compare engines")
+        engines = _compare(forms, plan, heldout)
+        progress.update(4, 5, "write")
+        details: dict[str, Any] = {
+            "config": asdict(config),
+            "engine": engine_name(backend),
+            "engines": engines and asdict(engines),
+            "parity": asdict(parity),
+            "run_id": trained.run_id,
+            "tracking_uri": trained.tracking_uri,
+            "metrics": dict(trained.metrics),
+        }
+        made_from = {manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)}
+        with (
+            publish_version(output, name, made_from=made_from, details=details, keep=config.keep_versions) as version,
+            quiet_nvtabular(),
+        ):
+            graph = (
+                serving_workflow.input_schema.column_names
+                >> TransformWorkflow(serving_workflow)
+                >> model.operator(serving_workflow.output_schema)
+            )
+            Ensemble(graph, serving_workflow.input_schema).export(
+                str(version.directory),
+                runtime=NativeRuntime(plan, served, model.OPERATOR),
+                config=config,
+                name=name,
+                version=version.number,
+            )
+    progress.update(5, 5, "published")
+    return ExportedEnsemble.load(output, version.number)
+
+
+@contextmanager
+def _forms(trained: TrainedModel, model: OfflineModel, *, needed: Backend) -> Iterator[dict[Backend, Served]]:
+    """The trained model, and what it is converted to; a conversion that is not needed may fail."""
+    forms = {trained.backend: Served(backend=trained.backend, path=trained.model_path, model=model)}
+    with TemporaryDirectory(prefix="rankline-export-") as directory:
+        path = Path(directory) / ONNX.file_name
+        try:
+            convert(trained, path)
+            forms[ONNX] = Served(backend=ONNX, path=path, model=scoring_model(ONNX, path))
+        except (ExportError, MissingExtraError):
+            if needed == ONNX:
+                raise
+        yield forms
+
+
+def _compare(forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.Table) -> EngineComparison | None:
+    """How fast the forms of a model are; None where there is only one."""
+    rows = raw_rows(plan, heldout, max(BATCH_SIZES))
+    models = {engine_name(backend): form.model for backend, form in forms.items()}
+    return compare_engines(models, plan.run(*plan_inputs(plan, rows))) if len(models) > 1 and len(rows) else None
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
-    """Writes a merlin-systems graph as a native Triton ensemble.
+    """Writes a merlin-systems graph as the steps of a native Triton ensemble.
 
     Args:
         plan: the compiled form of the graph's workflow.
-        trained: the graph's model.
-        model: the same, loaded.
+        served: what is served as the graph's model.
+        operator: the operator of merlin-systems that stands for the model in the graph.
     """
 
-    def __init__(self, plan: TransformPlan, trained: TrainedModel, model: OfflineModel) -> None:
+    def __init__(self, plan: TransformPlan, served: Served, operator: type) -> None:
         super().__init__()
-        self._plan, self._trained, self._model = plan, trained, model
+        self._plan, self._served, self._operator = plan, served, operator
 
     def export(
-        self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str
+        self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
     ) -> list[ModelConfig | EnsembleConfig]:
-        """Write the model directories below `path`.
+        """Write a version below `path`, but for its manifest.
 
         Args:
             ensemble: a graph of exactly one workflow and the model after it.
             path: existing directory.
             config: limits.
             name: of the ensemble model.
+            version: its number.
 
         Returns:
             The configurations that were written, the ensemble's last.
@@ -121,67 +158,13 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             ExportError: the graph has another shape.
         """
         ops = [node.op for node in postorder_iter_nodes(ensemble.graph.output_node)]
-        wanted = (TransformWorkflow, self._model.OPERATOR)
+        wanted = (TransformWorkflow, self._operator)
         if any(sum(isinstance(op, kind) for op in ops) != 1 for kind in wanted):
             raise ExportError(
                 f"the graph holds {[type(op).__name__ for op in ops]}, "
                 f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
             )
-        transform = self._transform_config(config, name)
-        backend = self._trained.backend
-        predict = ModelConfig(
-            name=f"{name}_predict",
-            backend=backend.name,
-            platform=backend.platform,  # without it Triton refuses a missing model before our backend can say so
-            inputs=transform.outputs,
-            outputs=(Tensor(name=self._model.OUTPUT, dtype="float32"),),
-            max_batch_size=config.max_batch_size,
-            parameters=self._model.PARAMETERS,
-        )
-        whole = _ensemble_config(name, transform, predict)
-        configs: list[ModelConfig | EnsembleConfig] = [transform, predict, whole]
-        for entry in configs:
-            version = Path(path) / entry.name / VERSION
-            version.mkdir(parents=True)
-            (version.parent / "config.pbtxt").write_text(to_pbtxt(entry), encoding="utf-8")
-        self._plan.save(Path(path) / transform.name / VERSION / "plan")
-        source, target = self._trained.model_path, Path(path) / predict.name / VERSION / backend.file_name
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy(source, target)
-        return configs
-
-    def _transform_config(self, config: ExportConfig, name: str) -> ModelConfig:
-        return ModelConfig(
-            name=f"{name}_transform",
-            backend="nvtabular",
-            inputs=tuple(tensor for spec in self._plan.inputs for tensor in _tensors(spec)),
-            outputs=tuple(tensor for column in self._plan.columns for tensor in _tensors(column.spec)),
-            max_batch_size=config.max_batch_size,
-        )
-
-
-def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
-    """A column as tensors; lists of any width have the dimension -1, which is what Triton calls it too."""
-    if spec.width is None:
-        return (Tensor(name=spec.name, dtype=spec.dtype),)
-    values = Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,))
-    return values, Tensor(name=spec.name + NNZS, dtype="int32")
-
-
-def _ensemble_config(name: str, transform: ModelConfig, predict: ModelConfig) -> EnsembleConfig:
-    between = {tensor.name: _ENCODED + tensor.name for tensor in transform.outputs}
-    return EnsembleConfig(
-        name=name,
-        inputs=transform.inputs,
-        outputs=(Tensor(name=SCORE, dtype="float32"),),
-        max_batch_size=transform.max_batch_size,
-        steps=(
-            Step(model=transform.name, inputs={t.name: t.name for t in transform.inputs}, outputs=between),
-            Step(model=predict.name, inputs=between, outputs={predict.outputs[0].name: SCORE}),
-        ),
-    )
+        return write_version(Path(path), self._plan, self._served, config, name=name, version=version)
 
 
 def _offline_workflow(prepared: PreparedData, serving_workflow: nvt.Workflow) -> nvt.Workflow:

@@ -1,5 +1,6 @@
 """The choices of `export`, light to import: the command line makes its options from them."""
 
+import os
 from dataclasses import dataclass
 
 from workflows.errors import ConfigError
@@ -10,11 +11,55 @@ class ExportConfig:
     """How an ensemble is served.
 
     Attributes:
+        engine: what runs the model: tensorflow or pytorch, whichever trained it, or onnx. By default the former.
+        fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
+            which work side by side on two requests.
         max_batch_size: most rows of one request.
+        max_list_length: most values of one list of a request.
+        instances: copies of each step that run side by side, each in a process of its own; 0 for one per four cores.
+        threads: threads that one operation of the model may use; 0 to share the cores among the instances.
+        max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
+            limit, Triton 24.10 keeps one request in some hundreds waiting for 500 ms.
+        queue_timeout_ms: how long a request may wait for a step before it is refused, 0 for any time; same cost.
+        keep_versions: how many versions stay on disk, at least the new one and the one before.
     """
 
+    engine: str | None = None
+    fused: bool = False
     max_batch_size: int = 65_536
+    max_list_length: int = 10_000
+    instances: int = 0
+    threads: int = 0
+    max_queue_size: int = 0
+    queue_timeout_ms: float = 0.0
+    keep_versions: int = 3
 
     def __post_init__(self) -> None:
-        if self.max_batch_size < 1:
-            raise ConfigError(f"max_batch_size is {self.max_batch_size}, expected at least 1.")
+        for name, least in _AT_LEAST.items():
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} is {value}, expected at least {least}.")
+
+    @property
+    def num_instances(self) -> int:
+        """Instances of each step on this machine."""
+        return self.instances or max(_num_cores() // 4, 1)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of one instance on this machine."""
+        return self.threads or max(_num_cores() // self.num_instances, 1)
+
+
+_AT_LEAST = {
+    "max_batch_size": 1,
+    "max_list_length": 1,
+    "instances": 0,
+    "threads": 0,
+    "max_queue_size": 0,
+    "queue_timeout_ms": 0,
+    "keep_versions": 2,
+}
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))

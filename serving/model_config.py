@@ -20,11 +20,13 @@ class Tensor:
         name: tensor name.
         dtype: NumPy dtype name; "object" for strings.
         dims: shape without the batch dimension.
+        optional: a request may leave this input out.
     """
 
     name: str
     dtype: str
     dims: tuple[int, ...] = (1,)
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class ModelConfig:
         max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
         platform: what Triton calls the model's format, where it has a name for it.
         parameters: strings for the backend.
+        instances: copies of the model that run side by side, each in a process of its own.
+        max_queue_size: requests that may wait; the next one is refused. 0 for any number.
+        queue_timeout_us: how long a request may wait before it is refused, in microseconds. 0 for any time.
     """
 
     name: str
@@ -47,6 +52,9 @@ class ModelConfig:
     max_batch_size: int
     platform: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    instances: int = 1
+    max_queue_size: int = 0
+    queue_timeout_us: int = 0
 
     def __post_init__(self) -> None:
         _check_batch_size(self.max_batch_size)
@@ -56,7 +64,10 @@ class ModelConfig:
         config = _skeleton(self)
         config.backend, config.platform = self.backend, self.platform
         config.dynamic_batching.SetInParent()  # join what waits, wait for nothing
-        config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=1)
+        if self.max_queue_size or self.queue_timeout_us:
+            policy = config.dynamic_batching.default_queue_policy
+            policy.max_queue_size, policy.default_timeout_microseconds = self.max_queue_size, self.queue_timeout_us
+        config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=self.instances)
         for key, value in self.parameters.items():
             config.parameters[key].string_value = value
         return config
@@ -79,9 +90,18 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleConfig:
-    """Models that Triton runs one after another without a round trip."""
+    """Models that Triton runs one after another without a round trip.
+
+    Attributes:
+        name: directory and model name.
+        version: the version directory that is served.
+        inputs, outputs: tensors without the batch dimension.
+        max_batch_size: as of its steps.
+        steps: first to last.
+    """
 
     name: str
+    version: int
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_batch_size: int
@@ -94,6 +114,7 @@ class EnsembleConfig:
         """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
         config.platform = "ensemble"
+        config.version_policy.specific.versions.append(self.version)
         for step in self.steps:
             entry = config.ensemble_scheduling.step.add(model_name=step.model, model_version=-1)
             entry.input_map.update(step.inputs)
@@ -112,7 +133,11 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
         for tensor in tensors:
             datatype = np_to_triton_dtype(np.dtype(tensor.dtype))
             type_name = "STRING" if datatype == "BYTES" else datatype  # a config has another word than a request
-            entries.add(name=tensor.name, data_type=pb.DataType.Value(f"TYPE_{type_name}"), dims=tensor.dims)
+            entry = entries.add(name=tensor.name, data_type=pb.DataType.Value(f"TYPE_{type_name}"), dims=tensor.dims)
+            if tensor.optional:
+                entry.optional = True
+            if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):
+                entry.allow_ragged_batch = True  # lists of different widths may wait together; the backend joins them
     return message
 
 

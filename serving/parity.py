@@ -1,8 +1,8 @@
 """No export without parity: what is served equals what was trained on.
 
-Two comparisons on held-out rows and on rows made to be awkward: the compiled plan against NVTabular (ids, lengths and
-bits of floats identical), and the score through the plan, in the layout that is served, against the score through
-NVTabular (within `SCORE_TOLERANCE`).
+Two comparisons on held-out rows, on rows made to be awkward and on rows that lack a value: the compiled plan against
+NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
+against the score through NVTabular (within `SCORE_TOLERANCE`).
 """
 
 import logging
@@ -16,9 +16,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.backends.offline import OfflineModel
+from serving.backends.offline import OfflineModel, ScoringModel
 from serving.plan import Padded, TensorSpec, TransformPlan
 from workflows.errors import ParityError, RequestError
+from workflows.tensor_names import MISSING_LIST
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Node, iter_nodes  # isort: skip
@@ -26,6 +27,9 @@ from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores in [0, 1]. A model may add the same numbers in another order per layout."""
+
+_NUM_LACKING = 8
+"""Rows that are compared without a value, for each column that may lack one."""
 
 _INT64 = np.iinfo(np.int64)
 _AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
@@ -39,16 +43,24 @@ class ParityReport:
     Attributes:
         num_rows: rows compared.
         num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know.
+        nulls_not_compared: columns in which a missing value is refused when served, or on which NVTabular fails then.
         largest_score_difference: between offline and served scores.
     """
 
     num_rows: int
     num_left_out: int
+    nulls_not_compared: tuple[str, ...]
     largest_score_difference: float
 
 
 def check_parity(
-    workflow: nvt.Workflow, plan: TransformPlan, model: OfflineModel, heldout: pa.Table, *, max_rows: int = 4096
+    workflow: nvt.Workflow,
+    plan: TransformPlan,
+    model: OfflineModel,
+    heldout: pa.Table,
+    *,
+    served_model: ScoringModel | None = None,
+    max_rows: int = 4096,
 ) -> ParityReport:
     """Compare offline and served results.
 
@@ -58,13 +70,14 @@ def check_parity(
         plan: the same workflow without its label, compiled.
         model: the trained model.
         heldout: raw rows; columns beyond the plan's inputs are ignored.
+        served_model: what the trained model was converted to; None where it is served as it is.
         max_rows: how many held-out rows are compared.
 
     Raises:
         ParityError: anything differs, or a held-out row is refused; the message names the first column and row.
         ArtifactError: the model takes other inputs.
     """
-    rows = pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in plan.inputs})
+    rows = raw_rows(plan, heldout, max_rows)
     served = _serve(plan, rows)
     try:
         with _quiet_log():
@@ -77,14 +90,27 @@ def check_parity(
     # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
     awkward = awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
-    difference = _compare(model, rows, served, offline)
+    compared = [(rows, served, offline)]
     if comparable.num_rows:
-        difference = max(difference, _compare(model, comparable, _serve(plan, comparable), transformed))
+        compared.append((comparable, _serve(plan, comparable), transformed))
+    not_compared = []
+    for name in (spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask):
+        present, lacking = _rows_with_and_without(name, rows)
+        if (both := _transform_lacking(workflow, plan, present, lacking)) is not None:
+            compared.append((lacking, *both))
+        else:
+            not_compared.append(name)
     return ParityReport(
-        num_rows=rows.num_rows + comparable.num_rows,
+        num_rows=sum(batch.num_rows for batch, _, _ in compared),
         num_left_out=awkward.num_rows - comparable.num_rows,
-        largest_score_difference=difference,
+        nulls_not_compared=tuple(not_compared),
+        largest_score_difference=max(_compare(model, served_model or model, *batch) for batch in compared),
     )
+
+
+def raw_rows(plan: TransformPlan, heldout: pa.Table, max_rows: int) -> pa.Table:
+    """The first held-out rows, columns and types as the plan's inputs."""
+    return pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in plan.inputs})
 
 
 def awkward_rows(plan: TransformPlan, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
@@ -106,6 +132,29 @@ def awkward_rows(plan: TransformPlan, heldout: pa.Table, *, keep: frozenset[str]
     return pa.table({name: pa.concat_arrays(parts) for name, parts in rows.items()})
 
 
+def _rows_with_and_without(name: str, heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Some held-out rows that have a value of a column, and the same ones without it."""
+    present = heldout.filter(heldout[name].is_valid()).slice(0, _NUM_LACKING)
+    field = present.schema.field(name)
+    nothing = pa.nulls(present.num_rows, field.type)
+    return present, present.set_column(present.schema.get_field_index(name), field, nothing)
+
+
+def _transform_lacking(
+    workflow: nvt.Workflow, plan: TransformPlan, present: pa.Table, lacking: pa.Table
+) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
+    """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows.
+
+    NVTabular is given `present` rows beside them, since it cannot encode a column that is missing whole.
+    """
+    try:
+        served = plan.run(*plan_inputs(plan, lacking))
+    except RequestError:
+        return None
+    offline = _attempt(workflow, pa.concat_tables([lacking, present]))
+    return None if offline is None else (served, offline.iloc[: lacking.num_rows])
+
+
 def plan_inputs(
     plan: TransformPlan, rows: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
@@ -116,7 +165,7 @@ def plan_inputs(
         rows: those columns, of those types.
 
     Returns:
-        The inputs, and the masks of columns in which something is missing.
+        The inputs, and the masks of columns that need one and in which something is missing.
 
     Raises:
         ParityError: a list of integers lacks one, which no request can say.
@@ -125,7 +174,7 @@ def plan_inputs(
     valid = {}
     for spec in plan.inputs:
         column = rows[spec.name].combine_chunks()
-        if column.null_count:
+        if column.null_count and spec.has_mask:
             valid[spec.name] = column.is_valid().to_numpy(zero_copy_only=False)
         inputs[spec.name] = _values(spec, column) if spec.width is None else _padded(spec, column)
     return inputs, valid
@@ -150,13 +199,17 @@ def _serve(plan: TransformPlan, rows: pa.Table) -> dict[str, NDArray[Any] | Padd
 
 
 def _compare(
-    model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
+    model: OfflineModel,
+    served_model: ScoringModel,
+    rows: pa.Table,
+    served: Mapping[str, NDArray[Any] | Padded],
+    offline: pd.DataFrame,
 ) -> float:
     """Compare what the plan and NVTabular made of one batch; returns the largest difference of scores."""
     offline = offline[list(served)]
     for name, column in served.items():
         _compare_column(name, column, offline[name], rows)
-    expected, actual = model.score_offline(offline), model.score_served(served)
+    expected, actual = model.score_offline(offline), served_model.score_served(served)
     with np.errstate(invalid="ignore"):  # infinite scores
         difference = np.where(_identical(actual, expected), 0.0, np.abs(expected - actual))
     worst = int(np.argmax(difference))
@@ -171,7 +224,8 @@ def _compare(
 def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     """Raw rows through NVTabular, as `prepare` would write them.
 
-    pandas holds numbers in float64 where one is missing; what is written has the dtype of the schema.
+    pandas holds numbers in float64 and booleans as objects where one is missing; what is written has the dtype of the
+    schema.
     """
     frame = rows.to_pandas()
     for name, schema in workflow.input_schema.column_schemas.items():
@@ -180,7 +234,12 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     dtypes = {name: schema.dtype.to_numpy for name, schema in workflow.output_schema.column_schemas.items()}
     with quiet_nvtabular(), np.errstate(all="ignore"):
         made: pd.DataFrame = workflow.transform(frame)
-        return made.astype({name: dtypes[name] for name in made if made[name].dtype == np.float64})
+        return made.astype({name: dtypes[name] for name in made if _is_widened(made[name], dtypes[name])})
+
+
+def _is_widened(column: "pd.Series[Any]", dtype: np.dtype[Any]) -> bool:
+    is_boolean = dtype == np.bool_ and column.dtype == object and bool(column.notna().all())
+    return is_boolean or column.dtype == np.float64
 
 
 def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.Table, pd.DataFrame]:
@@ -271,7 +330,7 @@ def _padded(spec: TensorSpec, array: pa.Array) -> Padded:
             f"column {spec.name!r} has lists of {spec.dtype} that lack a value, which no request can say. "
             "Fill it in the data, or make it float64. Nothing was exported."
         )
-    lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
     width = max(int(lengths.max(initial=0)), 1)
     values = np.full((len(lengths), width), b"" if spec.dtype == "object" else 0, dtype=spec.numpy_dtype)
     values[np.arange(width) < lengths[:, None]] = _values(spec, elements)

@@ -1,45 +1,47 @@
-"""A real Triton on this machine: finds the tritonserver in the wheel `nvidia-pytriton`, runs it, stops it.
+"""A real Triton on this machine: started, watched over, stopped.
 
-    with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"),))) as server:
-        client = Client(server.endpoints.grpc, "movielens")
-
-The wheel holds the server and its Python backend. A folder with a `model.py` becomes a backend beside it, so models
-with `backend: "tensorflow"` and `backend: "nvtabular"` are served by the folders under `serving/backends`.
+with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"),), models=("movielens",))) as server:
+    client = Client(server.endpoints.grpc, "movielens")
 """
 
-import http.client
+import contextlib
 import ipaddress
-import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import psutil
 
+from serving.control import KEY_HEADER, ModelControl
+from serving.installation import (
+    STUB,
+    assemble_backends,
+    environment,
+    find_installation,
+    make_stub_environment,
+)
+from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
 
-OWN_BACKENDS = Path(__file__).parent / "backends"
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
+_UNLOAD_TIMEOUT_S = 60
+_LOOPBACK = "127.0.0.1"
+_PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _MODEL_FAILURES = (
     re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
-# The one left out is logged wherever there is no GPU.
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
@@ -47,28 +49,54 @@ _ERROR = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tls:
+    """Files for encrypted gRPC, in PEM.
+
+    Attributes:
+        certificate, key: of the server.
+        client_root: what signed the certificates that clients must show; None asks for none.
+    """
+
+    certificate: Path
+    key: Path
+    client_root: Path | None = None
+
+    def __post_init__(self) -> None:
+        for file in filter(None, (self.certificate, self.key, self.client_root)):
+            if not file.is_file():
+                raise ConfigError(f"{file} does not exist. Give the certificate and its key as PEM files.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """How to run a server.
 
     Attributes:
-        repositories: Triton model repositories; all their models are loaded.
+        repositories: Triton model repositories.
+        models: those to load, with the steps of ensembles. Models can then be loaded and unloaded by this process, and
+            by nobody else. Without any, all models of the repositories are loaded, and that is that.
         backends: directories of further backend folders, searched like `serving/backends`.
-        host: loopback address to listen on. The release in the wheel has known holes (CVE-2025-23310 and others), so it
-            is not put on a network.
+        host: address for gRPC and metrics; HTTP, which Triton cannot encrypt, is on loopback in any case. Anything but
+            loopback is refused for a release with known holes.
         grpc_port, http_port, metrics_port: 0 takes a free one.
-        log_path: where the server's log goes; None keeps it only as long as the server runs.
+        tls: encrypts gRPC.
+        log_path: where the server's log goes; None keeps the end of it as long as the server runs.
+        echo_log: without a path, pass the log on to our standard error.
         ready_timeout_s: longest wait for all models to be loaded.
         shm_default_bytes: shared memory that each model instance starts with.
         shm_growth_bytes: how much it grows at a time.
     """
 
     repositories: tuple[Path, ...]
+    models: tuple[str, ...] = ()
     backends: tuple[Path, ...] = ()
-    host: str = "127.0.0.1"
+    host: str = _LOOPBACK
     grpc_port: int = 0
     http_port: int = 0
     metrics_port: int = 0
+    tls: Tls | None = None
     log_path: Path | None = None
+    echo_log: bool = False
     ready_timeout_s: float = 120.0
     shm_default_bytes: int = 16 << 20
     shm_growth_bytes: int = 16 << 20
@@ -77,17 +105,22 @@ class ServerConfig:
         if not self.repositories:
             raise ConfigError("a server without a model repository has nothing to serve. Give at least one directory.")
         try:
-            is_loopback = ipaddress.ip_address(self.host).is_loopback
+            ipaddress.ip_address(self.host)
         except ValueError:
-            is_loopback = False
-        if not is_loopback:
-            raise ConfigError(
-                f"host {self.host!r} is not a loopback address such as 127.0.0.1. "
-                "The embedded server stays on this machine; serve a network from a patched Triton image."
-            )
+            raise ConfigError(f"host is {self.host!r}, expected an IP address such as 127.0.0.1.") from None
         for name in ("grpc_port", "http_port", "metrics_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 (any free port) to 65535.")
+
+    @property
+    def is_local(self) -> bool:
+        """Only this machine can reach the server."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    @property
+    def http_host(self) -> str:
+        """Where HTTP is."""
+        return self.host if self.is_local else _LOOPBACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +138,6 @@ class Endpoints:
     metrics: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wheel:
-    """The parts of an installed nvidia-pytriton."""
-
-    server: Path
-    python_backend: Path
-    stub: Path
-    libraries: Path
-
-
 class EmbeddedServer:
     """A tritonserver process that lives as long as the `with` block, and never longer than this process.
 
@@ -126,10 +149,14 @@ class EmbeddedServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
+        self.shared_memory_key = secrets.token_hex(16)
+        """What a client must show to hand tensors over in shared memory, as `ClientConfig.key`."""
         self._launcher: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
         self._endpoints: Endpoints | None = None
-        self._log: BinaryIO | None = None
+        self._control: ModelControl | None = None
+        self._instances: dict[int, str] = {}
+        self._log: ServerLog | None = None
 
     def __enter__(self) -> "EmbeddedServer":
         self.start()
@@ -183,31 +210,46 @@ class EmbeddedServer:
         for repository in self.config.repositories:
             if not repository.is_dir():
                 raise ServerError(f"model repository {repository} does not exist. Export an ensemble there first.")
-        wheel = _find_wheel()
+        installation = find_installation()
+        if not (self.config.is_local or installation.is_patched):
+            raise ConfigError(
+                f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
+                "is installed here has known holes. Serve a network from the container stack."
+            )
         grpc_port, http_port, metrics_port = _choose_ports(self.config)
         server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
         home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            self._log = _open_log(self.config.log_path)
-            self._launch(home, shm_prefix=server_id, environment=_environment(wheel, home / "python"))
-            backends = _assemble_backends(home / "backends", wheel, self.config.backends)
-            _make_stub_environment(home / "python")
+            path = self.config.log_path
+            self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
+            self._launch(home, shm_prefix=server_id, environment=environment(installation, home / "python"))
+            assemble_backends(home / "backends", installation, self.config.backends)
+            make_stub_environment(home / "python")
+            self._control = ModelControl(host=self.config.http_host, port=http_port, key=secrets.token_hex(16))
             self._run(
-                str(wheel.server),
-                *_flags(self.config, backends, shm_prefix=server_id),
+                str(installation.server),
+                *(f"--model-repository={path}" for path in _plain_paths(self.config.repositories, home)),
+                *_flags(
+                    self.config,
+                    home / "backends",
+                    shm_prefix=server_id,
+                    key=self._control.key,
+                    shared_memory_key=self.shared_memory_key,
+                ),
                 f"--id={server_id}",
                 f"--grpc-port={grpc_port}",
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
             )
-            self._wait_until_ready(http_port, server_id)
+            self._wait_until_ready(self._control, server_id)
         except BaseException:
             self.stop()
             raise
-        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        self._instances = self._running_instances()
+        host = _in_url(self.config.host)
         self._endpoints = Endpoints(
             grpc=f"{host}:{grpc_port}",
-            http=f"http://{host}:{http_port}",
+            http=f"http://{_in_url(self.config.http_host)}:{http_port}",
             metrics=f"http://{host}:{metrics_port}/metrics",
         )
 
@@ -225,6 +267,49 @@ class EmbeddedServer:
             raise ServerError(f"tritonserver ended with status {status}{self._where()}. {self._reason()}")
         _ = self.endpoints
 
+    def load(self, model: str) -> None:
+        """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+
+        Raises:
+            ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
+        """
+        self._running_control().load(model)
+        self._instances = self._running_instances()
+
+    def unload(self, model: str) -> None:
+        """Unload a model, and wait until its requests are answered and its processes gone.
+
+        Raises:
+            ServerError: it is not gone in time, or the config names no models, so that nobody may unload any.
+        """
+        self._running_control().unload(model)
+        self._instances = {pid: name for pid, name in self._instances.items() if name != model}
+        deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
+        while model in self._running_instances().values():
+            if time.monotonic() > deadline:
+                raise ServerError(f"model {model!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+            time.sleep(_POLL_INTERVAL_S)
+
+    def dead_models(self) -> set[str]:
+        """Loaded models that have lost a process; Triton does not start it again."""
+        running = self._running_instances()
+        return {model for pid, model in self._instances.items() if pid not in running}
+
+    def _running_control(self) -> ModelControl:
+        if self._control is None:
+            raise ServerError("the embedded server is not running. Start it first.")
+        return self._control
+
+    def _running_instances(self) -> dict[int, str]:
+        """Process id → model."""
+        found = {}
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command = child.cmdline()  # empty when it has ended
+                if command and Path(command[0]).name == STUB:
+                    found[child.pid] = Path(command[1]).parents[1].name
+        return found
+
     def stop(self) -> None:
         """Stop the server, its model processes and what they left in shared memory; nothing to do when stopped."""
         if self._launcher is not None:
@@ -232,18 +317,20 @@ class EmbeddedServer:
                 launcher.terminate()
         if self._log is not None:
             self._log.close()
-        self._launcher = self._pid = self._endpoints = self._log = None
+        self._launcher = self._pid = self._endpoints = self._control = self._log = None
 
     def _launch(self, home: Path, *, shm_prefix: str, environment: dict[str, str]) -> None:
+        assert self._log is not None
         launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
         self._launcher = subprocess.Popen(
             [*launcher, str(os.getpid()), str(home), shm_prefix, str(_STOP_TIMEOUT_S)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._log,
+            stderr=self._log.fileno(),
             env=environment,
             start_new_session=True,  # Ctrl-C goes to us, and we stop the server
         )
+        self._log.release()
         self._read_line()
 
     def _run(self, *command: str) -> None:
@@ -260,10 +347,10 @@ class EmbeddedServer:
             raise ServerError(f"tritonserver could not be started{self._where()}. {self._reason()}")
         return line
 
-    def _wait_until_ready(self, http_port: int, server_id: str) -> None:
+    def _wait_until_ready(self, control: ModelControl, server_id: str) -> None:
         assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
-        while not _is_ready(self.config.host, http_port, server_id):
+        while not control.is_ready(server_id):
             self._refuse_an_end()
             if time.monotonic() > deadline:
                 raise ServerError(
@@ -284,29 +371,7 @@ class EmbeddedServer:
 
     def _reason(self) -> str:
         assert self._log is not None
-        file = self._log.fileno()
-        log = os.pread(file, os.fstat(file).st_size, 0)  # the server writes through the same position
-        return failure_reason(log.decode("utf-8", errors="replace"))
-
-
-def _open_log(path: Path | None) -> BinaryIO:
-    if path is None:
-        return tempfile.TemporaryFile(prefix="rankline-server-")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("w+b")
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise ServerError(f"the log {path} cannot be written ({reason}). Choose another path.") from None
-
-
-def check_embedded_server() -> tuple[str, ...]:
-    """What keeps the embedded server from running on this machine: one line each with the remedy; empty if nothing."""
-    try:
-        _find_wheel()
-    except ServerError as error:
-        return (str(error),)
-    return ()
+        return failure_reason(self._log.text())
 
 
 def failure_reason(log: str) -> str:
@@ -329,62 +394,21 @@ def _without_traceback(reason: str) -> str:
     return message.removeprefix("Internal: ").removeprefix("TritonModelException: ")
 
 
-def _find_wheel() -> _Wheel:
-    """Locate the server and check that its stub can run under this interpreter.
-
-    Raises:
-        ServerError: not installed, incomplete, or the interpreter does not fit.
-    """
-    if sys.platform != "linux":
-        raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
-    spec = find_spec("pytriton")
-    if spec is None or spec.origin is None:
-        raise ServerError("nvidia-pytriton is not installed, and it carries tritonserver: pip install nvidia-pytriton")
-    package = Path(spec.origin).parent
-    found = _python_version()
-    wheel = _Wheel(
-        server=package / "tritonserver" / "bin" / "tritonserver",
-        python_backend=package / "tritonserver" / "backends" / "python",
-        stub=package / "tritonserver" / "python_backend_stubs" / found / "triton_python_backend_stub",
-        libraries=package.parent / "nvidia_pytriton.libs",
-    )
-    if not wheel.server.is_file():
-        raise ServerError(f"{wheel.server} is missing: pip install --force-reinstall nvidia-pytriton")
-    if not wheel.stub.is_file():
-        raise ServerError(f"nvidia-pytriton has no backend stub for Python {found}. Use Python 3.10 or 3.11.")
-    if not any((directory / f"libpython{found}.so.1.0").is_file() for directory in _library_directories()):
-        raise ServerError(
-            f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
-            f"Install libpython{found}, or build Python with --enable-shared."
-        )
-    return wheel
-
-
-def _python_version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _library_directories() -> tuple[Path, ...]:
-    base = sysconfig.get_config_var("LIBDIR") or ""
-    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
-    return Path(base), Path(base) / multiarch
-
-
 def _choose_ports(config: ServerConfig) -> tuple[int, int, int]:
     """The ports for gRPC, HTTP and metrics: those asked for if they are free, else any that are."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     probes = []
     try:
         for name in ("grpc_port", "http_port", "metrics_port"):
-            probe = socket.socket(family)
+            host = config.http_host if name == "http_port" else config.host
+            probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
             probes.append(probe)  # kept open, so that no port is chosen twice
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port = getattr(config, name)
             try:
-                probe.bind((config.host, port))
+                probe.bind((host, port))
             except OSError as error:
                 raise ServerError(
-                    f"{name} {port} on {config.host} is not to be had ({os.strerror(error.errno or 0)}). "
+                    f"{name} {port} on {host} is not to be had ({os.strerror(error.errno or 0)}). "
                     "Stop what uses it, choose another, or 0 for a free one."
                 ) from None
         grpc_port, http_port, metrics_port = (probe.getsockname()[1] for probe in probes)
@@ -394,101 +418,56 @@ def _choose_ports(config: ServerConfig) -> tuple[int, int, int]:
             probe.close()
 
 
-def _assemble_backends(target: Path, wheel: _Wheel, further: tuple[Path, ...]) -> Path:
-    """Make a backend directory: the wheel's Python backend with the stub beside it, our folders, and further ones.
-
-    Files are copied (3 MB), not linked: Triton refuses a backend library that "escapes backend directory".
-
-    Raises:
-        ServerError: a backend directory does not exist.
-    """
-    python = target / "python"
-    python.mkdir(parents=True)
-    for file in (*wheel.python_backend.iterdir(), wheel.stub):
-        shutil.copy(file, python)
-    for folder in _backend_folders((OWN_BACKENDS, *further)):
-        (target / folder.name).symlink_to(folder)
-    return target
+def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
+    """The repositories, by a link where a path has more than letters and digits: Triton would tear it at a blank."""
+    for number, repository in enumerate(repositories):
+        path = repository.absolute()
+        if not _PLAIN_PATH.fullmatch(str(path)):
+            link = home / f"repository-{number}"
+            link.symlink_to(path)
+            path = link
+        yield path
 
 
-def _backend_folders(directories: tuple[Path, ...]) -> Iterator[Path]:
-    for directory in directories:
-        if not directory.is_dir():
-            raise ServerError(f"backend directory {directory} does not exist.")
-        yield from (model.parent.absolute() for model in sorted(directory.glob("*/model.py")))
-
-
-def _flags(config: ServerConfig, backends: Path, shm_prefix: str) -> list[str]:
-    """Everything but the ports; hardened after Triton's deployment guide."""
+def _flags(config: ServerConfig, backends: Path, *, shm_prefix: str, key: str, shared_memory_key: str) -> list[str]:
+    """Everything but the ports and repositories; hardened after Triton's deployment guide."""
     names = sorted(folder.name for folder in backends.iterdir())
-    nobody = secrets.token_hex(16)  # restricts what no client of ours uses to a key that nobody is told
+    closed = {
+        "model-repository,trace,logging" if config.models else "trace,logging": key,
+        "shared-memory": shared_memory_key,
+    }
     return [
-        *(f"--model-repository={repository.absolute()}" for repository in config.repositories),
         f"--backend-directory={backends}",
-        "--model-control-mode=none",
+        f"--model-control-mode={'explicit' if config.models else 'none'}",
+        *(f"--load-model={model}" for model in config.models),
         "--disable-auto-complete-config",
         "--exit-on-error=true",
-        "--strict-readiness=true",
+        "--strict-readiness=false",  # else one new version that cannot be loaded makes the old one look down
         f"--exit-timeout-secs={_STOP_TIMEOUT_S // 2}",
         f"--grpc-address={config.host}",
-        f"--http-address={config.host}",
+        f"--http-address={config.http_host}",
         f"--metrics-address={config.host}",
-        f"--grpc-restricted-protocol=shared-memory,trace,logging:rankline-key={nobody}",
-        f"--http-restricted-api=shared-memory,trace,logging:rankline-key={nobody}",
+        *(f"--grpc-restricted-protocol={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
+        *(f"--http-restricted-api={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
         "--allow-gpu-metrics=false",
+        *_tls_flags(config.tls),
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
         *(f"--backend-config={name},shm-default-byte-size={config.shm_default_bytes}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={config.shm_growth_bytes}" for name in names),
     ]
 
 
-def _make_stub_environment(target: Path) -> None:
-    """Make a virtual environment in which the stub finds every module that this process finds.
-
-    The stub is an embedded interpreter that ignores PYTHONPATH from Python 3.11 on (pybind11 starts it isolated) and
-    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it. It looks in its
-    working directory before all others, which is why the server runs in its own home: the user's may hold an `enum.py`.
-    """
-    executable = Path(getattr(sys, "_base_executable", sys.executable))
-    programs = target / "bin"
-    packages = target / "lib" / f"python{_python_version()}" / "site-packages"
-    programs.mkdir(parents=True)
-    packages.mkdir(parents=True)
-    (programs / "python3").symlink_to(executable)
-    (target / "pyvenv.cfg").write_text(
-        f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
-    )
-    project = Path(__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
-    modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
-    (packages / "rankline.pth").write_text("\n".join(modules) + "\n", encoding="utf-8")
+def _tls_flags(tls: Tls | None) -> list[str]:
+    if tls is None:
+        return []
+    mutual = tls.client_root and ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tls.client_root.absolute()}"]
+    return [
+        "--grpc-use-ssl=true",
+        f"--grpc-server-cert={tls.certificate.absolute()}",
+        f"--grpc-server-key={tls.key.absolute()}",
+        *(mutual or ()),
+    ]
 
 
-def _environment(wheel: _Wheel, stub_environment: Path) -> dict[str, str]:
-    """Ours, with the stub's `python3` first on PATH and libraries in the order that it needs.
-
-    The interpreter's own library directory comes first: with another libpython of the same version, extension modules
-    fail with `undefined symbol`.
-    """
-    libraries = [*map(str, _library_directories()), str(wheel.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
-        "PATH": os.pathsep.join([str(stub_environment / "bin"), os.environ.get("PATH", os.defpath)]),
-    }
-
-
-def _is_ready(host: str, http_port: int, server_id: str) -> bool:
-    """Ask whether all models are loaded, of our server and not of one that took the port before it.
-
-    tritonserver opens the gRPC port before the HTTP port, so that one is ours then, too.
-    """
-    connection = http.client.HTTPConnection(host, http_port, timeout=1)
-    try:
-        connection.request("GET", "/v2")
-        name = json.loads(connection.getresponse().read()).get("name")
-        connection.request("GET", "/v2/health/ready")
-        return name == server_id and connection.getresponse().status == http.client.OK
-    except (OSError, http.client.HTTPException, ValueError, AttributeError):
-        return False
-    finally:
-        connection.close()
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,8 +1,8 @@
 """Runs in MLflow: what was trained, on which data, how well, and the model itself. Only this file imports MLflow here.
 
-MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`. The model is logged as a plain
-SavedModel or TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no Python
-code that came with the artifact.
+MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`; or on a server. The model is logged as a
+plain SavedModel or TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no
+Python code that came with the artifact.
 """
 
 import json
@@ -44,11 +44,13 @@ class TrackingConfig:
         directory: holds `mlflow.db` and `mlartifacts/`; made if it is not there.
         experiment: name of the experiment; one per recipe.
         run_name: name of the run; None lets MLflow make one up.
+        server: tracking URI of a store elsewhere, in place of the one in `directory`.
     """
 
     directory: Path
     experiment: str
     run_name: str | None = None
+    server: str | None = None
 
     def __post_init__(self) -> None:
         if not self.experiment:
@@ -57,7 +59,7 @@ class TrackingConfig:
     @property
     def uri(self) -> str:
         """The tracking URI, for `mlflow ui --backend-store-uri`."""
-        return f"sqlite:///{self.directory.absolute() / 'mlflow.db'}"
+        return self.server or f"sqlite:///{self.directory.absolute() / 'mlflow.db'}"
 
 
 class RunLog:
@@ -183,7 +185,8 @@ def tracked_run(config: TrackingConfig) -> Iterator[RunLog]:
 def _experiment_id(config: TrackingConfig) -> str:
     experiment = mlflow.get_experiment_by_name(config.experiment)
     if experiment is None:
-        location = (config.directory.absolute() / "mlartifacts").as_uri()
+        # A store elsewhere says itself where its artifacts go.
+        location = None if config.server else (config.directory.absolute() / "mlartifacts").as_uri()
         return str(mlflow.create_experiment(config.experiment, artifact_location=location))
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
         raise ConfigError(

@@ -130,7 +130,7 @@ def publish(
     staging.chmod(0o755)
     try:
         yield staging
-        manifest = _describe(staging, kind, made_from or {}, details or {})
+        manifest = describe(staging, kind, made_from or {}, details or {})
         (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         _replace(staging, target, exchange_paths)
     finally:
@@ -169,7 +169,24 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
-    for name, expected in manifest.files.items():
+    check_files(directory, manifest.files, kind)
+    if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
+        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Take it out.")
+    return manifest
+
+
+def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> None:
+    """Check files of an artifact against what its manifest says.
+
+    Args:
+        directory: that the paths start from.
+        files: POSIX path → record.
+        kind: of the artifact, for messages.
+
+    Raises:
+        ArtifactError: a file is missing or damaged.
+    """
+    for name, expected in files.items():
         path = directory / name
         if not path.is_file():
             raise ArtifactError(f"{path} is missing from the {kind}. Make the {kind} again.")
@@ -179,9 +196,6 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
             )
         if sha256_of(path) != expected.sha256:
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
-    if foreign := sorted({name for name, _ in _files(directory)} - set(manifest.files) - {MANIFEST}):
-        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Take it out.")
-    return manifest
 
 
 def _remedy(kind: str) -> str:
@@ -222,9 +236,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
+def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:
+    """The manifest of everything below a directory.
+
+    Args:
+        directory: of a new artifact.
+        kind, made_from, details: see `Manifest`.
+    """
     files = {
-        name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in _files(directory)
+        name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }
     identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
     return Manifest(
@@ -238,7 +258,7 @@ def _describe(directory: Path, kind: str, made_from: Mapping[str, str], details:
     )
 
 
-def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
     """Every file below a directory with its POSIX path, in order."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():

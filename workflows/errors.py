@@ -11,7 +11,9 @@
     │   ├── LoweringError   an NVTabular operator has no compiled form
     │   └── ParityError     offline and served results differ
     └── ServingError        a server or a request failed
-        ├── ServerError     the server did not start, or died
+        ├── ServerError     the server did not start, died, or does not answer
+        │   ├── ServerBusyError too many requests wait for a model
+        │   └── DeadlineError   no answer came in time
         └── RequestError    the server refused a request
 
 A message says what was got, what was expected and what to do, in one or two lines. The command line prints it
@@ -73,7 +75,15 @@ class ServingError(RanklineError):
 
 
 class ServerError(ServingError):
-    """The server did not start, or died."""
+    """The server did not start, died, or does not answer."""
+
+
+class ServerBusyError(ServerError):
+    """Too many requests wait for a model: its queue is full, or one waited longer than it allows."""
+
+
+class DeadlineError(ServerError):
+    """No answer came in time."""
 
 
 class RequestError(ServingError):

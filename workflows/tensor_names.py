@@ -3,11 +3,19 @@
 A list column travels as two tensors. In a Keras batch and on the wire they are `name__values` and `name__nnzs` (the
 number of values of each row), as NVIDIA's loaders have it; the SavedModel's `serving_default` takes `name__offsets`
 instead, which is what merlin-systems sends.
+
+A request says what is missing: NaN in a column of floats, `name__valid` beside any other column of single values, and
+`MISSING_LIST` values for a list. An empty list, 0 values, is not missing.
 """
 
 VALUES = "__values"
 NNZS = "__nnzs"
 OFFSETS = "__offsets"
+VALID = "__valid"
+"""bool [num_rows, 1], False where a value is missing. Left out where there is nothing missing."""
+
+MISSING_LIST = -1
+"""What `name__nnzs` says of a missing list in a request."""
 
 SCORE = "score"
 """Output of every model: float32 [num_rows, 1]."""

@@ -27,6 +27,7 @@ class Backend:
         name: what Triton calls it.
         file_name: of the model in its artifact, and in a model repository, where Triton expects it.
         platform: what Triton calls the model's format.
+        threads_parameter: what a model's config calls the number of threads that one operation may use.
         module: Python module of the framework.
         extra: extra in pyproject.toml that brings it.
     """
@@ -34,6 +35,7 @@ class Backend:
     name: str
     file_name: str
     platform: str
+    threads_parameter: str
     module: str
     extra: str
 
@@ -42,6 +44,7 @@ TENSORFLOW = Backend(
     name="tensorflow",
     file_name="model.savedmodel",
     platform="tensorflow_savedmodel",
+    threads_parameter="INTRA_OP_THREADS",
     module="tensorflow",
     extra="cpu",
 )
@@ -49,10 +52,22 @@ PYTORCH = Backend(
     name="pytorch",
     file_name="model.pt",
     platform="pytorch_libtorch",
+    threads_parameter="INTRA_OP_THREAD_COUNT",
     module="torch",
     extra="torch",
 )
+ONNX = Backend(
+    name="onnxruntime",
+    file_name="model.onnx",
+    platform="onnxruntime_onnx",
+    threads_parameter="intra_op_thread_count",
+    module="onnxruntime",
+    extra="onnx",
+)
+"""Nothing is trained by it: models of the others are converted to it when they are exported."""
+
 BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (TENSORFLOW, PYTORCH)}
+"""Those that train."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,20 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from serving.backends.checksums import MANIFEST_PARAMETER, check_step
+from workflows.errors import ArtifactError
+
 Array = npt.NDArray[Any]
 Run = Callable[..., Sequence[Array]]
+Batch = Sequence[Array | None]
+"""One array per input of the config; None for an optional one that a request leaves out."""
 
 # A framework keeps the memory of the largest run, so a larger batch waits for a request of that size.
 WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
+
+# One request with a long list must not make all others that wait with it as wide.
+_MOST_PADDING = 4  # cells for each value
+_FEW_CELLS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +38,14 @@ class Tensor:
     name: str
     dtype: np.dtype[Any]
     dims: tuple[int, ...]
+    optional: bool = False
 
     @classmethod
     def from_config(cls, entry: Mapping[str, Any]) -> "Tensor":
         """Read one entry of `input` or `output`."""
         dtype = np.dtype(pb_utils.triton_string_to_numpy(entry["data_type"]))
-        return cls(name=entry["name"], dtype=dtype, dims=tuple(int(dim) for dim in entry["dims"]))
+        dims = tuple(int(dim) for dim in entry["dims"])
+        return cls(name=entry["name"], dtype=dtype, dims=dims, optional=bool(entry.get("optional")))
 
     def filled(self, num_rows: int) -> Array:
         """Rows of zeros, or of empty strings."""
@@ -85,7 +96,8 @@ class BatchingModel(ABC):
         """Load the model.
 
         Returns:
-            A function from one array per input to one array per output, in the order of the config.
+            A function from one array per input, None for an optional one that is left out, to one array per output,
+            in the order of the config.
 
         Raises:
             TritonModelException: the model is missing or damaged, or does not fit the config.
@@ -105,13 +117,18 @@ class BatchingModel(ABC):
             TritonModelException: see `load`.
         """
         model = ServedModel.from_args(args)
+        if manifest := model.parameters.get(MANIFEST_PARAMETER):
+            try:
+                check_step(model.version.parent, manifest)
+            except ArtifactError as error:
+                raise pb_utils.TritonModelException(str(error)) from error
         self._inputs, self._outputs = model.inputs, model.outputs
         self._run = self.load(model)
         self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, joined into one run of the model; a request that cannot be run fails alone."""
-        batches = [[self._read(request, tensor.name) for tensor in self._inputs] for request in requests]
+        batches = [self._read(request) for request in requests]
         if len(batches) > 1:
             try:
                 return self._split(self._run(*(join(arrays) for arrays in zip(*batches, strict=True))), batches)
@@ -119,15 +136,15 @@ class BatchingModel(ABC):
                 pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
         return [self._answer(batch) for batch in batches]
 
-    def _answer(self, batch: Sequence[Array]) -> Any:
+    def _answer(self, batch: Batch) -> Any:
         try:
             return self._response(self._run(*batch))
         except Exception as error:
             message = f"{self.FRAMEWORK} could not run the request: {self.explain(error)}"
             return pb_utils.InferenceResponse([], pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
 
-    def _split(self, results: Sequence[Array], batches: Sequence[Sequence[Array]]) -> list[Any]:
-        *bounds, num_rows = np.cumsum([len(batch[0]) for batch in batches])
+    def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
+        *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
         if any(len(result) != num_rows for result in results):
             raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
         return [self._response(parts) for parts in zip(*(np.split(result, bounds) for result in results), strict=True)]
@@ -136,33 +153,48 @@ class BatchingModel(ABC):
         tensors = zip(self._outputs, results, strict=True)
         return pb_utils.InferenceResponse([pb_utils.Tensor(tensor.name, result) for tensor, result in tensors])
 
-    @staticmethod
-    def _read(request: Any, name: str) -> Array:
-        array: Array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-        return array
+    def _read(self, request: Any) -> Batch:
+        given = {tensor.name(): tensor for tensor in request.inputs()}
+        return [given[tensor.name].as_numpy() if tensor.name in given else None for tensor in self._inputs]
 
     def _warm_up(self, max_batch_size: int) -> None:
         """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
         for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             try:
-                self._run(*(tensor.filled(num_rows) for tensor in self._inputs))
+                self._run(*(None if tensor.optional else tensor.filled(num_rows) for tensor in self._inputs))
             except Exception as error:  # a model may refuse rows of zeros and yet be sound
                 pb_utils.Logger.log_warn(f"warm-up with {num_rows} rows of zeros failed: {error}")
                 return
 
 
-def join(arrays: Sequence[Array]) -> Array:
+def join(arrays: Batch) -> Array | None:
     """Concatenate batches of one tensor; rows of 2-D tensors are padded with zeros to the longest.
 
     Args:
-        arrays: [rows of the request, ...] each.
+        arrays: [rows of the request, ...] each, or None from all requests.
 
     Returns:
-        [rows of all requests, ...]
+        [rows of all requests, ...], or None.
+
+    Raises:
+        ValueError: some requests have the tensor and others not, which Triton does not join, or the rows differ so much
+            in length that little but padding would come of it.
     """
+    present = [array for array in arrays if array is not None]
+    if not present:
+        return None
+    if len(present) < len(arrays):
+        raise ValueError("some of them leave out an optional input, others do not")
+    return _concatenated(present)
+
+
+def _concatenated(arrays: Sequence[Array]) -> Array:
     if arrays[0].ndim != 2 or len({array.shape[1] for array in arrays}) == 1:
         return np.concatenate(arrays)
     shape = sum(len(array) for array in arrays), max(array.shape[1] for array in arrays)
+    num_cells, num_padded = sum(array.size for array in arrays), shape[0] * shape[1]
+    if num_padded > max(_MOST_PADDING * num_cells, _FEW_CELLS):
+        raise ValueError(f"one has lists so long that {num_cells} values would be padded to {num_padded}")
     joined = np.full(shape, _fill_value(arrays[0].dtype), arrays[0].dtype)
     start = 0
     for array in arrays:
@@ -182,6 +214,10 @@ def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
         return int(value)
     except ValueError:
         raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected a whole number.") from None
+
+
+def _num_rows(batch: Batch) -> int:
+    return next(len(array) for array in batch if array is not None)
 
 
 def _fill_value(dtype: np.dtype[Any]) -> Any:

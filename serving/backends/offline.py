@@ -1,6 +1,6 @@
-"""Trained models outside of Triton: how each backend's enter the serving graph, and what they score in this process."""
+"""Models outside of Triton: how they enter the serving graph, and what they score in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,11 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from serving.plan import Padded
-from workflows.trained import PYTORCH, TENSORFLOW, Backend
+from workflows.trained import ONNX, PYTORCH, TENSORFLOW, Backend
 
 
-class OfflineModel(Protocol):
-    """A trained model in this process.
+class ScoringModel(Protocol):
+    """A model in this process, in the form in which it is served.
 
     Args:
         path: the model, a file or a directory.
@@ -22,9 +22,6 @@ class OfflineModel(Protocol):
         ArtifactError: it cannot be loaded.
     """
 
-    OPERATOR: type
-    """The operator of merlin-systems that stands for such a model in a graph."""
-
     OUTPUT: str
     """What the backend calls the score."""
 
@@ -32,6 +29,30 @@ class OfflineModel(Protocol):
     """For the backend."""
 
     def __init__(self, path: Path) -> None: ...
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """Score rows that a plan encoded, in the layout in which Triton hands them on, shape (N,).
+
+        Raises:
+            ArtifactError: the model takes other columns.
+        """
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        """The function that the backend calls for a request, on all cores.
+
+        Args:
+            names: inputs of the model.
+
+        Returns:
+            A function from one array per name, as `padded_inputs` makes them, to the scores as the only output.
+        """
+
+
+class OfflineModel(ScoringModel, Protocol):
+    """A trained model in this process."""
+
+    OPERATOR: type
+    """The operator of merlin-systems that stands for such a model in a graph."""
 
     def operator(self, encoded: Any) -> Any:
         """An `OPERATOR` for this model.
@@ -47,26 +68,34 @@ class OfflineModel(Protocol):
             ArtifactError: the model takes other columns.
         """
 
-    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """Score rows that a plan encoded, in the layout in which Triton hands them on, shape (N,).
-
-        Raises:
-            ArtifactError: the model takes other columns.
-        """
-
 
 _MODELS = {
     TENSORFLOW.name: ("serving.backends.tensorflow.offline", "TensorFlowModel"),
     PYTORCH.name: ("serving.backends.pytorch.offline", "PyTorchModel"),
+    ONNX.name: ("serving.backends.onnxruntime.offline", "OnnxModel"),
 }
 
 
 def offline_model(backend: Backend, path: Path) -> OfflineModel:
-    """Load a model; imports its framework.
+    """Load a model as it was trained; imports its framework.
 
     Raises:
         ArtifactError: it cannot be loaded.
     """
-    module, name = _MODELS[backend.name]
-    model: OfflineModel = getattr(import_module(module), name)(path)
+    model: OfflineModel = _load(backend, path)
     return model
+
+
+def scoring_model(backend: Backend, path: Path) -> ScoringModel:
+    """Load a model as it is served, converted perhaps; imports what runs it.
+
+    Raises:
+        ArtifactError: it cannot be loaded.
+    """
+    model: ScoringModel = _load(backend, path)
+    return model
+
+
+def _load(backend: Backend, path: Path) -> Any:
+    module, name = _MODELS[backend.name]
+    return getattr(import_module(module), name)(path)

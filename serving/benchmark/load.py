@@ -1,54 +1,43 @@
-"""Closed loop: one request in flight over one gRPC connection, the next one sent when the answer is there.
+"""The benchmark: closed loops, open loops, or a search for the highest rate, over batch sizes.
 
-It measures how long a request takes when nothing else runs. It does not show what queueing adds at an arrival rate.
+How it is done: `requests` lays out rows, `workers` start processes in which an `engine` sends them, `windows` say when
+a run has settled, `report` sums up. This file says what is measured and in which order.
 """
 
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from serving.benchmark.report import BatchResult, BenchmarkReport
+from serving.benchmark.breakdown import Statistics
+from serving.benchmark.checks import ScoreCheck
+from serving.benchmark.config import LoadConfig, Slo
+from serving.benchmark.measurement import Bench
+from serving.benchmark.percentiles import LEVELS, samples_needed
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.resources import ResourceMeter
+from serving.benchmark.search import SearchResult, highest_rate
+from serving.benchmark.selfcheck import Floor
+from serving.benchmark.workers import Workers
 from serving.client import Client
 from workflows.artifacts import versions
-from workflows.errors import ConfigError, DataError, ServingError
+from workflows.errors import ConfigError, DataError
 from workflows.machine import cpu_name
 from workflows.progress import SILENT, Progress
 
-Clock = Callable[[], int]
+__all__ = ["LoadConfig", "check_batch_sizes", "measure"]
 
-_BLOCK_ROWS = 1 << 18
-_BLOCK_REQUESTS = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadConfig:
-    """How much load.
-
-    Attributes:
-        warmup_requests: sent before each measurement and left out of it.
-        min_requests, min_duration_s: a measurement ends when both are reached.
-        seed: of the draw of rows.
-        tolerance: largest difference from an expected score that passes.
-    """
-
-    warmup_requests: int = 20
-    min_requests: int = 200
-    min_duration_s: float = 2.0
-    seed: int = 0
-    tolerance: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if self.min_requests < 1 or self.warmup_requests < 0:
-            raise ConfigError(
-                f"min_requests is {self.min_requests} and warmup_requests {self.warmup_requests}, "
-                "expected at least 1 and 0."
-            )
+_DEFAULT = LoadConfig()
+_FIRST_RATE = 100.0
+_KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
 
 
 def measure(
@@ -56,53 +45,54 @@ def measure(
     rows: pa.Table,
     batch_sizes: Sequence[int],
     *,
-    config: LoadConfig = LoadConfig(),
+    config: LoadConfig = _DEFAULT,
     expected: npt.NDArray[Any] | None = None,
-    clock: Clock = time.perf_counter_ns,
+    identity: Client | None = None,
+    process_ids: Callable[[], Sequence[int]] = tuple,
     progress: Progress = SILENT,
 ) -> BenchmarkReport:
-    """Measure latency and throughput for each batch size.
+    """Measure latency and throughput for each batch size and load.
+
+    Ctrl-C ends it early; what was measured is then returned, and `problem` says so.
 
     Args:
         client: connected to the model.
         rows: raw rows that requests are drawn from; columns that the model does not take are left out.
-        batch_sizes: rows per request, one measurement each.
+        batch_sizes: rows per request.
         config: how much load.
-        expected: [rows.num_rows], what the same client answered to these rows before the load; every score that comes
-            back is then compared with it.
-        clock: nanoseconds from any origin.
-        progress: told after each batch size.
+        expected: [rows.num_rows], what the model scores these rows; a sample of the scores that come back is compared.
+        identity: connected to a model on the same server that returns its input; measures the client's own cost.
+        process_ids: of the server, if it is on this machine.
+        progress: told after each measurement.
 
     Raises:
         ConfigError: a batch size is below 1 or larger than the model takes.
-        DataError: there are no rows.
+        DataError: there are no rows, or a trace cannot be read.
         RequestError: the rows do not fit the model.
-        ServingError: the server died, or a score under load is not the expected one.
+        ServingError: the server does not answer, or a score under load is not the expected one.
     """
     check_batch_sizes(batch_sizes, client.schema.max_batch_size)
     if rows.num_rows == 0:
         raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
-    inputs = {tensor.name for tensor in client.schema.inputs}
-    load = _Load(
-        client=client,
-        rows=rows.select([name for name in rows.column_names if name in inputs]).combine_chunks(),
-        expected=expected,
-        tolerance=config.tolerance,
-        clock=clock,
-        rng=np.random.default_rng(config.seed),
-    )
-    results = []
-    for batch_size in batch_sizes:
-        result = _measure_one(load, batch_size, config)
-        results.append(result)
-        note = f"{batch_size} rows: p50 {result.p50_ms:.2f} ms, {result.rows_per_s:,.0f} rows/s"
-        progress.update(len(results), len(batch_sizes), note)
+    check = ScoreCheck(expected, client.schema.outputs[0], config.tolerance)
+    with Workers(config.processes) as workers:
+        program = _Program(config, progress)
+        if identity is not None:
+            any_number = pa.table({tensor.name: np.arange(4096) for tensor in identity.schema.inputs})
+            with _bench(identity, any_number, config, workers) as bench:
+                program.measure_floor(bench)
+        with _bench(client, rows, config, workers, check, process_ids) as bench:
+            program.run(bench, batch_sizes)
     return BenchmarkReport(
         model_name=client.schema.name,
-        bench=tuple(results),
-        num_checked=load.num_checked,
-        max_abs_error=load.max_abs_error if load.num_checked else None,
-        environment=_environment(),
+        bench=tuple(program.results),
+        num_checked=check.num_checked,
+        max_abs_error=check.max_abs_error if check.num_checked else None,
+        environment=_environment(config),
+        floors=tuple(program.floors),
+        slo=config.slo,
+        searches=program.searches or None,
+        problem=program.problem,
     )
 
 
@@ -125,66 +115,142 @@ def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
         )
 
 
-@dataclass(kw_only=True)
-class _Load:
-    """Sends blocks of requests made of freshly drawn rows, and compares what comes back."""
+@contextmanager
+def _bench(
+    client: Client,
+    rows: pa.Table,
+    config: LoadConfig,
+    workers: Workers,
+    check: ScoreCheck | None = None,
+    process_ids: Callable[[], Sequence[int]] = tuple,
+) -> Iterator[Bench]:
+    taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
+    with Statistics(client.url, client.schema.name) as statistics:
+        yield Bench(
+            client=client,
+            url=client.url,
+            rows=rows.select([name for name in rows.column_names if name in taken]).combine_chunks(),
+            workers=workers,
+            statistics=statistics,
+            meter=ResourceMeter(process_ids),
+            check=check or ScoreCheck(None, client.schema.outputs[0], config.tolerance),
+            rng=np.random.default_rng(config.seed),
+        )
 
-    client: Client
-    rows: pa.Table
-    expected: npt.NDArray[Any] | None
-    tolerance: float
-    clock: Clock
-    rng: np.random.Generator
-    num_checked: int = 0
-    max_abs_error: float = 0.0
 
-    def run_block(self, batch_size: int, num_requests: int) -> tuple[list[int], int]:
-        """Lay out the requests, then send them one after another.
+class _Program:
+    """What is measured, one after another, and what came of it until something ended it."""
 
-        Returns:
-            The latency of each in nanoseconds, and the time that all of them took.
-        """
-        draws = self.rng.integers(0, self.rows.num_rows, (num_requests, batch_size))
-        requests = [self.client.prepare(self.rows.take(pa.array(draw))) for draw in draws]
-        latency_ns, scores = [], []
-        begin_ns = self.clock()
-        for request in requests:
-            sent_ns = self.clock()
-            scores.append(self.client.infer(request))
-            latency_ns.append(self.clock() - sent_ns)
-        elapsed_ns = self.clock() - begin_ns
-        if self.expected is not None:
-            self._compare(np.stack(scores), self.expected[draws])
-        return latency_ns, elapsed_ns
+    def __init__(self, config: LoadConfig, progress: Progress) -> None:
+        self._config, self._progress = config, progress
+        self.results: list[LoadResult] = []
+        self.floors: list[Floor] = []
+        self.searches: dict[int, SearchResult] = {}
+        self.problem = ""
 
-    def _compare(self, scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
-        error = float(np.abs(scores - expected).max())
-        if not error <= self.tolerance:  # NaN is an error too
-            raise ServingError(
-                f"scores returned under load are up to {error:.3g} off the expected ones, "
-                f"more than the tolerance {self.tolerance:g}. Export the ensemble again."
+    def measure_floor(self, identity: Bench) -> None:
+        """Measure the client's own cost at each concurrency."""
+        config = replace(self._config, time_limit_s=self._config.min_duration_s)
+        for concurrency in config.concurrency:
+            result = identity.measure(Load(batch_size=1, concurrency=concurrency), config)
+            self.floors.append(
+                Floor(
+                    concurrency=concurrency,
+                    requests_per_s=result.requests_per_s,
+                    p50_ms=result.p50_ms,
+                    client_cpu_ms=result.client_cpu_ms,
+                )
             )
-        self.num_checked += scores.size
-        self.max_abs_error = max(self.max_abs_error, error)
+
+    def run(self, bench: Bench, batch_sizes: Sequence[int]) -> None:
+        """Measure all that the config asks for, until Ctrl-C or the end of a connection."""
+        try:
+            if self._config.slo is not None:
+                for batch_size in batch_sizes:
+                    self.searches[batch_size] = self._search(bench, batch_size, Slo.parse(self._config.slo))
+                return
+            loads = list(_loads(batch_sizes, self._config))
+            for number, load in enumerate(loads, 1):
+                self._keep(bench.measure(load, self._config), number, len(loads))
+        except _ConnectionEndedError:
+            self.problem = "the server was lost; what comes after that was not measured."
+        except KeyboardInterrupt:
+            if not self.results:
+                raise
+            self.problem = "stopped by Ctrl-C; the measurements before it are whole."
+
+    def _keep(self, result: LoadResult, number: int, of: int) -> None:
+        self.results.append(result)
+        self._progress.update(number, of, _note(result))
+        if result.is_cut_short:
+            raise _ConnectionEndedError
+
+    def _search(self, bench: Bench, batch_size: int, slo: Slo) -> SearchResult:
+        def holds(rate_per_s: float) -> bool:
+            rate_per_s = round(rate_per_s, 1)
+            needed_s = 1.2 * samples_needed(LEVELS[slo.level]) / rate_per_s
+            duration_s = max(self._config.min_duration_s, needed_s)
+            config = replace(self._config, min_duration_s=duration_s, time_limit_s=duration_s)
+            load = Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals)
+            result = bench.measure(load, config)
+            self._keep(result, len(self.results), len(self.results) + 1)
+            return holds_slo(result, slo)
+
+        return highest_rate(holds, start=_FIRST_RATE)
 
 
-def _measure_one(load: _Load, batch_size: int, config: LoadConfig) -> BatchResult:
-    block_requests = min(max(_BLOCK_ROWS // batch_size, 1), _BLOCK_REQUESTS)
-    if config.warmup_requests:
-        load.run_block(batch_size, config.warmup_requests)
-    latency_ns: list[int] = []
-    elapsed_ns = 0
-    while len(latency_ns) < config.min_requests or elapsed_ns < config.min_duration_s * 1e9:
-        block_latency_ns, block_elapsed_ns = load.run_block(batch_size, block_requests)
-        latency_ns += block_latency_ns
-        elapsed_ns += block_elapsed_ns
-    return BatchResult.from_samples(batch_size, np.asarray(latency_ns, np.int64), elapsed_ns)
+class _ConnectionEndedError(Exception):
+    """Nothing more can be measured."""
 
 
-def _environment() -> dict[str, str]:
+def holds_slo(result: LoadResult, slo: Slo) -> bool:
+    """The percentile is stated and under the bound, the server kept up, and few enough requests had no answer."""
+    value_ms: float | None = getattr(result, f"{slo.level}_ms")
+    num_failed = sum(result.errors.values()) + result.num_unsent
+    assert result.rate_per_s is not None
+    return (
+        value_ms is not None
+        and value_ms <= slo.bound_ms
+        and num_failed <= (1 - LEVELS[slo.level]) * result.num_due
+        and result.num_requests >= _KEPT_UP * result.num_due
+    )
+
+
+def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
+    """What to measure: batch sizes by rates or by concurrency."""
+    rates: Sequence[float] = config.rate
+    if config.is_trace:
+        trace = config.arrivals_at(0)
+        rates = [trace.rate_per_s]
+    for batch_size in batch_sizes:
+        if rates:
+            for rate_per_s in rates:
+                yield Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals)
+        else:
+            for concurrency in config.concurrency:
+                yield Load(batch_size=batch_size, concurrency=concurrency)
+
+
+def _note(result: LoadResult) -> str:
+    load = result.load.name.replace("_", " ").replace("/", ", ")
+    p50 = f"p50 {result.p50_ms:.2f} ms" if result.p50_ms is not None else "no latency"
+    return f"{load}: {p50}, {result.rows_per_s:,.0f} rows/s"
+
+
+def _environment(config: LoadConfig) -> dict[str, str]:
+    kind = "closed loop" if config.is_closed_loop else "open loop"
     return {
         **versions(),
         "cpu": cpu_name(),
         "cpu_count": str(os.cpu_count()),
-        "load": "closed loop, one request in flight, one gRPC connection, rows drawn from real ones",
+        "command": _command(),
+        "load": f"{kind}, {config.processes} client processes with a connection each over {config.transport}, "
+        "rows drawn from real ones",
     }
+
+
+def _command() -> str:
+    """What this process was started with."""
+    path = Path(sys.argv[0])
+    program = ["python", "-m", path.parent.name] if path.name == "__main__.py" else [path.name]
+    return shlex.join([*program, *sys.argv[1:]])

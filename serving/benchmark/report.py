@@ -3,91 +3,372 @@
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
-import numpy as np
-import numpy.typing as npt
+from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.histogram import LatencyHistogram
+from serving.benchmark.percentiles import LEVELS, mean_interval, percentile
+from serving.benchmark.records import SLICE_S, SliceRecord
+from serving.benchmark.resources import ServerResources
+from serving.benchmark.search import SearchResult
+from serving.benchmark.selfcheck import ClientCost, Floor
+from workflows.errors import ArtifactError
 
+FORMAT_VERSION = 2
+_Noun = TypeVar("_Noun")
+_SCALARS = {int, float, str, bool, type(None)}
 _NS_PER_MS = 1e6
-_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchResult:
-    """Requests of one batch size.
+class Load:
+    """What was asked of the server.
 
     Attributes:
         batch_size: rows in each request.
-        num_requests: requests measured; a p99 of fewer than a few hundred says little.
-        mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms: time from sending a request to having its scores.
-        rows_per_s: rows scored by the wall clock.
+        concurrency: requests in flight in a closed loop; None in an open one.
+        rate_per_s: requests per second that an open loop offered; None in a closed one.
+        arrivals: constant, poisson, or the file of the schedule; None in a closed loop.
     """
 
     batch_size: int
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    arrivals: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For paths and metrics: rows_16, rows_16/concurrency_8, rows_16/rate_500."""
+        rows = f"rows_{self.batch_size}"
+        if self.rate_per_s is not None:
+            return f"{rows}/rate_{self.rate_per_s:.0f}"
+        return rows if self.concurrency == 1 else f"{rows}/concurrency_{self.concurrency}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadResult:
+    """One measurement. In an open loop latency counts from the scheduled time, in a closed loop from sending.
+
+    Attributes:
+        batch_size, concurrency, rate_per_s, arrivals: see `Load`.
+        duration_s: of the measurement, warm-up excluded.
+        num_requests: requests that were answered without an error and whose latency is counted.
+        num_due: requests that were to be sent.
+        num_unsent: of these, how many could not be sent before the measurement ended.
+        num_repeated: of these, how many had rows that had been sent before.
+        errors: gRPC status → requests that ended with it.
+        requests_per_s, rows_per_s: answered by the wall clock.
+        rows_per_s_interval: lower and upper bound at 95 % confidence; None where the run was too short for it.
+        mean_ms, max_ms: latency; None when nothing was answered or the client was the bottleneck.
+        p50_ms, p90_ms, p95_ms, p99_ms, p999_ms: percentiles of latency; None when withheld.
+        intervals_ms: percentile → lower and upper bound at 95 % confidence; None where the samples give no bound.
+        withheld: percentile → why it is not stated.
+        is_stable: the last three windows agreed.
+        lag_mean_ms, lag_p99_ms: how late requests were sent; None in a closed loop.
+        client_cpu_ms: the client's processor time for one request.
+        client_busiest: share of a core that its busiest process used.
+        server: what the server's processes used; None when they cannot be seen.
+        breakdown: where the mean latency went; None when the server's statistics are not about our requests.
+        problem: what is wrong with this measurement; empty if nothing is.
+        is_cut_short: the connection to the server ended.
+        histogram: all latencies, nanoseconds, in HdrHistogram's compressed form.
+    """
+
+    batch_size: int
+    concurrency: int | None
+    rate_per_s: float | None
+    arrivals: str | None
+    duration_s: float
     num_requests: int
-    mean_ms: float
-    p50_ms: float
-    p90_ms: float
-    p95_ms: float
-    p99_ms: float
-    max_ms: float
+    num_due: int
+    num_unsent: int
+    num_repeated: int
+    errors: Mapping[str, int]
+    requests_per_s: float
     rows_per_s: float
+    rows_per_s_interval: tuple[float, float] | None
+    mean_ms: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    p999_ms: float | None
+    max_ms: float | None
+    intervals_ms: Mapping[str, tuple[float | None, float | None]]
+    withheld: Mapping[str, str]
+    is_stable: bool
+    lag_mean_ms: float | None
+    lag_p99_ms: float | None
+    client_cpu_ms: float
+    client_busiest: float
+    server: ServerResources | None
+    breakdown: Breakdown | None
+    problem: str
+    is_cut_short: bool
+    histogram: str
 
     @classmethod
-    def from_samples(cls, batch_size: int, latency_ns: npt.NDArray[np.int64], elapsed_ns: int) -> "BatchResult":
-        """Sum up raw latencies.
+    def from_slices(
+        cls,
+        load: Load,
+        slices: Sequence[SliceRecord],
+        *,
+        is_stable: bool,
+        server: ServerResources | None = None,
+        breakdown: Breakdown | None = None,
+        problem: str = "",
+        is_refused: bool = False,
+        is_cut_short: bool = False,
+    ) -> "LoadResult":
+        """Sum up a run.
 
         Args:
-            batch_size: rows in each request.
-            latency_ns: [num_requests]
-            elapsed_ns: wall-clock time that all of them took.
+            load: what was asked.
+            slices: what was counted, at least one.
+            is_stable: the last three windows agreed.
+            server: what the server used.
+            breakdown: where the time went.
+            problem: what is wrong.
+            is_refused: so wrong that latency is not stated.
+            is_cut_short: the connection to the server ended.
         """
-        p50, p90, p95, p99 = np.percentile(latency_ns, (50, 90, 95, 99)) / _NS_PER_MS
+        whole = SliceRecord.merged(slices)
+        duration_s = len(slices) * SLICE_S
+        found = {name: percentile([record.latency for record in slices], level) for name, level in LEVELS.items()}
+        is_shown = whole.latency.total > 0 and not is_refused
+        shown = {name: _ms(p.value_ns) if is_shown else None for name, p in found.items()}
+        cost = client_cost(slices)
         return cls(
-            batch_size=batch_size,
-            num_requests=len(latency_ns),
-            mean_ms=float(latency_ns.mean() / _NS_PER_MS),
-            p50_ms=float(p50),
-            p90_ms=float(p90),
-            p95_ms=float(p95),
-            p99_ms=float(p99),
-            max_ms=float(latency_ns.max() / _NS_PER_MS),
-            rows_per_s=batch_size * len(latency_ns) / (elapsed_ns / _NS_PER_S),
+            **asdict(load),
+            duration_s=duration_s,
+            num_requests=whole.latency.total,
+            num_due=whole.num_due,
+            num_unsent=whole.num_unsent,
+            num_repeated=whole.num_repeated,
+            errors=dict(whole.errors),
+            requests_per_s=whole.num_answered / duration_s,
+            rows_per_s=whole.num_answered * load.batch_size / duration_s,
+            rows_per_s_interval=mean_interval([record.num_answered * load.batch_size / SLICE_S for record in slices]),
+            mean_ms=whole.latency.mean_ns / _NS_PER_MS if is_shown else None,
+            max_ms=whole.latency.max_ns / _NS_PER_MS if is_shown else None,
+            p50_ms=shown["p50"],
+            p90_ms=shown["p90"],
+            p95_ms=shown["p95"],
+            p99_ms=shown["p99"],
+            p999_ms=shown["p999"],
+            intervals_ms={
+                name: (_ms(p.low_ns), _ms(p.high_ns)) for name, p in found.items() if is_shown and not p.withheld
+            },
+            withheld={
+                name: problem if is_refused else p.withheld for name, p in found.items() if is_refused or p.withheld
+            },
+            is_stable=is_stable,
+            lag_mean_ms=cost.lag_mean_ms,
+            lag_p99_ms=_ms(whole.lag.at_rank(-(-whole.lag.total * 99 // 100))) if whole.lag.total else None,
+            client_cpu_ms=cost.cpu_ms,
+            client_busiest=cost.busiest,
+            server=server,
+            breakdown=breakdown,
+            problem=problem,
+            is_cut_short=is_cut_short,
+            histogram=whole.latency.encode().decode(),
         )
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "LoadResult":
+        """What one entry of `BenchmarkReport.to_dict` says, read back.
+
+        Raises:
+            KeyError, TypeError, ValueError: it says something else.
+        """
+        server, breakdown, bounds = document["server"], document["breakdown"], document["rows_per_s_interval"]
+        return _noun(
+            cls,
+            document,
+            rows_per_s_interval=bounds and _pair(bounds),
+            intervals_ms={name: _pair(pair) for name, pair in document["intervals_ms"].items()},
+            server=server and _noun(ServerResources, server),
+            breakdown=breakdown
+            and _noun(
+                Breakdown,
+                breakdown,
+                steps={name: _noun(StepTimes, times) for name, times in breakdown["steps"].items()},
+            ),
+        )
+
+    @property
+    def load(self) -> Load:
+        """What was asked."""
+        return Load(**{column.name: getattr(self, column.name) for column in fields(Load)})
+
+    def latencies(self) -> LatencyHistogram:
+        """All of them."""
+        return LatencyHistogram.decode(self.histogram.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkReport:
-    """One closed-loop run over several batch sizes.
+    """Measurements of one model.
 
     Attributes:
         model_name: what was asked.
-        bench: one result per batch size.
+        bench: one result per load.
         num_checked: scores returned under load that were compared with the expected ones.
         max_abs_error: largest difference among them; None when none were compared.
         environment: versions, CPU and how the load was made.
+        floors: the client against a model that returns its input; empty when the server has none.
+        slo: the bound that was searched for, in words.
+        searches: batch size → what the search came to.
+        problem: why there is less than was asked for; empty if there is not.
+        format_version: of this document.
     """
 
     model_name: str
-    bench: tuple[BatchResult, ...]
+    bench: tuple[LoadResult, ...]
     num_checked: int
     max_abs_error: float | None
     environment: Mapping[str, str]
+    floors: tuple[Floor, ...] = ()
+    slo: str | None = None
+    searches: Mapping[int, SearchResult] | None = None
+    problem: str = ""
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Everything for which the run should not count as passed."""
+        found = [f"{result.load.name}: {result.problem}" for result in self.bench if result.problem]
+        return (*found, *([self.problem] if self.problem else []))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values under the names of the fields; `bench` has one entry per batch size."""
+        """Plain values under the names of the fields; `bench` has one entry per load."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
+        """What `to_dict` gave, read back; more than that is passed over, so `rankline run --json` is read too.
+
+        Args:
+            document: plain values.
+            source: where they come from, for messages.
+
+        Raises:
+            ArtifactError: it is no report, or one of another format version.
+        """
+        if not isinstance(document, Mapping) or "format_version" not in document or "bench" not in document:
+            raise ArtifactError(f"{source} is no report of a benchmark. `rankline bench --json FILE` writes one.")
+        if (found := document["format_version"]) != FORMAT_VERSION:
+            raise ArtifactError(
+                f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
+            )
+        try:
+            searches = document["searches"]
+            return _noun(
+                cls,
+                document,
+                bench=tuple(LoadResult.from_dict(entry) for entry in document["bench"]),
+                floors=tuple(_noun(Floor, floor) for floor in document["floors"]),
+                searches=searches and {int(size): _noun(SearchResult, found) for size, found in searches.items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(
+                f"{source} is a damaged report ({type(error).__name__}: {error}). Measure it again."
+            ) from None
+
+    @classmethod
+    def read(cls, path: Path) -> "BenchmarkReport":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ArtifactError: there is no such file, it is no report, or one of another format version.
+        """
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ArtifactError(f"there is no {path}. Give a file that `rankline bench --json FILE` wrote.") from None
+        except ValueError as error:  # no JSON, or no text at all
+            raise ArtifactError(f"{path} is no report of a benchmark, for it is no JSON: {error}") from None
+        return cls.from_dict(document, str(path))
 
     def to_json(self) -> str:
         """`to_dict` as the text of a JSON document."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
-        """One line per batch size under a header."""
+        """One line per load under a header: all single figures, and the bounds of each percentile."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, [column.name for column in fields(BatchResult)], lineterminator="\n")
+        lines = [_flat(result) for result in self.bench]
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(result) for result in self.bench)
+        writer.writerows(lines)
         return text.getvalue()
+
+    def histograms(self) -> dict[str, str]:
+        """Name of a file → its text, for HdrHistogram's tools: one for each load."""
+        return {
+            f"{result.load.name.replace('/', '_')}.hdr": result.latencies().to_log(
+                [f"{self.model_name}, {result.load.name}, latency in nanoseconds, maxima in milliseconds"],
+                result.duration_s,
+            )
+            for result in self.bench
+        }
+
+
+def client_cost(slices: Sequence[SliceRecord]) -> ClientCost:
+    """What the client needed for a run."""
+    whole = SliceRecord.merged(slices)
+    duration_ns = len(slices) * SLICE_S * 1e9
+    return ClientCost(
+        cpu_ms=sum(whole.cpu_ns.values()) / max(whole.num_answered, 1) / _NS_PER_MS,
+        busiest=max(whole.cpu_ns.values(), default=0) / duration_ns,
+        send_ms=whole.send_ns / max(whole.num_due, 1) / _NS_PER_MS,
+        lag_mean_ms=whole.lag.mean_ns / _NS_PER_MS if whole.lag.total else None,
+    )
+
+
+def _flat(result: LoadResult) -> dict[str, Any]:
+    figures = asdict(result)
+    nested = ("errors", "rows_per_s_interval", "intervals_ms", "withheld", "server", "breakdown", "histogram")
+    bounds = {
+        f"{name}_{side}_ms": bound
+        for name in LEVELS
+        for side, bound in zip(("low", "high"), result.intervals_ms.get(name, (None, None)), strict=True)
+    }
+    rows_low_per_s, rows_high_per_s = result.rows_per_s_interval or (None, None)
+    server = asdict(result.server) if result.server else {}
+    return {
+        **{name: value for name, value in figures.items() if name not in nested},
+        **bounds,
+        "rows_low_per_s": rows_low_per_s,
+        "rows_high_per_s": rows_high_per_s,
+        "num_errors": sum(result.errors.values()),
+        "server_cpu_cores": server.get("cpu_cores"),
+        "server_memory_bytes": server.get("memory_bytes"),
+    }
+
+
+def _ms(value_ns: int | None) -> float | None:
+    return None if value_ns is None else value_ns / _NS_PER_MS
+
+
+def _noun(kind: type[_Noun], document: Mapping[str, Any], **read: Any) -> _Noun:
+    """A dataclass from plain values; `read` has the fields that are not plain."""
+    values = {column.name: document[column.name] for column in fields(kind) if column.name not in read}  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        kinds = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
+        fitting = kinds | {int} if float in kinds else kinds
+        if kinds <= _SCALARS and type(value) not in fitting:
+            raise TypeError(f"{name} is {value!r}")
+    return kind(**values, **read)
+
+
+def _pair(bounds: Any) -> tuple[Any, Any]:
+    low, high = bounds
+    if not {type(low), type(high)} <= {int, float, type(None)}:
+        raise TypeError(f"bounds are {bounds!r}")
+    return low, high

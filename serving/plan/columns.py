@@ -51,7 +51,7 @@ class Padded:
 
     Attributes:
         values: [num_rows, width], zeros after the end of each list.
-        lengths: int32 [num_rows].
+        lengths: int32 [num_rows]; in a request `MISSING_LIST` for a missing one.
     """
 
     values: NDArray[Any]

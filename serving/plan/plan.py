@@ -16,6 +16,7 @@ from serving.plan.index import KeyIndex
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
 from workflows.errors import ArtifactError, RequestError
+from workflows.tensor_names import MISSING_LIST
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 2
@@ -45,6 +46,11 @@ class TensorSpec:
     def numpy_dtype(self) -> np.dtype[Any]:
         """Of a single value."""
         return np.dtype(self.dtype)
+
+    @property
+    def has_mask(self) -> bool:
+        """A request says by a mask what is missing: floats have NaN for that, lists their lengths."""
+        return self.width is None and self.numpy_dtype.kind != "f"
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
         """Rows of zeros, empty strings or empty lists."""
@@ -163,7 +169,8 @@ class TransformPlan:
         Args:
             inputs: column → array of [num_rows], of the dtype in `inputs`; `Padded` for lists.
             valid: column → bool [num_rows], False where a value, or a whole list, is missing. Columns without a mask
-                are all there, but for NaN in floats and None in strings, which are missing in any case.
+                are all there, but for NaN in floats, None in strings and lists of `MISSING_LIST` values, which are
+                missing in any case.
 
         Returns:
             Column → array of [num_rows], or `Padded` for lists. Zero rows give zero rows.
@@ -257,20 +264,24 @@ def _column_of(spec: TensorSpec, given: NDArray[Any] | Padded, valid: NDArray[np
         raise RequestError(
             f"valid of {spec.name!r} is {valid.dtype} {list(valid.shape)}, expected bool [{len(values)}]."
         )
-    if isinstance(given, Padded):
-        _check_lengths(spec.name, given)
+    if isinstance(given, Padded) and _shortest(spec.name, given) == MISSING_LIST:
+        there = given.lengths != MISSING_LIST
+        valid = there if valid is None else valid & there
     try:
         return lists_of(given, valid) if isinstance(given, Padded) else vector_of(given, valid)
     except (pa.ArrowException, TypeError) as error:
         raise RequestError(f"input {spec.name!r} holds what is no string ({error}). Send bytes or str.") from None
 
 
-def _check_lengths(name: str, lists: Padded) -> None:
+def _shortest(name: str, lists: Padded) -> int:
+    """The smallest of the lengths, which are checked."""
     num_rows, width = lists.values.shape
     lengths = lists.lengths
     fits = lengths.shape == (num_rows,) and lengths.dtype.kind in "iu"
-    if not fits or (num_rows and not 0 <= int(lengths.min()) <= int(lengths.max()) <= width):
+    shortest = int(lengths.min()) if fits and num_rows else 0
+    if not fits or not MISSING_LIST <= shortest <= int(lengths.max(initial=0)) <= width:
         raise RequestError(f"lengths of {name!r} do not fit its values {[num_rows, width]}: {lengths}.")
+    return shortest
 
 
 def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:

@@ -3,11 +3,12 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tiny_models import BENCH_BACKENDS, TABLE_ROWS, identity_config, table_config, write_model
+from tiny_models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
 
+from serving.benchmark.identity import BACKENDS
+from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
 
 
@@ -41,18 +42,19 @@ def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(saved_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Serves `identity`, and `table`, which waits up to 100 ms for requests to join."""
-
-    def wait_for_more(message: Any) -> None:
-        message.dynamic_batching.max_queue_delay_microseconds = 100_000
-        for entry in message.input:
-            entry.allow_ragged_batch = entry.name == "ids__values"
-
     repository = tmp_path_factory.mktemp("repository")
     write_model(repository, identity_config())
     version = write_model(repository, table_config(), wait_for_more)
     (version / "model.savedmodel").symlink_to(saved_model)
-    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BENCH_BACKENDS,))) as running:
+    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: EmbeddedServer) -> Iterator[Client]:
+    """Asks the model `table` of the module's server."""
+    with Client(server.endpoints.grpc, "table") as connected:
+        yield connected
 
 
 @pytest.fixture

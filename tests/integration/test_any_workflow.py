@@ -1,6 +1,6 @@
-"""Any NVTabular workflow, not a dataset of ours: strings, floats, integers and lists, exported and asked over gRPC."""
+"""Any NVTabular workflow, not a dataset of ours: strings, numbers, booleans and lists, exported and asked over gRPC."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serving.backends.tensorflow.offline import TensorFlowModel
 from serving.client import Client
@@ -19,7 +21,7 @@ from workflows.artifacts import publish
 from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import RequestError
-from workflows.operators import HashedCategorify
+from workflows.operators import HashedCategorify, NullToEmptyList
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
@@ -28,8 +30,10 @@ from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Graph  # isort: skip
 
-INPUTS = ("city", "price", "stock", "item", "tags", "history")
+INPUTS = ("city", "price", "stock", "item", "visits", "member", "tags", "history")
 LISTS = ("tags", "history")
+NULLABLE = ("city", "visits", "member", "history")
+"""Columns in which a request may lack a value, beside the floats."""
 WORDS = ["Oslo", "Zürich", "東京", "", "a\0b", "long " * 40]
 
 
@@ -43,6 +47,8 @@ def raw_data(num_rows: int = 400) -> RawData:
             "price": pa.array(rng.normal(20, 30, num_rows), mask=missing[1]),
             "stock": rng.integers(-5, 100, num_rows),
             "item": rng.integers(0, 50, num_rows) * 2**40,
+            "visits": rng.integers(0, 9, num_rows),
+            "member": rng.random(num_rows) < 0.5,
             "tags": [list(rng.choice(WORDS, n)) for n in rng.integers(0, 4, num_rows)],
             "history": [rng.integers(0, 9, n).tolist() for n in rng.integers(0, 5, num_rows)],
             "label": rng.integers(0, 2, num_rows).astype(np.float32),
@@ -55,12 +61,13 @@ def raw_data(num_rows: int = 400) -> RawData:
 def graph(*_: Any) -> nvt.Workflow:
     price = ["price"] >> ops.FillMissing(0, add_binary_cols=True)
     numbers = price["price"] >> ops.Clip(min_value=0) >> ops.LogOp() >> ops.Normalize(out_dtype=np.float32)
-    ids = (["city", "tags", "history"] >> ops.Categorify(dtype=np.int32)) + (
-        ["item"] >> HashedCategorify(num_buckets=3, freq_threshold=8)
-    )
+    ids = ["city", "tags"] >> ops.Categorify(dtype=np.int32)
+    ids += ["history"] >> NullToEmptyList() >> ops.Categorify(dtype=np.int32)
+    ids += ["item"] >> HashedCategorify(num_buckets=3, freq_threshold=8)
+    filled = (["visits"] >> ops.FillMedian(add_binary_cols=True)) + (["member"] >> ops.FillMissing(1))
     bins = ["stock"] >> ops.Normalize()
     targets = [["city"]] >> ops.TargetEncoding("label", kfold=3, out_dtype="float32")
-    return nvt.Workflow(ids + numbers + (price["price_filled"]) + bins + targets + ["label"])
+    return nvt.Workflow(ids + numbers + (price["price_filled"]) + filled + bins + targets + ["label"])
 
 
 DATASET = Dataset(
@@ -87,7 +94,7 @@ def trained(prepared: PreparedData) -> TrainedModel:
     features = [feature for feature in prepared.spec.features if feature.name != "label"]
 
     def score(totals: list[Any]) -> dict[str, Any]:
-        return {SCORE: tf.sigmoid(tf.add_n([0.02 * (i + 1) * total for i, total in enumerate(totals)]))[:, None]}
+        return {SCORE: tf.sigmoid(tf.add_n([0.01 * (i + 1) * total for i, total in enumerate(totals)]))[:, None]}
 
     def padded(**inputs: Any) -> dict[str, Any]:
         lengths = [tf.cast(inputs[name + NNZS][:, 0], tf.float32) for name in LISTS]
@@ -136,49 +143,58 @@ def client(ensemble: ExportedEnsemble) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def rows(prepared: PreparedData) -> pa.Table:
-    """Held-out rows that can be sent, which strings must be there for, and one of what no row of training had."""
-    heldout = prepared.heldout()
-    heldout = heldout.filter(heldout["city"].is_valid()).select(INPUTS)
-    unseen = {"city": "never", "price": 1e308, "stock": -(2**63), "item": 5, "tags": ["never", ""], "history": []}
+    """Held-out rows, and one of what no row of training had."""
+    heldout = prepared.heldout().select(INPUTS)
+    unseen = {
+        "city": "never", "price": 1e308, "stock": -(2**63), "item": 5, "visits": -1, "member": True,
+        "tags": ["never", ""], "history": [],
+    }  # fmt: skip
     return pa.concat_tables([heldout, pa.Table.from_pylist([unseen], heldout.schema)])
 
 
-def as_request(rows: pa.Table) -> dict[str, Any]:
-    """The columns of an ensemble's request: lists padded, with their lengths."""
-    request = {name: rows[name] for name in INPUTS if name not in LISTS}
-    for name, empty in zip(LISTS, (np.array("", object), np.array(0)), strict=True):
-        lists = rows[name].to_pylist()
-        values = np.full((len(lists), max(map(len, lists))), empty)
-        for row, elements in zip(values, lists, strict=True):
-            row[: len(elements)] = elements
-        request[name + VALUES], request[name + NNZS] = values, np.array([len(elements) for elements in lists])
-    return request
-
-
 @pytest.fixture(scope="module")
-def expected(prepared: PreparedData, trained: TrainedModel, rows: pa.Table) -> Any:
+def score_offline(prepared: PreparedData, trained: TrainedModel) -> Callable[[pa.Table], Any]:
     """The scores of NVTabular and the SavedModel in this process, targets encoded by the statistics of all rows."""
     workflow = prepared.workflow()
     for node in Graph.get_nodes_by_op_type([workflow.output_node], ops.TargetEncoding):
         node.op.kfold = 1
-    with quiet_nvtabular(), np.errstate(over="ignore"):  # the largest price
-        encoded = workflow.transform(rows.to_pandas().assign(label=np.float32(0)))
-    return TensorFlowModel(trained.model_path).score_offline(encoded.drop(columns="label"))
+    dtypes = {feature.name: feature.dtype for feature in prepared.spec.features if not feature.is_list}
+    model = TensorFlowModel(trained.model_path)
+
+    def score(rows: pa.Table) -> Any:
+        with quiet_nvtabular(), np.errstate(over="ignore"):  # the largest price
+            encoded = workflow.transform(rows.to_pandas().assign(label=np.float32(0)))
+        return model.score_offline(encoded.astype(dtypes).drop(columns="label"))  # wider where a value is missing
+
+    return score
+
+
+@pytest.fixture(scope="module")
+def expected(score_offline: Callable[[pa.Table], Any], rows: pa.Table) -> Any:
+    return score_offline(rows)
 
 
 def test_the_export_compared_all_types_and_left_nothing_out(ensemble: ExportedEnsemble) -> None:
     parity = ensemble.manifest.details["parity"]
     assert parity["num_rows"] > 100
     assert parity["num_left_out"] == 0
+    assert parity["nulls_not_compared"] == ["tags", "item"]
     assert parity["largest_score_difference"] < 1e-5
 
 
 def test_the_config_says_strings_and_lists(client: Client) -> None:
+    assert {column.name for column in client.schema.columns} == set(INPUTS)
+    masked = ("city", "stock", "item", "visits", "member")
+    assert {tensor.name: (tensor.datatype, tensor.dims) for tensor in client.schema.optional_inputs} == {
+        f"{name}__valid": ("BOOL", (1,)) for name in masked
+    }
     assert {tensor.name: (tensor.datatype, tensor.dims) for tensor in client.schema.inputs} == {
         "city": ("BYTES", (1,)),
         "price": ("FP64", (1,)),
         "stock": ("INT64", (1,)),
         "item": ("INT64", (1,)),
+        "visits": ("INT64", (1,)),
+        "member": ("BOOL", (1,)),
         "tags__values": ("BYTES", (-1,)),
         "tags__nnzs": ("INT32", (1,)),
         "history__values": ("INT64", (-1,)),
@@ -187,24 +203,69 @@ def test_the_config_says_strings_and_lists(client: Client) -> None:
 
 
 def test_served_scores_equal_the_offline_ones(client: Client, rows: pa.Table, expected: Any) -> None:
-    scores = client.predict(as_request(rows))
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    for columns in (rows, rows.to_pandas(), {name: rows[name].to_pylist() for name in INPUTS}):
+        scores = client.predict(columns)
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert len(np.unique(scores)) > 40
 
 
 def test_single_rows_lists_of_no_width_and_joined_requests_agree(client: Client, rows: pa.Table, expected: Any) -> None:
-    requests = [as_request(rows.slice(i, 1)) for i in range(rows.num_rows)]
-    assert any(request["history__values"].shape == (1, 0) for request in requests)
+    requests: list[Any] = [rows.slice(i, 1) for i in range(rows.num_rows)]
+    assert requests[-1]["history"].to_pylist() == [[]]
+    last = {name: requests[-1][name] for name in INPUTS if name != "history"}
+    requests[-1] = last | {"history__values": np.zeros((1, 0), np.int64), "history__nnzs": [0]}
     with ThreadPoolExecutor(8) as pool:
         scores = list(pool.map(client.predict, requests))
     np.testing.assert_allclose(np.concatenate(scores), expected, atol=1e-6)
 
 
+missing = st.sets(st.sampled_from(NULLABLE))
+
+
+@settings(max_examples=25, deadline=None)
+@given(lacking=st.lists(st.tuples(st.integers(0, 50), missing), min_size=1, max_size=8))
+def test_missing_values_are_what_nvtabular_makes_of_them(
+    client: Client,
+    rows: pa.Table,
+    score_offline: Callable[[pa.Table], Any],
+    lacking: list[tuple[int, set[str]]],
+) -> None:
+    drawn = [
+        {name: None if name in names else value for name, value in rows.slice(i, 1).to_pylist()[0].items()}
+        for i, names in lacking
+    ]
+    complete = rows.filter(pa.array([None not in row.values() for row in rows.to_pylist()])).slice(0, 1)
+    # NVTabular cannot encode a batch that lacks a column whole.
+    table = pa.concat_tables([pa.Table.from_pylist(drawn, rows.schema), complete])
+    offline = score_offline(table)
+    np.testing.assert_allclose(client.predict(table), offline, atol=1e-6)
+    np.testing.assert_allclose(client.predict(table.to_pandas()), offline, atol=1e-6)
+
+
+def test_requests_with_and_without_masks_at_the_same_time_get_their_own_scores(
+    client: Client, rows: pa.Table, score_offline: Callable[[pa.Table], Any]
+) -> None:
+    lacking = pa.Table.from_pylist([{**row, "visits": None} for row in rows.to_pylist()], rows.schema)
+    mixed = pa.concat_tables([rows.slice(i, 1) if i % 3 else lacking.slice(i, 1) for i in range(rows.num_rows)])
+    with ThreadPoolExecutor(16) as pool:
+        scores = list(pool.map(client.predict, (mixed.slice(i, 1) for i in range(mixed.num_rows))))
+    np.testing.assert_allclose(np.concatenate(scores), score_offline(mixed), atol=1e-6)
+
+
+def test_what_may_not_be_missing_is_named(client: Client, rows: pa.Table) -> None:
+    lists = pa.Table.from_pylist([{**rows.slice(0, 1).to_pylist()[0], "tags": None}], rows.schema)
+    with pytest.raises(RequestError, match="column 'tags' is missing, first in row 0.*NullToEmptyList"):
+        client.predict(lists)
+    with pytest.raises(RequestError, match="'history' has lists that lack a value, expected lists of INT64 only"):
+        client.predict(rows.slice(0, 1).drop(["history"]).append_column("history", [[[1, None]]]))
+
+
 def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: pa.Table, expected: Any) -> None:
     def ask(i: int) -> Any:
-        request = as_request(rows.slice(i, 1))
+        request: dict[str, Any] = {name: rows.slice(i, 1)[name] for name in INPUTS}
         if i % 4 == 0:
-            request["history__nnzs"] = np.array([9])
+            del request["history"]
+            request |= {"history__values": [[1, 2]], "history__nnzs": [9]}
         try:
             return client.predict(request).tolist()
         except RequestError as error:

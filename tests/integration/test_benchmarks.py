@@ -1,11 +1,14 @@
-"""The benchmarks that have no server, on little data: what they report, not how fast it is."""
+"""The benchmarks, on little data and in short turns: what they report, not how fast it is."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from bench import loader, training
+from bench import client, loader, stacks, training
 from bench.report import median_ratio, take_turns
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import Load, LoadResult
 
 
 def test_the_loader_benchmark_reports_its_ratios() -> None:
@@ -33,6 +36,43 @@ def test_the_training_benchmark_reports_its_ratios() -> None:
             "vs_seed_path_same_model": rates["movielens-seed"] / rates["seed path"],
         }
     )
+
+
+def test_the_stacks_benchmark_reports_its_ratios() -> None:
+    report = stacks.run(1, num_rows=20_000, turn_s=0.5, workers=1)
+    assert list(report.results) == ["rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"]
+    ours, peers = report.results["rankline"], {"merlin": "merlin-systems", "fastapi": "fastapi", "mlflow": "mlflow"}
+    expected = {}
+    for name, side in peers.items():
+        theirs = report.results[side]
+        expected[f"p50_vs_{name}"] = theirs["p50_ms@1"] / ours["p50_ms@1"]
+        expected[f"p50_vs_{name}_1024"] = theirs["p50_ms@1024"] / ours["p50_ms@1024"]
+        expected[f"concurrent_vs_{name}"] = ours["rows_per_s@1x32"] / theirs["rows_per_s@1x32"]
+    assert report.ratios == pytest.approx(expected)
+
+
+def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:
+    report = client.run(1, turn_s=0.5, num_runs=3, run_s=1.0)
+    sides = ["http2", "grpcio", "Client", "AsyncClient"]
+    assert list(report.results) == [*sides, "closed loop", "open loop"]
+    for side in sides:
+        figures = report.results[side]
+        assert list(figures) == ["cpu_ms_per_request", "offered_per_s@1", "offered_per_s@4"]
+        assert figures["cpu_ms_per_request"] > 0
+        assert min(figures["offered_per_s@1"], figures["offered_per_s@4"]) > 0
+    shares = [share for loop in ("closed loop", "open loop") for share in report.results[loop].values()]
+    assert set(shares) <= {0.0, 0.5, 1.0}  # of two pairs
+    assert report.ratios == {"agreement": pytest.approx(statistics.fmean(shares))}
+
+
+def test_runs_agree_where_their_intervals_overlap() -> None:
+    def result(interval_ns: tuple[int, int] | None) -> LoadResult:
+        found = LoadResult.from_slices(Load(batch_size=1, concurrency=1), [SliceRecord()], is_stable=True)
+        return replace(found, intervals_ms={} if interval_ns is None else {"p50": interval_ns})
+
+    runs = [result(interval) for interval in ((1, 3), (2, 5), (5, 6), (1, 2), (3, 4))]
+    assert client.share_of_pairs_that_agree(runs, "p50") == 0.5
+    assert client.share_of_pairs_that_agree([*runs, result(None)], "p50") is None
 
 
 def test_sides_take_turns_and_the_first_does_not_count() -> None:

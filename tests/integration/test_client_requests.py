@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 
-from serving.benchmark.load import LoadConfig, measure
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
+from workflows.errors import RequestError, ServerError
 
 PROJECT = Path(__file__).parents[2]
 
@@ -35,6 +34,7 @@ def test_schema_comes_from_the_server(server: EmbeddedServer) -> None:
         ("weight", "FP32", (1,)),
     ]
     assert [t.name for t in schema.outputs] == ["score"]
+    assert [column.name for column in schema.columns] == ["ids", "weight"]
     assert schema.max_batch_size == MAX_BATCH_SIZE
 
 
@@ -49,6 +49,15 @@ def test_any_number_of_rows(client: Client, num_rows: int) -> None:
 def test_arrow_pandas_and_lists_are_the_same(client: Client) -> None:
     for columns in ({"x": [1, 2]}, pa.table({"x": [1, 2]}), pd.DataFrame({"x": [1, 2]}), {"x": np.array([[1], [2]])}):
         np.testing.assert_array_equal(client.predict(columns), [1, 2])
+
+
+def test_lists_of_any_length_are_one_column(server: EmbeddedServer) -> None:
+    lists, weight = [[1, 2, 2], [], [0]], [1.0, 2.0, 3.0]
+    with Client(server.endpoints.grpc, "table") as client:
+        for ids in (lists, pa.array(lists), pd.Series(lists)):
+            np.testing.assert_array_equal(client.predict({"ids": ids, "weight": weight}), [210, 0, 3])
+        padded = {"ids__values": [[1, 2, 2], [0, 0, 0], [0, 0, 0]], "ids__nnzs": [3, 0, 1], "weight": weight}
+        np.testing.assert_array_equal(client.predict(padded), [210, 0, 3])
 
 
 def test_narrow_integers_are_widened(client: Client) -> None:
@@ -118,36 +127,3 @@ def test_columns_of_different_length_are_refused(server: EmbeddedServer) -> None
 def test_unknown_model_lists_the_available_ones(server: EmbeddedServer) -> None:
     with pytest.raises(RequestError, match=r"no model 'movielens'\. Available: \['identity', 'table'\]"):
         Client(server.endpoints.grpc, "movielens")
-
-
-def test_closed_loop_measures_and_compares(client: Client) -> None:
-    rows = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})
-    config = LoadConfig(warmup_requests=3, min_requests=300, min_duration_s=0.1)
-    report = measure(client, rows, (1, 16), config=config, expected=np.arange(1000))
-    assert [result.batch_size for result in report.bench] == [1, 16]
-    for result in report.bench:
-        assert result.num_requests >= 300
-        assert 0 < result.p50_ms <= result.p90_ms <= result.p95_ms <= result.p99_ms <= result.max_ms
-        assert result.num_requests * result.mean_ms <= 1e3 * result.num_requests * result.batch_size / result.rows_per_s
-    warm_up_rows = 3 * (1 + 16)
-    assert report.num_checked == warm_up_rows + sum(r.num_requests * r.batch_size for r in report.bench)
-    assert report.max_abs_error == 0
-
-
-def test_closed_loop_finds_a_wrong_score(client: Client) -> None:
-    rows = pa.table({"x": np.arange(10)})
-    expected = np.arange(10.0)
-    expected[3] += 1e-3
-    config = LoadConfig(min_requests=50, min_duration_s=0)
-    with pytest.raises(ServingError, match=r"up to 0\.001 off"):
-        measure(client, rows, (16,), config=config, expected=expected)
-
-
-def test_closed_loop_refuses_what_it_cannot_send(client: Client) -> None:
-    rows = pa.table({"x": np.arange(10)})
-    with pytest.raises(ConfigError, match=f"batch size 100 is larger than the model takes .{MAX_BATCH_SIZE}"):
-        measure(client, rows, (1, 100))
-    with pytest.raises(DataError, match="no rows"):
-        measure(client, rows.slice(0, 0), (1,))
-    with pytest.raises(RequestError, match="missing"):
-        measure(client, rows.rename_columns(["user"]), (1,))

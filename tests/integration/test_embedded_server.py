@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_models import BENCH_BACKENDS, identity_config, write_model
+from tiny_models import identity_config, write_model
 
+from serving.benchmark.identity import BACKENDS
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ServerError
@@ -27,7 +28,7 @@ PROJECT = Path(__file__).parents[2]
 def identity(tmp_path: Path) -> ServerConfig:
     repository = tmp_path / "repository"
     write_model(repository, identity_config())
-    return ServerConfig(repositories=(repository,), backends=(BENCH_BACKENDS,))
+    return ServerConfig(repositories=(repository,), backends=(BACKENDS,))
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
@@ -131,7 +132,7 @@ def remains(home: Path, parent_pid: int) -> list[object]:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_dies_with_its_parent(identity: ServerConfig, how: signal.Signals, tmp_path: Path) -> None:
-    with start_parent(identity.repositories[0], BENCH_BACKENDS, tmp_path) as parent:
+    with start_parent(identity.repositories[0], BACKENDS, tmp_path) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "starts\n"
         process_ids = tuple(map(int, parent.stdout.readline().split()))
@@ -198,7 +199,7 @@ def test_modules_in_the_working_directory_are_left_alone(
     for name in ("enum.py", "numpy.py", "workflows/__init__.py", "triton_python_backend_utils.py"):
         (here / name).write_text(f"raise ImportError('took {name} of the working directory')")
     monkeypatch.chdir(here)
-    config = ServerConfig(repositories=identity.repositories, backends=(BENCH_BACKENDS,), log_path=Path("log.txt"))
+    config = ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), log_path=Path("log.txt"))
     with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
         assert client.predict({"x": [7]}).tolist() == [7]
     assert "successfully unloaded 'identity'" in (here / "log.txt").read_text()
@@ -214,9 +215,7 @@ def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = EmbeddedServer(
-        ServerConfig(repositories=identity.repositories, backends=(BENCH_BACKENDS,), http_port=free_port)
-    )
+    server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), http_port=free_port))
     with ThreadPoolExecutor() as pool:
         started = pool.submit(server.start)
         assert wait_until(lambda: is_launched(server))  # it found the port free
@@ -230,6 +229,14 @@ def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity:
                 serving.result()
                 server.stop()
     assert server.process_ids() == ()
+
+
+def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:
+    repository = tmp_path / "my 'best' models; é"
+    write_model(repository, identity_config())
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), ready_timeout_s=30)
+    with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
 
 
 def test_port_in_use_is_named(identity: ServerConfig) -> None:
@@ -257,7 +264,7 @@ def test_a_model_that_is_refused_is_named(identity: ServerConfig) -> None:
 
 def test_a_server_that_is_not_ready_in_time_is_stopped(identity: ServerConfig) -> None:
     before = set(psutil.Process().children(recursive=True))
-    config = ServerConfig(repositories=identity.repositories, backends=(BENCH_BACKENDS,), ready_timeout_s=0.05)
+    config = ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), ready_timeout_s=0.05)
     with pytest.raises(ServerError, match=r"not ready within 0\.05 s"):
         EmbeddedServer(config).start()
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -19,7 +19,6 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
-from workflows.artifacts import publish
 from workflows.datasets.movielens_generator import generate_movielens
 
 RANKLINE = Path(sys.executable).with_name("rankline")
@@ -36,6 +35,12 @@ class Workplace:
     @property
     def result(self) -> dict[str, Any]:
         return json.loads((self.path / "result.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def manifests(self) -> list[Path]:
+        """Of the prepared data, the model, and the ensemble's one version."""
+        paths = [self.path / self.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
+        return [path / "manifest.json" for path in (*paths[:2], paths[2] / "movielens" / "1")]
 
 
 def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
@@ -81,8 +86,8 @@ def test_the_json_has_quality_over_the_seeds_and_latency_by_batch_size(workplace
     for entry in workplace.result["bench"]:
         assert 0 < entry["p50_ms"] <= entry["p90_ms"] <= entry["p95_ms"] <= entry["p99_ms"]
         assert entry["rows_per_s"] > 0
-    for name in ("prepared", "model", "ensemble"):
-        assert (workplace.path / workplace.result["artifacts"][name] / "manifest.json").is_file()
+    assert all(manifest.is_file() for manifest in workplace.manifests)
+    assert workplace.result["artifacts"]["version"] == 1
 
 
 def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workplace) -> None:
@@ -102,7 +107,9 @@ def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workp
     assert {Path(file.path).name for file in client.list_artifacts(run.info.run_id, "bench")} == {
         "bench.json",
         "bench.csv",
+        "bench.html",
         "bench.png",
+        "histograms",
     }
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.name == "model"
@@ -166,6 +173,16 @@ def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplac
     assert scores == sorted(scores, reverse=True)
 
 
+def test_the_code_in_serving_md_runs(workplace: Workplace) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    names: dict[str, Any] = {}
+    with served(workplace) as (_, url):
+        exec(code.replace("127.0.0.1:8001", url), names)
+    assert len(names["scores"]) == 2
+    assert all(0 < score < 1 for score in names["scores"])
+
+
 def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplace) -> None:
     with served(workplace) as (_, url):
         done = rankline("bench", "--url", url, "--batch-sizes", "2,8", "--json", "bench.json", cwd=workplace.path)
@@ -176,6 +193,32 @@ def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplac
     artifacts = workplace.result["artifacts"]
     run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
     assert {"bench/rows_2/p99_ms", "bench/rows_8/p99_ms"} <= set(run.data.metrics)
+
+
+def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workplace: Workplace) -> None:
+    bench = ["bench", "--batch-sizes", "64", "--min-duration-s", "1", "--time-limit-s", "1", "--json", "now.json"]
+    faster = json.loads((workplace.path / "result.json").read_text())
+    for entry in faster["bench"]:
+        entry["p50_ms"] /= 10
+        entry["intervals_ms"]["p50"] = [bound and bound / 10 for bound in entry["intervals_ms"]["p50"]]
+    (workplace.path / "faster.json").write_text(json.dumps(faster))
+    reports = workplace.path / "work" / "movielens" / "bench"
+    with served(workplace) as (_, url):
+        slower = rankline(*bench, "--url", url, "--against", "faster.json", cwd=workplace.path)
+        shutil.rmtree(reports)
+        reports.touch()  # no directory can be made there
+        run_id = workplace.result["artifacts"]["run_id"]
+        unkept = rankline(*bench, "--url", url, "--against", run_id, "--max-regression", "100", cwd=workplace.path)
+        reports.unlink()
+    assert slower.returncode == 1, slower.stderr
+    assert re.search(r"rows_64 +p50_ms .* worse *$", slower.stdout, re.MULTILINE)
+    assert "rows_1 was not measured now" in slower.stdout
+    assert "logged to MLflow run" in slower.stdout
+    assert unkept.returncode == 1
+    assert "p99 ms" in unkept.stdout
+    assert "nothing is surely worse by more than 10000%" in unkept.stdout
+    assert re.search(r"nothing can be written to .*movielens/bench: .* has all of it", unkept.stderr)
+    assert run_id in json.loads((workplace.path / "now.json").read_text())["environment"]["command"]
 
 
 def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplace) -> None:
@@ -194,13 +237,12 @@ def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplac
 
 def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
     """The command fails with one or two lines that match `message`, and leaves every artifact as it was."""
-    artifacts = [workplace.path / workplace.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
-    before = [(path / "manifest.json").read_bytes() for path in artifacts]
+    before = [manifest.read_bytes() for manifest in workplace.manifests]
     done = rankline(*arguments, cwd=workplace.path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(message, done.stderr), done.stderr
     assert 1 <= len(done.stderr.strip().splitlines()) <= 2, done.stderr
-    assert [(path / "manifest.json").read_bytes() for path in artifacts] == before
+    assert [manifest.read_bytes() for manifest in workplace.manifests] == before
 
 
 @pytest.mark.parametrize(
@@ -255,7 +297,7 @@ def test_a_damaged_artifact_is_found_before_it_is_used(workplace: Workplace) -> 
     part = workplace.path / artifacts["prepared"] / "train/part-000.parquet"
     with damaged(part, part.read_bytes()[:-10]):
         assert_refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
-    plan = workplace.path / artifacts["ensemble"] / "movielens_transform/1/plan/plan.json"
+    plan = workplace.path / artifacts["ensemble"] / "movielens_transform_v1/1/plan/plan.json"
     with damaged(plan, plan.read_bytes().replace(b"userId", b"userIt")):
         assert_refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
     weights = next((workplace.path / artifacts["model"]).rglob("variables.data*"))
@@ -326,17 +368,65 @@ def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, 
     assert_refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
 
 
-def test_a_server_that_dies_at_start_is_told_with_the_reason(workplace: Workplace, tmp_path: Path) -> None:
+def test_an_ensemble_that_would_run_other_code_is_not_served(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / workplace.result["artifacts"]["ensemble"], tmp_path / "movielens")
+    config = tmp_path / "movielens" / "movielens_transform_v1" / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "nvtabular"', 'backend: "python"'))
+    assert_refused(workplace, "is for the backend 'python', expected", "serve", "--repository", str(tmp_path))
+
+
+def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / "work", tmp_path / "work")
+    shutil.copytree(workplace.path / "model_repository", tmp_path / "model_repository")
+    copy = Workplace(tmp_path, "")
+    row = ["--userId", "1", "--movieId", "31"]
+
+    def ask(url: str) -> float:
+        done = rankline("predict", "--url", url, *row, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return float(json.loads(done.stdout)["score"])
+
+    with served(copy, "--watch") as (process, url):
+        assert process.stdout is not None
+
+        def wait_for(line: str) -> None:
+            assert next((found for found in process.stdout if line in found), None), f"serve ended without {line!r}"
+
+        first = ask(url)
+        for arguments in (["train", "movielens", "--epochs", "1", "--seed", "9"], ["export", "movielens"]):
+            done = rankline(*arguments, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        wait_for("version 2 answers")
+        assert ask(url) != first
+        done = rankline("rollback", "movielens", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 answers\n"), done.stderr
+        wait_for("version 1 answers")
+        assert ask(url) == first
+    listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["1", "2"]
+    assert [("answers" in line) for line in listed[1:]] == [True, False]
+    assert "nothing before version 1" in rankline("rollback", "movielens", cwd=tmp_path).stderr
+    assert "no version 7. Available: 1, 2" in rankline("rollback", "movielens", "--to", "7", cwd=tmp_path).stderr
+
+
+def test_a_full_disk_leaves_the_old_export_as_it_was(workplace: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
     ensemble = workplace.path / workplace.result["artifacts"]["ensemble"]
-    with publish(tmp_path / "movielens", "ensemble", details={"name": "movielens"}) as directory:
-        shutil.copytree(ensemble, directory, dirs_exist_ok=True)
-        (directory / "manifest.json").unlink()
-        config = directory / "movielens_transform" / "config.pbtxt"
-        config.write_text(config.read_text().replace('backend: "nvtabular"', 'backend: "missing"'))
-    done = rankline("serve", "--port", "0", "--repository", str(tmp_path), cwd=workplace.path)
-    assert done.returncode == 1
-    assert re.search("movielens_transform.*missing", done.stderr, re.DOTALL), done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 3, done.stderr
+    size_kb = sum(-(-file.stat().st_size // 4096) * 4 for file in ensemble.rglob("*")) + 100
+    script = f"""
+        mount -t tmpfs -o size={size_kb}k tmpfs '{tmp_path}/full' || exit 77
+        cp -r '{ensemble}' '{tmp_path}/full/movielens' || exit 78
+        '{RANKLINE}' export movielens --repository '{tmp_path}/full' && exit 79
+        diff -r '{ensemble}' '{tmp_path}/full/movielens'
+    """
+    if shutil.which("unshare") is None:
+        pytest.skip("a small file system of its own needs unshare, of util-linux")
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(command, cwd=workplace.path, capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"a file system of its own is not allowed here: {done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the disk is full" in done.stderr
 
 
 def test_doctor_finds_this_machine_fit() -> None:

@@ -45,13 +45,13 @@ def test_the_served_model_ranks_as_it_did_offline(result: Any) -> None:
 
 def test_the_ensemble_holds_torchscript_for_the_pytorch_backend(workplace: Path, result: Any) -> None:
     ensemble = workplace / result["artifacts"]["ensemble"]
-    predict = ensemble / f"{RECIPE}_predict"
+    predict = ensemble / f"{RECIPE}_predict_v1"
     assert [path.name for path in (predict / "1").iterdir()] == ["model.pt"]
     config = (predict / "config.pbtxt").read_text()
     assert 'backend: "pytorch"' in config
     assert 'platform: "pytorch_libtorch"' in config
     assert 'name: "score__0"' in config
-    manifest = json.loads((ensemble / "manifest.json").read_text())
+    manifest = json.loads((ensemble / RECIPE / "1" / "manifest.json").read_text())
     assert manifest["details"]["parity"]["largest_score_difference"] <= 1e-5
 
 

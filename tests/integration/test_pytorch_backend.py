@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import MAX_BATCH_SIZE, TABLE_ROWS, write_model
+from tiny_models import MAX_BATCH_SIZE, TABLE_ROWS, columns, wait_for_more, write_model
 
 from serving.client import Client
 from serving.model_config import ModelConfig, Tensor
@@ -61,33 +61,12 @@ def torch_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(torch_script: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """Serves `table`, which waits up to 100 ms for requests to join, and `one`, which returns the second result."""
-
-    def wait_for_more(message: Any) -> None:
-        message.dynamic_batching.max_queue_delay_microseconds = 100_000
-        for entry in message.input:
-            entry.allow_ragged_batch = entry.name == "ids__values"
-
     repository = tmp_path_factory.mktemp("repository")
     shutil.copy(torch_script, write_model(repository, table_config("table"), wait_for_more))
     one = table_config("one", INTRA_OP_THREAD_COUNT="1", INTER_OP_THREAD_COUNT="1")
     shutil.copy(torch_script, write_model(repository, one, _second_output))
     with EmbeddedServer(ServerConfig(repositories=(repository,))) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[Client]:
-    with Client(server.endpoints.grpc, "table") as connected:
-        yield connected
-
-
-def columns(ids: list[list[int]], weight: float = 1.0) -> dict[str, object]:
-    width = max(map(len, ids))
-    return {
-        "ids__values": [row + [0] * (width - len(row)) for row in ids],
-        "ids__nnzs": np.array([len(row) for row in ids], np.int32),
-        "weight": [weight] * len(ids),
-    }
 
 
 def test_runs_the_model_with_its_arguments_by_name(client: Client) -> None:

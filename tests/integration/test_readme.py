@@ -1,4 +1,4 @@
-"""Every command that the README shows, in its order, in one directory; long data made short."""
+"""Every command that the README and docs/serving.md show, in their order, in one directory; long data made short."""
 
 import os
 import re
@@ -7,21 +7,27 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from serving.export_config import ExportConfig
 from workflows.datasets.movielens_generator import generate_movielens
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.removeprefix("$ ")
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("$ ")
-]
+SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def commands(document: str) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+COMMANDS = commands(README)
 # What shortens a command here, by its beginning. It only adds options.
 SHORTER = {
     "make demo": "ARGS='--rows 20000 --epochs 1 --batch-sizes 1 --work-dir {work} --repository {work}/repository'",
@@ -52,8 +58,8 @@ def test_the_readme_shows_commands() -> None:
     assert len(COMMANDS) > 7
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "make test"])
-def test_a_command_of_the_readme_works(command: str, directory: Path, free_port: int) -> None:
+@pytest.mark.parametrize("command", [*(line for line in COMMANDS if line != "make test"), *commands(SERVING)])
+def test_a_command_of_the_documents_works(command: str, directory: Path, free_port: int) -> None:
     verb = next((verb for verb in SHORTER if command.startswith(verb)), None)
     more = SHORTER[verb].format(work=directory / "demo", port=free_port) if verb else ""
     in_root = command.startswith("make")
@@ -100,6 +106,13 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 def test_the_readme_links_to_files_that_are_there() -> None:
     for link in re.findall(r"\]\((?!http)([^)#]+)", README):
         assert (ROOT / link).exists(), link
+
+
+def test_serving_md_names_options_and_files_that_are_there() -> None:
+    for option in re.findall(r"`--([a-z-]+)`", SERVING):
+        assert option.replace("-", "_") in {field.name for field in fields(ExportConfig)}, option
+    for link in re.findall(r"\]\((?!http)([^)#]+)", SERVING):
+        assert (ROOT / "docs" / link).exists(), link
 
 
 def test_the_benchmark_of_the_readme_reports_ratios(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,12 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from tiny_models import TABLE_ROWS, table_config, write_model
+from tiny_models import TABLE_ROWS, columns, table_config, write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import RequestError, ServerError
-
-
-@pytest.fixture(scope="module")
-def client(server: EmbeddedServer) -> Iterator[Client]:
-    with Client(server.endpoints.grpc, "table") as connected:
-        yield connected
-
-
-def columns(ids: list[list[int]], weight: float = 1.0) -> dict[str, object]:
-    width = max(map(len, ids))
-    return {
-        "ids__values": [row + [0] * (width - len(row)) for row in ids],
-        "ids__nnzs": np.array([len(row) for row in ids], np.int32),
-        "weight": [weight] * len(ids),
-    }
 
 
 def num_executions(server: EmbeddedServer, model: str) -> tuple[int, int]:
@@ -56,6 +40,13 @@ def test_joined_requests_get_their_own_rows(client: Client, server: EmbeddedServ
         np.testing.assert_array_equal(result, want)
     assert after[0] - before[0] == 16
     assert after[1] - before[1] < 16
+
+
+def test_a_request_with_a_long_list_is_not_joined_with_short_ones(client: Client) -> None:
+    requests = [columns([[0] * 70_000]), *(columns([[1]], weight=i) for i in range(8))]
+    with ThreadPoolExecutor(9) as pool:
+        results = [result.tolist() for result in pool.map(client.predict, requests)]
+    assert results == [[70_000], *([10 * i] for i in range(8))]
 
 
 def test_a_bad_request_fails_alone(client: Client, server: EmbeddedServer) -> None:

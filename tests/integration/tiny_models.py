@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf import text_format
 
 from serving.model_config import ModelConfig, Tensor
 
-BENCH_BACKENDS = Path(__file__).parents[2] / "bench" / "backends"
 TABLE_ROWS = 5
 MAX_BATCH_SIZE = 64
 
@@ -48,3 +48,20 @@ def table_config(name: str = "table", **parameters: str) -> ModelConfig:
         max_batch_size=MAX_BATCH_SIZE,
         parameters={"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": "serving_padded", **parameters},
     )
+
+
+def columns(ids: list[list[int]], weight: float = 1.0) -> dict[str, object]:
+    """A request for a table model, with the lists padded to the longest."""
+    width = max(map(len, ids))
+    return {
+        "ids__values": [row + [0] * (width - len(row)) for row in ids],
+        "ids__nnzs": np.array([len(row) for row in ids], np.int32),
+        "weight": [weight] * len(ids),
+    }
+
+
+def wait_for_more(message: Any) -> None:
+    """Edits a table model's config: requests wait up to 100 ms to be joined."""
+    message.dynamic_batching.max_queue_delay_microseconds = 100_000
+    for entry in message.input:
+        entry.allow_ragged_batch = entry.name == "ids__values"

@@ -2,19 +2,27 @@
 
 A folder with this file is a backend (Triton's "Python-based backend"), so a model repository holds the plan and a
 config, and no code. A column of lists is two tensors, `name__values` with zeros or empty strings behind the end of each
-list, and `name__nnzs`; see `workflows.tensor_names`.
+list, and `name__nnzs`; what is missing may be said by `name__valid`. See `workflows.tensor_names`.
+
+Parameter read from `config.pbtxt`:
+
+    MAX_LIST_LENGTH   most values of a list in a request, default 0: any number
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor
+from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor, whole_number
 from serving.plan import Padded, TensorSpec, TransformPlan, padded_inputs
-from workflows.errors import RanklineError
-from workflows.tensor_names import NNZS, VALUES
+from workflows.errors import RanklineError, RequestError
+from workflows.tensor_names import NNZS, VALID, VALUES
+
+# Arrow would import pandas, wherever it is installed, to ask whether an array is one of its own: 22 MB per process.
+sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
 
 
 class TritonPythonModel(BatchingModel):
@@ -28,15 +36,28 @@ class TritonPythonModel(BatchingModel):
             plan = TransformPlan.load(model.version / "plan")
         except RanklineError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        _check(model.version, "inputs", model.inputs, plan.inputs)
+        max_list_length = whole_number(model.parameters, "MAX_LIST_LENGTH", 0)
+        masks = {spec.name + VALID: spec.name for spec in plan.inputs if spec.has_mask}
+        _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
         _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
+        lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
 
-        def run(*arrays: Array) -> list[Array]:
-            given = dict(zip((tensor.name for tensor in model.inputs), arrays, strict=True))
-            made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}))
+        def run(*arrays: Array | None) -> list[Array]:
+            pairs = zip((tensor.name for tensor in model.inputs), arrays, strict=True)
+            given = {name: array for name, array in pairs if array is not None}
+            if max_list_length:
+                _limit_lists(lists, given, max_list_length)
+            valid = {column: given[mask].reshape(-1) for mask, column in masks.items() if mask in given}
+            made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}, valid))
             return [made[tensor.name] for tensor in model.outputs]
 
         return run
+
+
+def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_length: int) -> None:
+    for name in names:
+        if (width := tensors[name].shape[1]) > max_list_length:
+            raise RequestError(f"{name!r} has lists of {width} values, expected at most {max_list_length}.")
 
 
 def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[TensorSpec]) -> None:

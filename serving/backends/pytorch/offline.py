@@ -1,7 +1,7 @@
 """A TorchScript model outside of Triton: see `serving.backends.offline.OfflineModel`."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,18 @@ class PyTorchModel:
         return self._score(padded_rows(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """See `OfflineModel`."""
+        """See `ScoringModel`."""
         return self._score(padded_inputs(columns))
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        """See `ScoringModel`."""
+        order = [names.index(name) for name in self._names]
+
+        def call(*arrays: NDArray[Any]) -> Sequence[Any]:
+            with torch.inference_mode():
+                return [self._model(*(torch.from_numpy(arrays[place]) for place in order)).numpy()]
+
+        return call
 
     def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         if set(self._names) != set(arrays):

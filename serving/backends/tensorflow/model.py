@@ -17,13 +17,23 @@ batches take the same time in all three.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel, Run, ServedModel, Tensor, whole_number
+from serving.backends.batching import BatchingModel, Run, ServedModel, whole_number
+from serving.backends.tensorflow.session import (
+    INTER_OP_THREADS,
+    INTRA_OP_THREADS,
+    dtypes_of,
+    make_callable,
+    open_saved_model,
+)
+from serving.backends.tensors import check_tensors
+
+# Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
+# is loaded, imports it eagerly unless told to use the separate package tf_keras, which is not there.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 class TritonPythonModel(BatchingModel):
@@ -32,7 +42,7 @@ class TritonPythonModel(BatchingModel):
     FRAMEWORK = "TensorFlow"
 
     def load(self, model: ServedModel) -> Run:
-        """Load the SavedModel and make a signature callable with arrays; memory of a GPU is taken as it is needed."""
+        """Load the SavedModel and make a signature callable with arrays."""
         directory = model.version / "model.savedmodel"
         tag = model.parameters.get("TF_GRAPH_TAG", "serve")
         name = model.parameters.get("TF_SIGNATURE_DEF", "serving_default")
@@ -40,21 +50,16 @@ class TritonPythonModel(BatchingModel):
             raise pb_utils.TritonModelException(
                 f"{directory} holds no SavedModel (no saved_model.pb). Export it again."
             )
-        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", 0)
-        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREADS", -1)
-        tf = _import_tensorflow()
-        from tensorflow.core.protobuf.config_pb2 import CallableOptions
-
-        options = tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=intra_op_threads,
-            inter_op_parallelism_threads=inter_op_threads,
-            device_count={"GPU": 0} if model.gpu is None else {},
-            gpu_options=tf.compat.v1.GPUOptions(allow_growth=True, visible_device_list=model.gpu or ""),
-        )
-        session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
+        intra_op_threads = whole_number(model.parameters, "INTRA_OP_THREADS", INTRA_OP_THREADS)
+        inter_op_threads = whole_number(model.parameters, "INTER_OP_THREADS", INTER_OP_THREADS)
         try:
-            with session.graph.as_default():
-                signatures = tf.compat.v1.saved_model.load(session, [tag], str(directory)).signature_def
+            session, signatures = open_saved_model(
+                directory,
+                tag,
+                intra_op_threads=intra_op_threads,
+                inter_op_threads=inter_op_threads,
+                gpu=model.gpu,
+            )
         except Exception as error:
             reason = self.explain(error)
             raise pb_utils.TritonModelException(
@@ -65,39 +70,7 @@ class TritonPythonModel(BatchingModel):
             raise pb_utils.TritonModelException(f"{directory} has no signature {name!r}. Available: {available}.")
         signature = signatures[name]
         described = f"signature {name!r} of {directory}"
-        _check(tf, described, "inputs", model.inputs, signature.inputs)
-        _check(tf, described, "outputs", model.outputs, signature.outputs, all_of_them=False)
-        run: Run = session._make_callable_from_options(  # what Session.run itself would call
-            CallableOptions(
-                feed=[signature.inputs[tensor.name].name for tensor in model.inputs],
-                fetch=[signature.outputs[tensor.name].name for tensor in model.outputs],
-            )
-        )
-        return run
-
-
-def _import_tensorflow() -> Any:
-    # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow imports it eagerly unless
-    # told to use the separate package tf_keras, which is not there.
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
-
-    return tf
-
-
-def _check(
-    tf: Any, signature: str, side: str, tensors: Sequence[Tensor], found: Mapping[str, Any], *, all_of_them: bool = True
-) -> None:
-    """Compare names and dtypes of the config with those of the signature."""
-    names = {tensor.name for tensor in tensors}
-    if names - set(found) or (all_of_them and set(found) - names):
-        raise pb_utils.TritonModelException(
-            f"{signature} has the {side} {sorted(found)}, config.pbtxt says {sorted(names)}."
-        )
-    for tensor in tensors:
-        dtype = tf.dtypes.as_dtype(found[tensor.name].dtype).as_numpy_dtype
-        if np.dtype(dtype) != tensor.dtype:
-            raise pb_utils.TritonModelException(
-                f"{signature} has {tensor.name!r} as {np.dtype(dtype)}, config.pbtxt says {tensor.dtype}."
-            )
+        check_tensors(described, "inputs", model.inputs, dtypes_of(signature.inputs))
+        check_tensors(described, "outputs", model.outputs, dtypes_of(signature.outputs), all_of_them=False)
+        names = ([tensor.name for tensor in tensors] for tensors in (model.inputs, model.outputs))
+        return make_callable(session, signature, *names)

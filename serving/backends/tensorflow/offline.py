@@ -1,6 +1,6 @@
 """A SavedModel outside of Triton: see `serving.backends.offline.OfflineModel`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from serving.backends.tensorflow.session import make_callable, open_saved_model
 from serving.merlin import PredictTensorflow
 from serving.plan import Padded, padded_inputs
 from workflows.errors import ArtifactError
@@ -44,8 +45,13 @@ class TensorFlowModel:
         return self._score(RAGGED_SIGNATURE, ragged_inputs(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """See `OfflineModel`."""
+        """See `ScoringModel`."""
         return self._score(PADDED_SIGNATURE, padded_inputs(columns))
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        """See `ScoringModel`."""
+        session, signatures = open_saved_model(self._path)
+        return make_callable(session, signatures[PADDED_SIGNATURE], names, [SCORE])
 
     def _score(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Run a signature, cast to what it takes, so that int32 and int64 models are both fed."""

@@ -18,6 +18,10 @@ def test_options_become_one_row_with_json_values() -> None:
     assert row.to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
 
 
+def test_null_is_a_missing_value() -> None:
+    assert from_options(["--userId", "null", "--tags", "[]"]).to_pylist() == [{"userId": None, "tags": []}]
+
+
 @pytest.mark.parametrize("arguments", [["userId", "1"], ["--userId"], ["--", "1"]])
 def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[str]) -> None:
     with pytest.raises(ConfigError, match="not a column with a value. Example: --userId 1"):
@@ -91,3 +95,11 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
     assert select(rows, ["movieId", "userId"]).column_names == ["movieId", "userId"]
     with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
         select(rows, ["userId", "age"])
+
+
+def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
+    rows = pa.table({"userId": [1], "tags": [[1, 2]]})
+    with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --format jsonl"):
+        write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.csv")
+    write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
+    assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}

@@ -8,21 +8,29 @@ from workflows.errors import ConfigError
 GOLDEN = Path(__file__).parent / "golden"
 
 PREDICT = ModelConfig(
-    name="m_predict",
+    name="m_predict_v3",
     backend="tensorflow",
     inputs=(Tensor(name="user", dtype="int64"), Tensor(name="tags__values", dtype="int64", dims=(10,))),
     outputs=(Tensor(name="score", dtype="float32"),),
     max_batch_size=64,
     parameters={"TF_SIGNATURE_DEF": "serving_padded"},
+    instances=2,
+    max_queue_size=1_024,
+    queue_timeout_us=10_000_000,
 )
 ENSEMBLE = EnsembleConfig(
     name="m",
-    inputs=(Tensor(name="user", dtype="int64"),),
+    version=3,
+    inputs=(Tensor(name="user", dtype="int64"), Tensor(name="user__valid", dtype="bool", optional=True)),
     outputs=(Tensor(name="score", dtype="float32"),),
     max_batch_size=64,
     steps=(
-        Step(model="m_transform", inputs={"user": "user"}, outputs={"user": "encoded.user"}),
-        Step(model="m_predict", inputs={"user": "encoded.user"}, outputs={"score": "score"}),
+        Step(
+            model="m_transform_v3",
+            inputs={"user": "user", "user__valid": "user__valid"},
+            outputs={"user": "encoded.user"},
+        ),
+        Step(model="m_predict_v3", inputs={"user": "encoded.user"}, outputs={"score": "score"}),
     ),
 )
 

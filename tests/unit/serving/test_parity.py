@@ -17,7 +17,8 @@ import torch
 from serving.backends.offline import OfflineModel, offline_model
 from serving.compile import compile_workflow
 from serving.parity import awkward_rows, check_parity, plan_inputs
-from serving.plan import Column, Padded, TensorSpec, TransformPlan
+from serving.plan import Column, Padded, StepCall, TensorSpec, TransformPlan
+from serving.plan.steps import Fill
 from workflows.errors import ArtifactError, ParityError
 from workflows.operators import NullToEmptyList
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
@@ -258,6 +259,40 @@ def test_strings_floats_lists_and_what_is_missing_pass(mixed: tuple[nvt.Workflow
     assert report.num_left_out == 0
     assert report.num_rows > 40
     assert report.largest_score_difference < 1e-12
+
+
+def test_what_is_missing_is_compared_where_it_can_be_served(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:
+    workflow, plan = mixed
+    report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
+    assert report.nulls_not_compared == ("words", "floats", "flag")  # which nothing fills
+
+
+def test_booleans_that_pandas_makes_objects_of_are_compared(tmp_path: Path) -> None:
+    graph = (["flag"] >> ops.FillMissing(1, add_binary_cols=True)) + (["day"] >> ops.FillMedian())
+    workflow = fitted(graph, MIXED, tmp_path)
+    heldout = MIXED_HELDOUT.set_column(5, "flag", pa.array([True, None, False, None]))
+    report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), heldout)
+    assert report.nulls_not_compared == ()
+
+
+@pytest.mark.parametrize("column", ["word", "count"])
+def test_a_missing_value_that_is_served_as_another_is_found(
+    mixed: tuple[nvt.Workflow, TransformPlan], column: str
+) -> None:
+    workflow, plan = mixed
+    complete = MIXED_HELDOUT.set_column(0, "word", pa.array(["a", "é", "never", "b"])).set_column(
+        2, "count", pa.array([1, 3, 2, 7])
+    )
+    check_parity(workflow, plan, Rows(Path()), complete)
+    indexes = tuple(replace(index, missing_row=1) if index.input == column else index for index in plan.indexes)
+    steps = tuple(
+        replace(call, step=replace(call.step, value=5))
+        if isinstance(call, StepCall) and isinstance(call.step, Fill) and call.inputs == (column,)
+        else call
+        for call in plan.steps
+    )
+    with pytest.raises(ParityError, match=f"column '{column}' differs: .*'{column}': None"):
+        check_parity(workflow, replace(plan, indexes=indexes, steps=steps), Rows(Path()), complete)
 
 
 def test_awkward_values_are_of_the_columns_kind(mixed: tuple[nvt.Workflow, TransformPlan]) -> None:

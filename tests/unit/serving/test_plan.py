@@ -13,6 +13,7 @@ from serving.plan.columns import Vector
 from serving.plan.steps import Arithmetic, Fill, NullToEmpty, Take
 from workflows.errors import ArtifactError, RequestError
 from workflows.hashing import bucket_of
+from workflows.tensor_names import MISSING_LIST
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.integers(-50, 50)
@@ -183,6 +184,10 @@ def test_none_is_a_missing_string_and_a_masked_list_is_as_good_as_not_sent() -> 
     seen = (Computed(name="seen", source=7, dtype="int64", width=ANY_WIDTH),)
     only_seen = TransformPlan(inputs=plan.inputs, indexes=plan.indexes, steps=plan.steps, columns=seen)
     assert plain(only_seen.run(REQUEST, {"seen": np.array([False, True, True])}))["seen"] == [[], [5], []]
+    unsent = REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([MISSING_LIST, 1, 0], dtype=np.int32))}
+    assert plain(only_seen.run(unsent))["seen"] == [[], [5], []]
+    with pytest.raises(RequestError, match="column 'history' is missing, first in row 0.*NullToEmptyList"):
+        plan.run(unsent)
 
 
 @pytest.mark.parametrize("name", ["age", "seen"])
@@ -234,7 +239,7 @@ def test_a_row_of_zeros_can_be_run_to_warm_up() -> None:
             {},
             r"lengths of 'seen' do not fit its values \[3, 2\]: \[2 3 0\]",
         ),
-        (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, -1, 0]))}, {}, "lengths of 'seen' do not fit"),
+        (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, -2, 0]))}, {}, "lengths of 'seen' do not fit"),
         (REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([2, 1]))}, {}, "lengths of 'seen' do not fit"),
         (REQUEST, {"age": np.array([True])}, r"valid of 'age' is bool \[1\], expected bool \[3\]"),
         (REQUEST, {"age": np.array([1, 0, 1])}, "valid of 'age' is int64"),

@@ -5,7 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serving.server import ServerConfig, check_embedded_server, failure_reason
+from serving.installation import check_embedded_server
+from serving.server import EmbeddedServer, ServerConfig, Tls, failure_reason
 from workflows.errors import ConfigError
 
 PROJECT = Path(__file__).parents[3]
@@ -26,11 +27,21 @@ def config(**changes: object) -> ServerConfig:
     return ServerConfig(**{"repositories": (Path("models"),), **changes})  # type: ignore[arg-type]
 
 
-def test_stays_on_this_machine() -> None:
-    assert config(host="::1").host == "::1"
-    for host in ("0.0.0.0", "192.168.0.7", "localhost.example"):
-        with pytest.raises(ConfigError, match=f"{host!r} is not a loopback address"):
-            config(host=host)
+def test_a_release_with_known_holes_stays_on_this_machine(tmp_path: Path) -> None:
+    assert config(host="::1").is_local
+    for host in ("0.0.0.0", "192.168.0.7"):
+        network = config(repositories=(tmp_path,), host=host)
+        assert network.http_host == "127.0.0.1"  # where models are loaded and unloaded
+        with pytest.raises(ConfigError, match=f"host {host} is not a loopback address .* known holes"):
+            EmbeddedServer(network).start()
+    with pytest.raises(ConfigError, match=r"host is 'localhost\.example', expected an IP address"):
+        config(host="localhost.example")
+
+
+def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").touch()
+    with pytest.raises(ConfigError, match=r"key\.pem does not exist"):
+        Tls(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
 
 
 def test_refuses_what_cannot_be_served() -> None:
@@ -69,7 +80,7 @@ def test_this_machine_can_run_the_server() -> None:
 
 def test_says_what_is_missing_without_the_wheel(tmp_path: Path) -> None:
     (tmp_path / "psutil").symlink_to(Path(psutil.__file__).parent)  # all that the module needs besides the project
-    code = "import sys; sys.path[:0] = sys.argv[1:]; from serving.server import *; print(check_embedded_server())"
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from serving.installation import *; print(check_embedded_server())"
     command = [sys.executable, "-I", "-S", "-c", code, str(PROJECT), str(tmp_path)]
     problems = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "pip install nvidia-pytriton" in problems

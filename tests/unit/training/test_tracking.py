@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
@@ -86,3 +87,17 @@ def test_a_deleted_experiment_is_refused_with_the_remedy(directory: Path) -> Non
 def test_an_experiment_needs_a_name(directory: Path) -> None:
     with pytest.raises(ConfigError, match="no name"):
         TrackingConfig(directory=directory, experiment="")
+
+
+def test_a_store_elsewhere_keeps_run_and_artifacts(
+    config: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where MLflow puts the artifacts of a store in a file
+    elsewhere = replace(config, directory=tmp_path / "work", server=f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    (tmp_path / "note.txt").touch()
+    with tracked_run(elsewhere) as run:
+        run.log_artifact(tmp_path / "note.txt")
+    assert elsewhere.uri == elsewhere.server
+    assert client(elsewhere).get_run(run.run_id).info.status == "FINISHED"
+    assert [file.path for file in client(elsewhere).list_artifacts(run.run_id)] == ["note.txt"]
+    assert list((tmp_path / "work").iterdir()) == []

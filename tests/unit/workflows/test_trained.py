@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError
-from workflows.trained import BACKENDS, KIND, PYTORCH, TENSORFLOW, TrainedModel, padded_rows
+from workflows.trained import BACKENDS, KIND, ONNX, PYTORCH, TENSORFLOW, TrainedModel, padded_rows
 
 DETAILS = {"run_id": "r", "tracking_uri": "sqlite:///x", "metrics": {"valid_auc": 0.7}}
 
@@ -33,9 +33,10 @@ def test_a_model_from_before_there_were_others_is_tensorflows(tmp_path: Path) ->
     assert model.saved_model == model.model_path == tmp_path / "m" / "model.savedmodel"
 
 
-def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="for the backend 'jax'. Available: tensorflow, pytorch"):
-        TrainedModel.load(artifact(tmp_path / "m", backend="jax"))
+@pytest.mark.parametrize("backend", ["jax", ONNX.name])
+def test_a_backend_that_trains_nothing_is_refused(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(ArtifactError, match=f"for the backend '{backend}'. Available: tensorflow, pytorch"):
+        TrainedModel.load(artifact(tmp_path / "m", backend=backend))
 
 
 @given(st.lists(st.lists(st.integers(-(2**62), 2**62), max_size=5), min_size=1, max_size=8), st.booleans())

@@ -1,13 +1,28 @@
 import pytest
 
-from serving.benchmark.load import LoadConfig, check_batch_sizes
+from serving.benchmark.config import Slo
+from serving.benchmark.load import check_batch_sizes, holds_slo
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import Load, LoadResult
 from workflows.errors import ConfigError
 
 
-@pytest.mark.parametrize("change", [{"min_requests": 0}, {"warmup_requests": -1}])
-def test_refuses_a_measurement_of_nothing(change: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="expected at least 1 and 0"):
-        LoadConfig(**change)
+def result(latency_ms: float, **counts: int) -> LoadResult:
+    record = SliceRecord(num_due=400, num_answered=400)
+    for _ in range(counts.pop("answered", 400)):
+        record.latency.record(int(latency_ms * 1e6))
+    record.errors.update(counts)
+    return LoadResult.from_slices(Load(batch_size=1, rate_per_s=100), [record], is_stable=True)
+
+
+def test_a_bound_holds_only_for_a_server_that_keeps_up_and_answers() -> None:
+    slo = Slo.parse("p99=10ms")
+    assert holds_slo(result(9), slo)
+    assert holds_slo(result(9, answered=397, UNAVAILABLE=3), slo)
+    assert not holds_slo(result(11), slo)
+    assert not holds_slo(result(9, answered=395, UNAVAILABLE=5), slo)
+    assert not holds_slo(result(9, answered=370), slo)  # the others have not come back
+    assert not holds_slo(result(9, answered=300), slo)  # withheld
 
 
 def test_batch_sizes_up_to_the_limit_pass() -> None:

@@ -5,34 +5,67 @@ import numpy as np
 import pytest
 
 from serving.benchmark.plot import write_plot
-from serving.benchmark.report import BatchResult, BenchmarkReport
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
 
 
-@pytest.fixture
-def report() -> BenchmarkReport:
+def result(load: Load, count: int = 400, scale: int = 10_000) -> LoadResult:
+    record = SliceRecord(num_due=count, num_answered=count)
+    for latency in np.arange(1, count + 1) * scale:
+        record.latency.record(int(latency))
+    return LoadResult.from_slices(load, [record], is_stable=True)
+
+
+def report(*loads: Load) -> BenchmarkReport:
     return BenchmarkReport(
         model_name="movielens",
-        bench=tuple(
-            BatchResult.from_samples(size, np.arange(1, 50) * 10_000 * size, elapsed_ns=10**9)
-            for size in (1, 64, 16384)
-        ),
+        bench=tuple(result(load) for load in loads),
         num_checked=0,
         max_abs_error=None,
         environment={},
     )
 
 
+BY_SIZE = report(*(Load(batch_size=size, concurrency=1) for size in (1, 64, 16384)))
+BY_CONCURRENCY = report(*(Load(batch_size=size, concurrency=number) for size in (1, 64) for number in (1, 8, 32)))
+BY_RATE = report(*(Load(batch_size=1, rate_per_s=rate, arrivals="poisson") for rate in (100.0, 800.0)))
+
+
 @pytest.mark.parametrize(
     ("suffix", "header"),
     [("png", rb"\x89PNG\r\n\x1a\n"), ("pdf", rb"%PDF-1\."), ("svg", rb"<\?xml [^>]*>\s*<!DOCTYPE svg ")],
 )
-def test_suffix_says_the_format(report: BenchmarkReport, tmp_path: Path, suffix: str, header: bytes) -> None:
-    write_plot(report, tmp_path / f"bench.{suffix}")
+def test_suffix_says_the_format(tmp_path: Path, suffix: str, header: bytes) -> None:
+    write_plot(BY_SIZE, tmp_path / f"bench.{suffix}")
     assert re.match(header, (tmp_path / f"bench.{suffix}").read_bytes())
 
 
-def test_every_batch_size_is_a_tick(report: BenchmarkReport, tmp_path: Path) -> None:
-    write_plot(report, tmp_path / "bench.svg")
-    labels = (tmp_path / "bench.svg").read_text()  # Matplotlib writes each text as a comment beside its outlines
-    for label in ("16,384", "p99", "rows per second", "movielens"):
-        assert f"<!-- {label}" in labels
+@pytest.mark.parametrize(
+    ("drawn", "labels"),
+    [
+        (BY_SIZE, ("16,384", "p99", "rows per second", "movielens", "rows in a request")),
+        (BY_CONCURRENCY, ("32", "p99, 64 rows", "requests in flight", "p99.9")),
+        (BY_RATE, ("800", "p50", "requests per second offered", "rows 1/rate 100")),
+    ],
+)
+def test_what_varies_is_the_axis(tmp_path: Path, drawn: BenchmarkReport, labels: tuple[str, ...]) -> None:
+    write_plot(drawn, tmp_path / "bench.svg")
+    text = (tmp_path / "bench.svg").read_text()  # Matplotlib writes each text as a comment beside its outlines
+    for label in labels:
+        assert f"<!-- {label}" in text
+
+
+def test_what_has_no_latency_is_left_out(tmp_path: Path) -> None:
+    empty = LoadResult.from_slices(
+        Load(batch_size=1, concurrency=1), [SliceRecord(num_due=3)], is_stable=False, problem="nothing"
+    )
+    both = BenchmarkReport(
+        model_name="m",
+        bench=(empty, result(Load(batch_size=4, concurrency=1))),
+        num_checked=0,
+        max_abs_error=None,
+        environment={},
+    )
+    write_plot(both, tmp_path / "bench.svg")
+    assert "<!-- rows 4" in (tmp_path / "bench.svg").read_text()
+    assert "<!-- rows 1 " not in (tmp_path / "bench.svg").read_text()

@@ -1,39 +1,149 @@
 import csv
 import io
 import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hdrh.histogram import HdrHistogram
 
-from serving.benchmark.report import BatchResult, BenchmarkReport
-
-
-def test_figures_of_a_known_run() -> None:
-    latency_ns = np.arange(1, 102) * 1_000_000  # 1 to 101 ms
-    result = BatchResult.from_samples(16, latency_ns, elapsed_ns=2_000_000_000)
-    assert (result.p50_ms, result.p90_ms, result.p95_ms, result.p99_ms) == pytest.approx((51, 91, 96, 100))
-    assert (result.mean_ms, result.max_ms, result.num_requests) == (51, 101, 101)
-    assert result.rows_per_s == 16 * 101 / 2
+from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.resources import ServerResources
+from serving.benchmark.search import SearchResult
+from serving.benchmark.selfcheck import Floor
 
 
-@given(st.lists(st.integers(1, 10**12), min_size=1))
-def test_percentiles_are_ordered_and_within_the_samples(latency: list[int]) -> None:
-    result = BatchResult.from_samples(1, np.array(latency, np.int64), elapsed_ns=sum(latency))
-    figures = [min(latency) / 1e6, result.p50_ms, result.p90_ms, result.p95_ms, result.p99_ms, result.max_ms]
-    assert figures == pytest.approx(sorted(figures))
-    assert result.max_ms == max(latency) / 1e6
+def slices_of(latency_ms: np.ndarray, count: int = 4) -> list[SliceRecord]:
+    slices = []
+    for part in np.array_split(latency_ms, count):
+        slices.append(SliceRecord(num_due=len(part), num_answered=len(part), cpu_ns=Counter({0: 50_000_000})))
+        for latency in part:
+            slices[-1].latency.record(round(latency * 1e6))
+    return slices
 
 
-def test_json_and_csv_have_the_agreed_keys() -> None:
-    result = BatchResult.from_samples(4, np.array([1_000_000, 3_000_000]), elapsed_ns=4_000_000)
-    report = BenchmarkReport(
-        model_name="movielens", bench=(result,), num_checked=0, max_abs_error=None, environment={"cpu": "one"}
+@pytest.fixture
+def result() -> LoadResult:
+    step = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
+    return LoadResult.from_slices(
+        Load(batch_size=16, concurrency=1),
+        slices_of(np.random.default_rng(0).permutation(np.arange(1, 501))),
+        is_stable=True,
+        server=ServerResources(cpu_cores=0.5, memory_bytes=1 << 20, num_processes=2),
+        breakdown=Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"m": step}, remainder_ms=1),
     )
-    document = json.loads(report.to_json())
-    assert document["bench"][0].items() >= {"batch_size": 4, "p50_ms": 2.0, "rows_per_s": 2000.0}.items()
-    assert {"p90_ms", "p95_ms", "p99_ms", "num_requests"} <= set(document["bench"][0])
+
+
+def report_of(*results: LoadResult) -> BenchmarkReport:
+    return BenchmarkReport(
+        model_name="movielens", bench=results, num_checked=0, max_abs_error=None, environment={"cpu": "one"}
+    )
+
+
+def test_figures_of_a_known_run(result: LoadResult) -> None:
+    figures = (result.p50_ms, result.p90_ms, result.p95_ms, result.p99_ms, result.max_ms)
+    assert figures == pytest.approx((250, 450, 475, 495, 500), rel=0.001)
+    assert result.mean_ms == pytest.approx(250.5, rel=0.001)
+    assert (result.num_requests, result.duration_s) == (500, 1.0)
+    assert (result.requests_per_s, result.rows_per_s) == (500, 8000)
+    assert result.client_busiest == pytest.approx(0.2)
+    assert result.client_cpu_ms == pytest.approx(0.4)
+    low, high = result.intervals_ms["p50"]
+    assert low is not None
+    assert high is not None
+    assert 220 < low < 250 < high < 280
+
+
+def test_what_is_withheld_has_no_value_and_a_reason(result: LoadResult) -> None:
+    assert result.p999_ms is None
+    assert "500 samples, and 3,688 are needed" in result.withheld["p999"]
+    assert "p999" not in result.intervals_ms
+
+
+def test_a_refused_measurement_states_no_latency() -> None:
+    refused = LoadResult.from_slices(
+        Load(batch_size=1, concurrency=1),
+        slices_of(np.arange(1, 501)),
+        is_stable=True,
+        problem="client",
+        is_refused=True,
+    )
+    assert refused.p50_ms is refused.mean_ms is refused.max_ms is None
+    assert refused.withheld["p50"] == "client"
+    assert refused.requests_per_s == 500
+    assert report_of(refused).problems == ("rows_1: client",)
+
+
+def test_nothing_answered_is_no_division_by_zero() -> None:
+    empty = LoadResult.from_slices(Load(batch_size=1, rate_per_s=5), [SliceRecord(num_due=3)], is_stable=False)
+    assert empty.mean_ms is empty.p50_ms is empty.lag_mean_ms is None
+    assert empty.requests_per_s == 0
+
+
+def test_json_holds_all_of_it_and_the_histogram(result: LoadResult) -> None:
+    document = json.loads(report_of(result).to_json())
+    entry = document["bench"][0]
+    assert entry.items() >= {"batch_size": 16, "concurrency": 1, "rows_per_s": 8000.0, "is_stable": True}.items()
+    assert entry["breakdown"]["steps"]["m"]["infer_ms"] == 3
+    assert HdrHistogram.decode(entry["histogram"]).get_total_count() == 500
     assert document["environment"] == {"cpu": "one"}
-    (line,) = csv.DictReader(io.StringIO(report.to_csv()))
-    assert {name: float(value) for name, value in line.items()} == pytest.approx(document["bench"][0])
+    assert document["format_version"] == 2
+
+
+def test_csv_has_a_line_per_load_with_its_bounds(result: LoadResult) -> None:
+    (line,) = csv.DictReader(io.StringIO(report_of(result).to_csv()))
+    assert float(line["p50_ms"]) == result.p50_ms
+    assert float(line["p50_low_ms"]) == result.intervals_ms["p50"][0]
+    assert (line["p999_ms"], line["p999_low_ms"]) == ("", "")
+    assert (line["num_errors"], line["server_cpu_cores"]) == ("0", "0.5")
+
+
+def test_histograms_are_files_by_load(result: LoadResult) -> None:
+    at_rate = LoadResult.from_slices(
+        Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), slices_of(np.arange(1, 9)), is_stable=False
+    )
+    files = report_of(result, at_rate).histograms()
+    assert list(files) == ["rows_16.hdr", "rows_1_rate_500.hdr"]
+    assert "movielens" in files["rows_16.hdr"]
+    assert result.latencies().total == 500
+
+
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (Load(batch_size=4, concurrency=1), "rows_4"),
+        (Load(batch_size=4, concurrency=8), "rows_4/concurrency_8"),
+        (Load(batch_size=4, rate_per_s=250.4, arrivals="constant"), "rows_4/rate_250"),
+    ],
+)
+def test_each_load_has_a_name(load: Load, name: str) -> None:
+    assert load.name == name
+
+
+def test_the_parts_of_a_breakdown_are_in_the_order_of_a_request(result: LoadResult) -> None:
+    assert result.breakdown is not None
+    parts = result.breakdown.parts_ms()
+    assert list(parts) == ["client", "network", "m, queue", "m, input", "m, infer", "m, output", "remainder"]
+    assert sum(parts.values()) == result.breakdown.total_ms
+
+
+def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> None:
+    short = LoadResult.from_slices(Load(batch_size=1, rate_per_s=5), [SliceRecord(num_due=3)], is_stable=False)
+    report = replace(
+        report_of(result, short),
+        floors=(Floor(concurrency=1, requests_per_s=6000.0, p50_ms=None, client_cpu_ms=0.1),),
+        searches={16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2)},
+        slo="p99=10ms",
+    )
+    (tmp_path / "bench.json").write_text(json.dumps({**report.to_dict(), "recipe": "movielens"}))
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report
+
+
+def test_throughput_has_bounds_where_the_run_was_long_enough(result: LoadResult) -> None:
+    assert result.rows_per_s_interval == (8000, 8000)  # the same in each of four slices
+    brief = LoadResult.from_slices(result.load, slices_of(np.arange(1, 9), count=2), is_stable=True)
+    assert brief.rows_per_s_interval is None

@@ -6,9 +6,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client import Client, TensorSchema, to_tensor
-from workflows.errors import RequestError, ServerError
+from serving.client import ColumnSchema, TensorSchema, to_tensor
+from serving.client.tensors import Dense, Ragged, to_dense, to_ragged
+from workflows.errors import RequestError
+from workflows.tensor_names import MISSING_LIST
 
 INT64 = TensorSchema(name="userId", datatype="INT64", dims=(1,))
 INT32 = TensorSchema(name="userId", datatype="INT32", dims=(1,))
@@ -125,6 +128,120 @@ def test_says_what_is_wrong_with_a_column(values: object, tensor: TensorSchema, 
         to_tensor(values, tensor)
 
 
-def test_nobody_at_the_address() -> None:
-    with pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:1 "):
-        Client("127.0.0.1:1", "movielens")
+def mask_of(tensor: TensorSchema) -> ColumnSchema:
+    mask = TensorSchema(name=f"{tensor.name}__valid", datatype="BOOL", dims=(1,))
+    return ColumnSchema(name=tensor.name, values=tensor, mask=mask)
+
+
+@given(st.lists(st.none() | st.integers(-(2**53), 2**53)), st.sampled_from([None, np.nan, pd.NA]))
+def test_every_container_says_what_is_missing(values: list[int | None], nothing: Any) -> None:
+    there = [value is not None for value in values]
+    pythonic = [nothing if value is None else value for value in values]
+    containers = [
+        pythonic,
+        np.array(pythonic, dtype=object),
+        pa.array(values, pa.int64()),
+        pd.Series(values, dtype="Int64"),
+        pd.Series(pythonic, dtype=object),
+        np.array([np.nan if value is None else value for value in values], np.float64),
+        pa.array([np.nan if value is None else value for value in values], pa.float64()),
+    ]
+    for column in containers:
+        rows, *mask = to_dense(column, mask_of(INT64))
+        assert rows.shape == (len(values), 1)
+        assert rows.values.tolist() == [value or 0 for value in values]
+        assert [part.values.tolist() for part in mask] == ([] if all(there) else [there])
+
+
+@given(st.lists(st.none() | st.booleans()), st.lists(st.none() | st.text()))
+def test_booleans_and_strings_may_be_missing(flags: list[bool | None], words: list[str | None]) -> None:
+    flag = TensorSchema(name="flag", datatype="BOOL", dims=(1,))
+    for values, tensor, nothing in ((flags, flag, False), ([encoded(word) for word in words], TEXT, b"")):
+        rows, *mask = to_dense(values, mask_of(tensor))
+        assert rows.values.tolist() == [nothing if value is None else value for value in values]
+        there = [value is not None for value in values]
+        assert [part.values.tolist() for part in mask] == ([] if all(there) else [there])
+
+
+def encoded(word: str | None) -> bytes | None:
+    return None if word is None else word.encode()
+
+
+def wire(column: Dense | Ragged, start: int, stop: int) -> list[Any]:
+    """The tensors as the server unpacks them."""
+    return [
+        (deserialize_bytes_tensor(t.data) if t.schema.datatype == "BYTES" else t.data).reshape(t.shape).tolist()
+        for t in column.tensors(start, stop)
+    ]
+
+
+@given(st.lists(st.binary(max_size=9)), st.data())
+def test_strings_are_sent_as_triton_reads_them(words: list[bytes], data: st.DataObject) -> None:
+    (rows,) = to_dense(pa.array(words, pa.binary()), ColumnSchema(name="title", values=TEXT))
+    start = data.draw(st.integers(0, len(words)))
+    stop = data.draw(st.integers(start, len(words)))
+    assert wire(rows, start, stop) == [[[word] for word in words[start:stop]]]
+
+
+LENGTHS = TensorSchema(name="genres__nnzs", datatype="INT32", dims=(1,))
+RAGGED = {
+    datatype: ColumnSchema(
+        name="genres", values=TensorSchema(name="genres__values", datatype=datatype, dims=(-1,)), lengths=LENGTHS
+    )
+    for datatype in ("INT64", "FP32", "BYTES")
+}
+ELEMENTS = {"INT64": st.integers(-9, 9), "FP32": st.floats(width=32, allow_nan=False), "BYTES": st.text(max_size=4)}
+
+
+@given(st.sampled_from(sorted(ELEMENTS)), st.data())
+def test_lists_are_padded_and_counted(datatype: str, data: st.DataObject) -> None:
+    lists = data.draw(st.lists(st.none() | st.lists(ELEMENTS[datatype], max_size=4), max_size=6))
+    if datatype == "BYTES":
+        lists = [None if row is None else [word.encode() for word in row] for row in lists]
+    start = data.draw(st.integers(0, len(lists)))
+    part = lists[start:]
+    width = max([1, *(len(row or ()) for row in part)])
+    nothing = b"" if datatype == "BYTES" else 0
+    expected = [(row or []) + [nothing] * (width - len(row or ())) for row in part]
+    kind = {"INT64": pa.int64(), "FP32": pa.float32(), "BYTES": pa.binary()}[datatype]
+    objects = np.empty(len(lists), dtype=object)
+    objects[:] = [
+        None if row is None else np.array(row, dtype=object if datatype == "BYTES" else None) for row in lists
+    ]
+    for column in (lists, pa.array(lists, pa.list_(kind)), pa.array(lists, pa.large_list(kind)), pd.Series(objects)):
+        values, lengths = wire(to_ragged(column, RAGGED[datatype]), start, len(lists))
+        assert values == expected
+        assert lengths == [[MISSING_LIST if row is None else len(row)] for row in part]
+
+
+def test_arrays_of_two_dimensions_are_lists_of_one_length() -> None:
+    values, lengths = wire(to_ragged(np.array([[1, 2], [3, 4]]), RAGGED["INT64"]), 0, 2)
+    assert (values, lengths) == ([[1, 2], [3, 4]], [[2], [2]])
+
+
+def test_an_input_of_a_width_pads_to_it() -> None:
+    column = ColumnSchema(name="pair", values=PAIRS, lengths=LENGTHS)
+    assert wire(to_ragged([[1], []], column), 0, 2) == [[[1, 0], [0, 0]], [[1], [0]]]
+    with pytest.raises(RequestError, match="'pair' has lists of 3 values, expected at most 2"):
+        to_ragged([[1, 2, 3]], column)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2], "'genres' has values of type int64, expected lists of INT64"),
+        ([[1, None]], "'genres' has lists that lack a value, expected lists of INT64 only"),
+        ([[[1]]], "'genres' has lists that hold lists"),
+        ([["a"]], "'genres__values' has values of type string, expected INT64"),
+        ([[1.5]], "'genres__values' does not fit INT64"),
+        ([[1], 2], "'genres__values' is no column of INT64"),
+    ],
+)
+def test_says_what_is_wrong_with_lists(values: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        to_ragged(values, RAGGED["INT64"])
+
+
+def test_floats_may_be_missing_in_lists() -> None:
+    values, _ = wire(to_ragged([[1.5, None]], RAGGED["FP32"]), 0, 1)
+    assert values == [[1.5, pytest.approx(np.nan, nan_ok=True)]]

@@ -1,0 +1,249 @@
+"""client: what the client itself costs, how much it can offer, and whether its figures are the same the next time.
+
+Against a model that returns its input, on a server of this machine. The load generator's transports run closed loops,
+as they do in a measurement; the library's `Client` asks one request at a time and `AsyncClient` several, each laid out
+anew with `predict`, as a program does. With one request in flight nothing is shared between requests, so the processor
+time of one is what it can cost at most. What is offered is also answered: the rate is a closed loop's, and the server
+takes its part of the same cores.
+
+Then identical runs of the load generator, one after another, in a closed and in an open loop. Two runs in succession
+agree in a percentile when the intervals that they state for it overlap.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bench.report import Report
+from serving.benchmark import identity
+from serving.benchmark.config import LoadConfig
+from serving.benchmark.engine import Job
+from serving.benchmark.load import measure
+from serving.benchmark.records import SLICE_S, SliceRecord
+from serving.benchmark.report import LoadResult
+from serving.benchmark.transport import TRANSPORTS
+from serving.benchmark.workers import Workers
+from serving.client import AsyncClient, Client
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ServingError
+
+MOST_PROCESSES = 4
+NUM_RUNS = 20
+SYNC, ASYNC = "Client", "AsyncClient"
+PERCENTILES = ("p50", "p90", "p95", "p99")
+_IN_FLIGHT = 32  # of all processes together
+_RATE_PER_S = 500
+_WARMUP_S = 0.5
+_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
+_NUM_MESSAGES = 4_096
+
+
+class Usage(NamedTuple):
+    """What one turn came to.
+
+    Attributes:
+        requests_per_s: answered, by the wall clock.
+        cpu_ms: processor time of the client for one request.
+    """
+
+    requests_per_s: float
+    cpu_ms: float
+
+
+Drive = Callable[[int, int], Usage]  # number of processes, requests in flight of all of them together
+
+
+def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: float = 3.0) -> Report:
+    """Measure each side `repeats` times in turns, then the identical runs.
+
+    Args:
+        repeats: turns of each side.
+        turn_s: length of a turn.
+        num_runs: identical runs of each kind of loop, at least 2.
+        run_s: length of each.
+    """
+    with TemporaryDirectory(prefix="rankline-bench-") as directory:
+        identity.write_identity(Path(directory))
+        config = ServerConfig(repositories=(Path(directory),), backends=(identity.BACKENDS,))
+        with EmbeddedServer(config) as server:
+            results = _costs(server.endpoints.grpc, repeats, turn_s)
+            with Client(server.endpoints.grpc, identity.NAME) as client:
+                closed = LoadConfig(warmup_s=_WARMUP_S, min_duration_s=run_s, time_limit_s=run_s)
+                shares = {
+                    "closed loop": _agreement(client, closed, num_runs),
+                    "open loop": _agreement(client, replace(closed, rate=(_RATE_PER_S,)), num_runs),
+                }
+    ratios = {"agreement": statistics.fmean(share for of_loop in shares.values() for share in of_loop.values())}
+    return Report(name="client", results={**results, **shares}, ratios=ratios)
+
+
+def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]:
+    turns: dict[str, dict[str, list[float]]] = {}
+    with _drives(url, turn_s) as drives:
+        for _ in range(repeats):
+            for side, drive in drives.items():
+                figures = turns.setdefault(side, {})
+                figures.setdefault("cpu_ms_per_request", []).append(drive(1, 1).cpu_ms)
+                for processes in (1, MOST_PROCESSES):
+                    rate = drive(processes, _IN_FLIGHT).requests_per_s
+                    figures.setdefault(f"offered_per_s@{processes}", []).append(rate)
+    return {side: {name: statistics.median(v) for name, v in figures.items()} for side, figures in turns.items()}
+
+
+@contextmanager
+def _drives(url: str, turn_s: float) -> Iterator[Mapping[str, Drive]]:
+    """What can drive the server, by side; their processes wait between turns."""
+    with Client(url, identity.NAME) as client:
+        numbers = np.random.default_rng(0).integers(0, 2**62, _NUM_MESSAGES)
+        messages = [client.prepare({"x": [number]}).messages[0].SerializeToString() for number in numbers]
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of gRPC
+    with (
+        Workers(MOST_PROCESSES) as workers,
+        ProcessPoolExecutor(MOST_PROCESSES, spawn, _wait_for_all, (spawn.Barrier(MOST_PROCESSES),)) as pool,
+    ):
+        for begun in [pool.submit(os.getpid) for _ in range(MOST_PROCESSES)]:
+            begun.result()
+        yield {
+            **{name: _generator(workers, url, name, messages, turn_s) for name in TRANSPORTS},
+            SYNC: _library(pool, url, turn_s, _ask_in_turn),
+            ASYNC: _library(pool, url, turn_s, _ask_together),
+        }
+
+
+def _generator(workers: Workers, url: str, transport: str, messages: Sequence[bytes], turn_s: float) -> Drive:
+    """The load generator's own processes."""
+
+    def drive(processes: int, in_flight: int) -> Usage:
+        jobs = [
+            Job(
+                process=number,
+                url=url,
+                transport=transport,
+                messages=messages,
+                warmup_s=_WARMUP_S,
+                time_limit_s=turn_s,
+                timeout_s=_TIMEOUT_S,
+                sample_every=len(messages),
+                concurrency=in_flight // processes,
+            )
+            for number in range(processes)
+        ]
+        slices = workers.run(jobs).slices
+        whole = SliceRecord.merged(slices)
+        if whole.errors or not whole.num_answered:
+            raise ServingError(f"{transport} failed under load: {dict(whole.errors) or 'no answers'}.")
+        cpu_ms = sum(whole.cpu_ns.values()) / whole.num_answered / 1e6
+        return Usage(requests_per_s=whole.num_answered / (len(slices) * SLICE_S), cpu_ms=cpu_ms)
+
+    return drive
+
+
+def _wait_for_all(barrier: Barrier) -> None:
+    """A process of the library's has imported everything; it begins when all have."""
+    barrier.wait(_START_TIMEOUT_S)
+
+
+def _library(pool: ProcessPoolExecutor, url: str, turn_s: float, ask: "Ask") -> Drive:
+    """Processes that use the client library."""
+
+    def drive(processes: int, in_flight: int) -> Usage:
+        asked = [pool.submit(ask, url, turn_s, in_flight // processes) for _ in range(processes)]
+        usages = [future.result() for future in asked]
+        rate = sum(usage.requests_per_s for usage in usages)
+        cpu_ms = sum(usage.cpu_ms * usage.requests_per_s for usage in usages) / rate
+        return Usage(requests_per_s=rate, cpu_ms=cpu_ms)
+
+    return drive
+
+
+Ask = Callable[[str, float, int], Usage]  # url, length of the turn in s, requests in flight
+
+
+def _ask_in_turn(url: str, turn_s: float, _: int) -> Usage:
+    """One request after another, whatever may be in flight."""
+    with Client(url, identity.NAME) as client:
+
+        def ask_for(duration_s: float) -> int:
+            number, end_s = 0, time.perf_counter() + duration_s
+            while not number or time.perf_counter() < end_s:
+                client.predict({"x": [number]})
+                number += 1
+            return number
+
+        ask_for(_WARMUP_S)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        return _usage(ask_for(turn_s), begin_s, cpu_s)
+
+
+def _ask_together(url: str, turn_s: float, in_flight: int) -> Usage:
+    """As many tasks as requests in flight."""
+    return asyncio.run(_run_tasks(url, turn_s, in_flight))
+
+
+async def _run_tasks(url: str, turn_s: float, in_flight: int) -> Usage:
+    async with AsyncClient(url, identity.NAME) as client:
+
+        async def ask_until(end_s: float) -> int:
+            number = 0
+            while not number or time.perf_counter() < end_s:
+                await client.predict({"x": [number]})
+                number += 1
+            return number
+
+        async def ask_for(duration_s: float) -> int:
+            end_s = time.perf_counter() + duration_s
+            return sum(await asyncio.gather(*(ask_until(end_s) for _ in range(in_flight))))
+
+        await ask_for(_WARMUP_S)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        return _usage(await ask_for(turn_s), begin_s, cpu_s)
+
+
+def _usage(num_answered: int, begin_s: float, cpu_s: float) -> Usage:
+    """What this process used since then."""
+    return Usage(
+        requests_per_s=num_answered / (time.perf_counter() - begin_s),
+        cpu_ms=(time.process_time() - cpu_s) / num_answered * 1e3,
+    )
+
+
+def _agreement(client: Client, config: LoadConfig, num_runs: int) -> dict[str, float]:
+    """Percentile → share of the pairs of successive runs that agree in it."""
+    rows = pa.table({"x": np.random.default_rng(0).integers(0, 2**62, _NUM_MESSAGES)})
+    runs = [measure(client, rows, (1,), config=config).bench[0] for _ in range(num_runs)]
+    return {
+        f"agreement_{name}": share
+        for name in PERCENTILES
+        if (share := share_of_pairs_that_agree(runs, name)) is not None
+    }
+
+
+def share_of_pairs_that_agree(runs: Sequence[LoadResult], name: str) -> float | None:
+    """Of the pairs of successive runs, the share whose intervals of a percentile overlap.
+
+    Returns:
+        None where a run states no interval on both sides, having too few samples.
+    """
+    intervals = []
+    for run in runs:
+        low, high = run.intervals_ms.get(name, (None, None))
+        if low is None or high is None:
+            return None
+        intervals.append((low, high))
+    agree = [one[0] <= other[1] and other[0] <= one[1] for one, other in pairwise(intervals)]
+    return statistics.fmean(agree)

@@ -1,0 +1,47 @@
+"""TensorFlow and NVTabular in a FastAPI app: `uvicorn bench.peers.fastapi_app:app --workers CORES`.
+
+Both are loaded once per worker, before it takes requests. The variables `WORKFLOW` and `SAVED_MODEL` of the
+environment say where they are.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pandas as pd
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+
+from bench.peers.scorer import Scorer
+
+WORKFLOW, SAVED_MODEL = "RANKLINE_PEER_WORKFLOW", "RANKLINE_PEER_SAVED_MODEL"
+
+
+class Rows(BaseModel):
+    """What is posted: name of a column → its values."""
+
+    columns: dict[str, list[int | float | str | None]]
+
+
+class Scores(BaseModel):
+    """What comes back, in the order of the rows."""
+
+    scores: list[float]
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Load before the first request."""
+    app.state.scorer = Scorer(Path(os.environ[WORKFLOW]), Path(os.environ[SAVED_MODEL]))
+    yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/predict")
+async def predict(rows: Rows, request: Request) -> Scores:
+    """Score rows."""
+    scorer: Scorer = request.app.state.scorer
+    return Scores(scores=scorer.score(pd.DataFrame(rows.columns)).tolist())

@@ -1,0 +1,34 @@
+"""The workflow and the SavedModel as one MLflow model, logged from this file ("models from code")."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from numpy.typing import NDArray
+
+from bench.peers.scorer import Scorer
+
+WORKFLOW, SAVED_MODEL = "workflow", "saved_model"
+"""Names of its artifacts."""
+
+
+class ScoringModel(PythonModel):
+    """What MLflow's server loads and calls."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load both once."""
+        self._scorer = Scorer(Path(context.artifacts[WORKFLOW]), Path(context.artifacts[SAVED_MODEL]))
+
+    def predict(
+        self,
+        context: PythonModelContext,  # noqa: ARG002  (MLflow passes it)
+        model_input: pd.DataFrame,
+        params: dict[str, Any] | None = None,  # noqa: ARG002  (likewise)
+    ) -> NDArray[Any]:
+        """Scores [num_rows]."""
+        return self._scorer.score(model_input)
+
+
+set_model(ScoringModel())

@@ -1,0 +1,33 @@
+"""An NVTabular workflow and a SavedModel, called one after the other in this process."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from workflows.tensor_names import PADDED_SIGNATURE, SCORE
+from workflows.trained import padded_rows
+from workflows.upstream import nvt, quiet_nvtabular
+
+
+class Scorer:
+    """Loads both once and scores rows.
+
+    Args:
+        workflow: directory of a saved workflow without the label.
+        saved_model: directory of the model.
+    """
+
+    def __init__(self, workflow: Path, saved_model: Path) -> None:
+        with quiet_nvtabular():
+            self._workflow = nvt.Workflow.load(str(workflow))
+        self._model = tf.saved_model.load(str(saved_model))
+        self._signature = self._model.signatures[PADDED_SIGNATURE]
+
+    def score(self, rows: pd.DataFrame) -> NDArray[Any]:
+        """Scores [num_rows] of raw rows."""
+        inputs = padded_rows(self._workflow.transform(rows))
+        scores: NDArray[Any] = self._signature(**{name: tf.constant(values) for name, values in inputs.items()})[SCORE]
+        return scores.numpy().reshape(-1)  # type: ignore[attr-defined,no-any-return]

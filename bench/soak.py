@@ -1,0 +1,91 @@
+"""soak: the exported ensemble at 70 % of its peak for a long time: are there errors, and does memory grow?
+
+The peak is what a closed loop of one-row requests reaches; the soak is an open loop of them with Poisson arrivals.
+Memory is what the server and its model processes hold, as the median of the first and of the last tenth of the time.
+
+One repeat is six minutes; the default of five is half an hour.
+"""
+
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from bench.report import Report
+from bench.serving import make_model
+from rankline.workspace import Workspace
+from serving.benchmark.config import LoadConfig
+from serving.benchmark.load import measure
+from serving.client import Client
+from serving.ensemble import ExportedEnsemble
+from serving.server import EmbeddedServer
+from serving.supervise import config_of
+from workflows.errors import ServingError
+
+_MINUTES_PER_REPEAT = 6
+_SHARE_OF_PEAK = 0.7
+_IN_FLIGHT = 32
+_SAMPLE_INTERVAL_S = 1.0
+_PEAK = LoadConfig(concurrency=(_IN_FLIGHT,), min_duration_s=10.0, time_limit_s=20.0)
+
+
+def run(repeats: int) -> Report:
+    """Find the peak, then send at 70 % of it, six minutes for each repeat."""
+    with TemporaryDirectory(prefix="rankline-bench-") as directory:
+        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
+        prepared = make_model(workspace)
+        rows = prepared.heldout().select(list(prepared.inputs))
+        ensemble = ExportedEnsemble.load(workspace.ensemble)
+        with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
+            expected = client.predict(rows)
+            peak = measure(client, rows, [1], config=_PEAK, expected=expected).bench[0].requests_per_s
+            rate = int(_SHARE_OF_PEAK * peak)
+            results: dict[str, dict[str, float]] = {"peak": {"requests_per_s": peak}}
+            bytes_held: list[int] = []
+            for minutes in range(_MINUTES_PER_REPEAT, _MINUTES_PER_REPEAT * (repeats + 1), _MINUTES_PER_REPEAT):
+                config = LoadConfig(rate=(rate,), min_duration_s=_MINUTES_PER_REPEAT * 60.0, time_limit_s=361.0)
+                with _sampled(server.process_ids, bytes_held):
+                    report = measure(client, rows, [1], config=config, expected=expected)
+                if report.problems:
+                    raise ServingError(report.problems[0])
+                result = report.bench[0]
+                results[f"minute {minutes}"] = {
+                    "requests_per_s": result.requests_per_s,
+                    "p50_ms": result.p50_ms or float("nan"),
+                    "p99_ms": result.p99_ms or float("nan"),
+                    "errors": float(sum(result.errors.values()) + result.num_unsent),
+                    "memory_mb": statistics.median(bytes_held[-60:]) / 1e6,
+                }
+    tenth = max(len(bytes_held) // 10, 1)
+    begin, end = statistics.median(bytes_held[:tenth]), statistics.median(bytes_held[-tenth:])
+    return Report(
+        name="soak",
+        results=results,
+        ratios={
+            "memory_growth": end / begin - 1,
+            "errors": sum(figures.get("errors", 0.0) for figures in results.values()),
+            "share_of_peak": statistics.median(f["requests_per_s"] for n, f in results.items() if n != "peak") / peak,
+        },
+    )
+
+
+@contextmanager
+def _sampled(process_ids: Callable[[], Sequence[int]], bytes_held: list[int]) -> Iterator[None]:
+    """Add what the processes hold to a list, once a second."""
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(_SAMPLE_INTERVAL_S):
+            bytes_held.append(sum(psutil.Process(pid).memory_full_info().pss for pid in process_ids()))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,398 @@
+"""stacks: one SavedModel and one NVTabular workflow, served in the ways that people serve them.
+
+Ours (two steps, and fused), merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app, and
+MLflow's own model server. Each gets the same rows from one process of the load generator, in turns, and every side's
+scores must be ours. Figures are medians over the turns; ratios are medians of the turns' ratios, above 1 where ours is
+the better.
+
+What is fair: the client's engine and way of counting are the same, and its part of the latency is small for all. All
+servers run at once and those that are not asked idle. FastAPI and MLflow have as many workers as there are cores, as
+their documents advise; ours and merlin-systems' have one instance of each step, as they are exported. Each side has its
+own protocol, which is a part of it: tensors over gRPC on one connection, JSON over HTTP/1.1 on a connection for each
+request in flight. FastAPI's endpoint is a coroutine: scoring is processor work, and the threads that it would
+otherwise be given share one interpreter. What is not: the client and all servers share the cores of one machine, and
+the workers of the HTTP servers are not equally busy when the kernel hands them unequal numbers of connections. uvicorn
+runs without the extra that parses HTTP in C.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype
+
+from bench.peers import fastapi_app
+from bench.report import Rates, Report, median_ratio
+from rankline import pipeline
+from rankline.display import Stages
+from rankline.recipes import recipe_named
+from rankline.source import SourceConfig
+from rankline.workspace import Workspace
+from serving.benchmark.engine import Job
+from serving.benchmark.histogram import LatencyHistogram
+from serving.benchmark.percentiles import percentile
+from serving.benchmark.records import SLICE_S, SliceRecord
+from serving.benchmark.report import Load, client_cost
+from serving.benchmark.selfcheck import bottleneck
+from serving.benchmark.transport import HTTP1
+from serving.benchmark.workers import Outcome, Workers
+from serving.client import Client
+from serving.export import export_ensemble
+from serving.export_config import ExportConfig
+from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ParityError, ServerError, ServingError
+from workflows.prepared import PreparedData
+from workflows.trained import TrainedModel
+from workflows.upstream import quiet_nvtabular
+from workflows.workflow_store import save_workflow
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")  # of MLflow's own models
+    import mlflow.pyfunc
+    from mlflow.models import infer_signature
+
+ROWS = 200_000
+LOADS = (
+    Load(batch_size=1, concurrency=1),
+    Load(batch_size=1, concurrency=32),
+    Load(batch_size=1_024, concurrency=1),
+)
+OURS, FUSED, MERLIN, FASTAPI, MLFLOW = "rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"
+_FUSED_MODEL, _MERLIN_MODEL = "movielens_fused", "executor_model"
+_WARMUP_SHARE = 1 / 6  # of a turn, before it
+_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 180.0
+_POLL_INTERVAL_S = 0.1
+_NUM_ROWS_SENT = 65_536  # per load, in requests that are sent in turn
+_SAMPLE_EVERY = 8
+_SCORE_TOLERANCE = 1e-5
+_PRCTL = ctypes.CDLL(None).prctl
+_PR_SET_PDEATHSIG = 1
+_PROJECT = Path(__file__).parents[1]
+_READY = re.compile(rb"Application startup complete")  # uvicorn, once for each worker
+
+Array = npt.NDArray[Any]
+Columns = Mapping[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One way of serving, up and running.
+
+    Attributes:
+        url, transport: as of a `Job`.
+        encode: columns of some rows → a request.
+        decode: its answer → scores [num_rows].
+    """
+
+    url: str
+    transport: str
+    encode: Callable[[Columns], bytes]
+    decode: Callable[[bytes], Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What one side did under one load in one turn."""
+
+    latency: LatencyHistogram
+    requests_per_s: float
+
+    @property
+    def p50_ms(self) -> float:
+        """Median latency."""
+        return self.latency.at_rank((self.latency.total + 1) // 2) / 1e6
+
+
+Turns = Mapping[str, Sequence[Turn]]  # side → its turns
+
+
+def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int = os.cpu_count() or 1) -> Report:
+    """Train a small model, serve it in every way, measure each `repeats` times.
+
+    Args:
+        repeats: turns of each side under each load.
+        num_rows: ratings that the model is trained on.
+        turn_s: length of a turn, without its warm-up.
+        workers: processes of FastAPI's and of MLflow's server.
+    """
+    with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as running:
+        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
+        prepared, trained = _make_model(workspace, num_rows)
+        stacks = {
+            **running.enter_context(_on_triton(workspace, prepared, trained)),
+            **running.enter_context(_over_http(prepared, trained, Path(directory) / "peers", workers)),
+        }
+        pool = prepared.heldout().select(list(prepared.inputs))
+        with Client(stacks[OURS].url, workspace.recipe) as client:
+            expected = client.predict(pool)
+        generator = running.enter_context(Workers(1))
+        measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in LOADS}
+    return Report(name="stacks", results=_results(measured), ratios=_ratios(measured))
+
+
+def _make_model(workspace: Workspace, num_rows: int) -> tuple[PreparedData, TrainedModel]:
+    recipe = recipe_named(workspace.recipe)
+    recipe = replace(recipe, train=replace(recipe.train, epochs=1))
+    with Stages(["source", "prepare", "train", "export"]) as stages:
+        prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=num_rows), workspace, stages)
+        pipeline.train(recipe, prepared, workspace, stages)
+        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
+    return prepared, TrainedModel.load(workspace.model)
+
+
+def _serving_workflow(prepared: PreparedData) -> Any:
+    with quiet_nvtabular():
+        return prepared.workflow().remove_inputs([prepared.spec.label.name])
+
+
+@contextmanager
+def _on_triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[dict[str, Stack]]:
+    fused, merlin = workspace.root / "fused", workspace.root / "merlin"
+    export_ensemble(prepared, trained, fused, ExportConfig(fused=True), name=_FUSED_MODEL)
+    merlin.mkdir()
+    workflow = _serving_workflow(prepared)
+    with quiet_nvtabular():
+        names = workflow.input_schema.column_names
+        graph = names >> TransformWorkflow(workflow) >> PredictTensorflow(str(trained.saved_model))
+        Ensemble(graph, workflow.input_schema).export(str(merlin))
+    with EmbeddedServer(ServerConfig(repositories=(workspace.ensemble, fused, merlin))) as server:
+        url = server.endpoints.grpc
+        yield {
+            OURS: _triton_stack(url, workspace.recipe),
+            FUSED: _triton_stack(url, _FUSED_MODEL),
+            MERLIN: _triton_stack(url, _MERLIN_MODEL, row_shape=()),
+        }
+
+
+def _triton_stack(url: str, model: str, row_shape: tuple[int, ...] = (1,)) -> Stack:
+    def encode(columns: Columns) -> bytes:
+        message = service_pb2.ModelInferRequest(model_name=model)
+        for name, values in columns.items():
+            message.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
+            message.raw_input_contents.append(values.tobytes())
+        return message.SerializeToString()  # type: ignore[no-any-return]
+
+    def decode(body: bytes) -> Array:
+        return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
+
+    return Stack(url=url, transport="http2", encode=encode, decode=decode)
+
+
+@contextmanager
+def _over_http(
+    prepared: PreparedData, trained: TrainedModel, directory: Path, workers: int
+) -> Iterator[dict[str, Stack]]:
+    workflow = directory / "workflow"
+    with quiet_nvtabular():
+        save_workflow(_serving_workflow(prepared), workflow)
+    model = _save_with_mlflow(prepared, workflow, trained.saved_model, directory)
+    app = ("uvicorn", "bench.peers.fastapi_app:app", "--no-access-log")
+    serve = ("mlflow", "models", "serve", "--env-manager", "local", "--model-uri", str(model))
+    paths = {fastapi_app.WORKFLOW: str(workflow), fastapi_app.SAVED_MODEL: str(trained.saved_model)}
+    with (
+        _running(app, directory / "fastapi.log", workers, paths) as fastapi,
+        _running(serve, directory / "mlflow.log", workers) as mlflow_server,
+    ):
+        for server in (fastapi, mlflow_server):
+            _wait_until_ready(server, workers)
+        yield {
+            FASTAPI: Stack(
+                url=f"{fastapi.url}/predict",
+                transport=HTTP1,
+                encode=lambda columns: _json({"columns": {name: values.tolist() for name, values in columns.items()}}),
+                decode=lambda body: np.asarray(json.loads(body)["scores"], np.float32),
+            ),
+            MLFLOW: Stack(
+                url=f"{mlflow_server.url}/invocations",
+                transport=HTTP1,
+                encode=lambda columns: _json({"dataframe_split": pd.DataFrame(columns).to_dict("split")}),
+                decode=lambda body: np.asarray(json.loads(body)["predictions"], np.float32),
+            ),
+        }
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
+def _save_with_mlflow(prepared: PreparedData, workflow: Path, saved_model: Path, directory: Path) -> Path:
+    path = directory / "model"
+    rows = prepared.heldout().select(list(prepared.inputs)).slice(0, 2).to_pandas()
+    with warnings.catch_warnings():
+        # MLflow advises against whole numbers, which ids are, and tells what it does with type hints.
+        warnings.simplefilter("ignore", UserWarning)
+        mlflow.pyfunc.save_model(
+            path=str(path),
+            python_model=str(_PROJECT / "bench" / "peers" / "mlflow_model.py"),
+            artifacts={"workflow": str(workflow), "saved_model": str(saved_model)},
+            signature=infer_signature(rows, np.zeros(len(rows), np.float32)),
+            pip_requirements=[],  # it runs where we do
+        )
+    return path
+
+
+class _HttpServer(NamedTuple):
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str
+
+
+@contextmanager
+def _running(
+    module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
+) -> Iterator[_HttpServer]:
+    """A server under uvicorn on a free port, as long as the `with` block lasts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
+    programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module, "--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)],
+            env={**os.environ, **(variables or {}), "PYTHONPATH": search_path, "PATH": programs},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # it is ended with all its workers
+            preexec_fn=partial(_PRCTL, _PR_SET_PDEATHSIG, signal.SIGTERM),  # also when this process is killed
+        )
+    try:
+        yield _HttpServer(process, log, f"127.0.0.1:{port}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _wait_until_ready(server: _HttpServer, workers: int) -> None:
+    """Until all workers have loaded the model.
+
+    Raises:
+        ServerError: the server has ended, or takes too long.
+    """
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while len(_READY.findall(server.log.read_bytes())) < workers:
+        if server.process.poll() is not None or time.monotonic() > deadline:
+            end = server.log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise ServerError(f"{server.log.stem} did not come up with {workers} workers. The end of its log: {end}")
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _measure(
+    stacks: Mapping[str, Stack],
+    load: Load,
+    pool: pa.Table,
+    expected: Array,
+    generator: Workers,
+    repeats: int,
+    turn_s: float,
+) -> Turns:
+    """One load on all sides in turns; a first turn of each is for warming up and for comparing scores."""
+    draws = np.random.default_rng(0).integers(0, len(pool), (_NUM_ROWS_SENT // load.batch_size, load.batch_size))
+    columns = {name: pool[name].to_numpy() for name in pool.column_names}
+    turns: dict[str, list[Turn]] = {side: [] for side in stacks}
+    messages = {
+        side: [stack.encode({name: column[rows] for name, column in columns.items()}) for rows in draws]
+        for side, stack in stacks.items()
+    }
+    for number in range(-1, repeats):
+        for side, stack in stacks.items():
+            assert load.concurrency is not None
+            job = Job(
+                process=0,
+                url=stack.url,
+                transport=stack.transport,
+                messages=messages[side],
+                warmup_s=_WARMUP_SHARE * turn_s,
+                time_limit_s=turn_s,
+                timeout_s=_TIMEOUT_S,
+                sample_every=1 if number < 0 else _SAMPLE_EVERY,
+                concurrency=load.concurrency,
+            )
+            outcome = generator.run([job])
+            _check(side, outcome)
+            _compare(side, ((stack.decode(body), expected[draws[message]]) for _, message, body in outcome.samples))
+            if number >= 0:
+                whole = SliceRecord.merged(outcome.slices)
+                duration_s = len(outcome.slices) * SLICE_S
+                turns[side].append(Turn(latency=whole.latency, requests_per_s=whole.num_answered / duration_s))
+    return turns
+
+
+def _check(side: str, outcome: Outcome) -> None:
+    """Refuse a turn with errors, without answers, or in which the client was what was measured."""
+    whole = SliceRecord.merged(outcome.slices)
+    if outcome.failure or whole.errors or not (whole.latency.total and whole.num_answered):
+        raise ServingError(f"{side} failed under load: {outcome.failure or dict(whole.errors) or 'no answers'}.")
+    if problem := bottleneck(client_cost(outcome.slices), whole.latency.mean_ns / 1e6, 1):
+        raise ServingError(f"{side}: {problem}")
+
+
+def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
+    """Refuse scores that are not ours."""
+    found = list(scores)
+    if not found:
+        raise ParityError(f"{side} gave no scores to compare. Make its turns longer.")
+    for theirs, ours in found:
+        if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=0, atol=_SCORE_TOLERANCE):
+            raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
+
+
+def _results(measured: Mapping[Load, Turns]) -> dict[str, dict[str, float]]:
+    results: dict[str, dict[str, float]] = {}
+    for load, turns in measured.items():
+        for side, of_side in turns.items():
+            figures = results.setdefault(side, {})
+            name = _name(load)
+            figures[f"p50_ms@{name}"] = statistics.median(turn.p50_ms for turn in of_side)
+            p99 = percentile([turn.latency for turn in of_side], 0.99)
+            if p99.value_ns is not None:  # else too few samples
+                figures[f"p99_ms@{name}"] = p99.value_ns / 1e6
+            figures[f"rows_per_s@{name}"] = load.batch_size * statistics.median(t.requests_per_s for t in of_side)
+    return results
+
+
+def _name(load: Load) -> str:
+    return str(load.batch_size) if load.concurrency == 1 else f"{load.batch_size}x{load.concurrency}"
+
+
+def _ratios(measured: Mapping[Load, Turns]) -> dict[str, float]:
+    """What ours comes to against each peer; above 1 ours is better."""
+    one, concurrent, large = (measured[load] for load in LOADS)
+    ratios = {}
+    for peer in (FASTAPI, MLFLOW, MERLIN):
+        name = peer.partition("-")[0]
+        ratios[f"p50_vs_{name}"] = median_ratio(_p50(one), peer, OURS)
+        ratios[f"p50_vs_{name}_1024"] = median_ratio(_p50(large), peer, OURS)
+        ratios[f"concurrent_vs_{name}"] = median_ratio(_rate(concurrent), OURS, peer)
+    return ratios
+
+
+def _p50(turns: Turns) -> Rates:
+    return {side: [turn.p50_ms for turn in of_side] for side, of_side in turns.items()}
+
+
+def _rate(turns: Turns) -> Rates:
+    return {side: [turn.requests_per_s for turn in of_side] for side, of_side in turns.items()}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Debian packages that some tests need beside Python: PostgreSQL, Prometheus, and what runs them in namespaces.
+# As root on Debian or Ubuntu it installs what is missing; elsewhere it says so, and the tests that need it are skipped.
+set -eu
+
+missing=
+for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl wget:wget; do
+    command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+done
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "system-packages: tests that need these are skipped:$missing (as root: apt-get install$missing)" >&2
+    exit 0
+fi
+# The packages' own services would take ports; a policy that is there already stays.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+apt-get update -qq
+# shellcheck disable=SC2086  # a list
+DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null

@@ -1,0 +1,90 @@
+"""Serve one exported ensemble for as long as the process lives: what the container runs.
+
+    python -m serving --repository model_repository/movielens --host 0.0.0.0 --watch
+
+It needs no TensorFlow, NVTabular or MLflow in this process. `rankline serve` is the same for people at a terminal.
+"""
+
+import argparse
+import signal
+import sys
+import threading
+from datetime import datetime, timezone
+from pathlib import Path
+
+from serving.ensemble import ExportedEnsemble
+from serving.server import EmbeddedServer, Tls
+from serving.supervise import Supervisor, config_of
+from workflows.errors import ConfigError, RanklineError
+
+_STEP_S = 0.5
+
+
+def main() -> int:
+    """Parse, serve, stop on SIGTERM or SIGINT; the exit status."""
+    options = _parser().parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _serve(options, stop)
+    except RanklineError as error:
+        _tell(f"error: {error}")
+        return 1
+    return 0
+
+
+def _serve(options: argparse.Namespace, stop: threading.Event) -> None:
+    if bool(options.tls_certificate) != bool(options.tls_key):
+        raise ConfigError("a certificate needs its key: give both --tls-certificate and --tls-key, or neither.")
+    tls = None
+    if options.tls_certificate:
+        tls = Tls(certificate=options.tls_certificate, key=options.tls_key, client_root=options.tls_client_root)
+    ensemble = ExportedEnsemble.load(options.repository)
+    config = config_of(
+        ensemble,
+        host=options.host,
+        grpc_port=options.grpc_port,
+        http_port=options.http_port,
+        metrics_port=options.metrics_port,
+        tls=tls,
+        log_path=options.log_file,
+        echo_log=True,
+        ready_timeout_s=options.ready_timeout_s,
+    )
+    if not config.is_local and tls is None:
+        _tell(
+            f"WARNING: gRPC on {config.host} is not encrypted. Whoever reaches it can ask for scores and read others'."
+        )
+    with EmbeddedServer(config) as server:
+        _tell(f"{ensemble.name} version {ensemble.version}: gRPC {server.endpoints.grpc}, {server.endpoints.metrics}")
+        supervisor = Supervisor(server, ensemble, follow_versions=options.watch, tell=_tell)
+        while not stop.wait(_STEP_S):
+            supervisor.step()
+    _tell("stopped")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m serving", description="Serve one exported ensemble with Triton.")
+    parser.add_argument(
+        "--repository", type=Path, required=True, help="the ensemble, such as model_repository/movielens"
+    )
+    parser.add_argument("--watch", action="store_true", help="take over new versions")
+    parser.add_argument("--host", default="127.0.0.1", help="address of gRPC and metrics (default: %(default)s)")
+    parser.add_argument("--grpc-port", type=int, default=8001, help="default: %(default)s; 0 takes a free one")
+    parser.add_argument("--http-port", type=int, default=8000, help="on loopback only (default: %(default)s)")
+    parser.add_argument("--metrics-port", type=int, default=8002, help="default: %(default)s")
+    parser.add_argument("--tls-certificate", type=Path, help="PEM file that encrypts gRPC, with --tls-key")
+    parser.add_argument("--tls-key", type=Path, help="PEM file")
+    parser.add_argument("--tls-client-root", type=Path, help="ask clients for a certificate that this one signed")
+    parser.add_argument("--log-file", type=Path, help="keep tritonserver's log here, not in ours")
+    parser.add_argument("--ready-timeout-s", type=float, default=300.0, help="default: %(default)s")
+    return parser
+
+
+def _tell(line: str) -> None:
+    print(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""A backend's own check that it loads what was exported: the manifest lies beside the steps in the model repository."""
+
+from pathlib import Path
+
+from workflows.artifacts import Manifest, check_files, files_below
+from workflows.errors import ArtifactError
+
+MANIFEST_PARAMETER = "MANIFEST"
+"""Parameter of a step: path of its version's manifest in the model repository."""
+
+
+def check_step(model: Path, manifest: str) -> None:
+    """Compare the files of a step with the manifest of its version.
+
+    Args:
+        model: the step's folder in the model repository.
+        manifest: value of `MANIFEST_PARAMETER`.
+
+    Raises:
+        ArtifactError: a file is missing, damaged or not of the export, or there is no manifest.
+    """
+    repository = model.parent
+    files = Manifest.read((repository / manifest).parent).files
+    own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
+    check_files(repository, own, "ensemble")
+    if foreign := sorted({f"{model.name}/{name}" for name, _ in files_below(model)} - set(own)):
+        raise ArtifactError(f"{repository / foreign[0]} is not in the manifest of the ensemble. Take it out.")

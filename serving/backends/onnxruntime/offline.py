@@ -1,0 +1,43 @@
+"""An ONNX model outside of Triton: see `serving.backends.offline.ScoringModel`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from serving.backends.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
+from serving.plan import Padded, padded_inputs
+from workflows.errors import ArtifactError
+from workflows.tensor_names import SCORE
+
+
+class OnnxModel:
+    """An ONNX file, which takes padded rows only."""
+
+    OUTPUT = SCORE
+    PARAMETERS: Mapping[str, str] = {}
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._session = open_model(path)
+        except Exception as error:  # ONNX Runtime raises classes of its own, without a common base
+            raise ArtifactError(
+                f"{path} is not an ONNX model that can be loaded ({reason_of(error)}). Export again."
+            ) from None
+        self._inputs = dtypes_of(self._session.get_inputs())
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """See `ScoringModel`."""
+        arrays = padded_inputs(columns)
+        if set(self._inputs) != set(arrays):
+            raise ArtifactError(
+                f"the ONNX model takes {sorted(self._inputs)}, the workflow makes {sorted(arrays)}. They do not match."
+            )
+        cast = [arrays[name].astype(dtype, copy=False) for name, dtype in self._inputs.items()]
+        scores: NDArray[Any] = self.served_call(list(self._inputs))(*cast)[0].reshape(-1)
+        return scores
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        """See `ScoringModel`."""
+        return make_callable(self._session, names, [SCORE])

@@ -1,0 +1,96 @@
+"""An ONNX model in a session of ONNX Runtime, the way in which it is served; inside Triton and outside of it."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+_SAY_NOTHING = 4  # what is wrong is raised, too
+_CUDA = "CUDAExecutionProvider"
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+_TENSOR = re.compile(r"tensor\((\w+)\)")
+_PLACE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (.* Status Message: )?")
+
+
+def open_model(
+    path: Path,
+    *,
+    intra_op_threads: int = 0,
+    inter_op_threads: int = 0,
+    parallel: bool = False,
+    gpu: str | None = None,
+) -> onnxruntime.InferenceSession:
+    """Load a model.
+
+    Threads that wait sleep. Spinning, which is ONNX Runtime's default, takes the cores from tritonserver and its
+    clients.
+
+    Args:
+        path: ONNX file.
+        intra_op_threads: threads that one operation may use, 0 for one per core that this process may use: ONNX Runtime
+            counts the cores of the machine, and pins its threads to them.
+        inter_op_threads: threads that run operations side by side, if `parallel`; 0 for ONNX Runtime's choice.
+        parallel: run operations that do not wait for each other side by side.
+        gpu: number of the GPU to run on, "" for the first one, or None for none. Without CUDA in ONNX Runtime the CPU
+            takes the work.
+
+    Raises:
+        Exception: of ONNX Runtime; the file is missing or damaged.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SAY_NOTHING
+    options.intra_op_num_threads = intra_op_threads or len(os.sched_getaffinity(0))
+    options.inter_op_num_threads = inter_op_threads
+    if parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    for kind in ("intra", "inter"):
+        options.add_session_config_entry(f"session.{kind}_op.allow_spinning", "0")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if gpu is not None and _CUDA in onnxruntime.get_available_providers():
+        providers.insert(0, (_CUDA, {"device_id": gpu or "0"}))
+    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+
+
+def dtypes_of(tensors: Sequence[Any]) -> dict[str, Any]:
+    """Types of a session's inputs or outputs, by name.
+
+    Args:
+        tensors: `get_inputs()` or `get_outputs()`.
+
+    Returns:
+        NumPy's types; of what is no tensor of numbers, ONNX Runtime's word.
+    """
+    return {tensor.name: _dtype(tensor.type) for tensor in tensors}
+
+
+def make_callable(
+    session: onnxruntime.InferenceSession, inputs: Sequence[str], outputs: Sequence[str]
+) -> Callable[..., Sequence[Any]]:
+    """A model as a function.
+
+    Args:
+        session: of `open_model`.
+        inputs, outputs: names of tensors.
+
+    Returns:
+        A function from one array per input to one array per output.
+    """
+    names, run = list(outputs), session.run
+    return lambda *arrays: run(names, dict(zip(inputs, arrays, strict=True)))
+
+
+def reason_of(error: Exception) -> str:
+    """What ONNX Runtime says is wrong, in one line and without where in the graph."""
+    return _PLACE.sub("", " ".join(str(error).split()))
+
+
+def _dtype(word: str) -> Any:
+    element = _TENSOR.fullmatch(word)
+    try:
+        return np.dtype(_NUMPY_NAMES.get(element[1], element[1])) if element else word
+    except TypeError:
+        return word

@@ -1,0 +1,101 @@
+"""A SavedModel's padded signature as ONNX, by tf2onnx."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf2onnx
+from onnx import ModelProto, TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from serving.backends.tensorflow.session import quiet
+from workflows.tensor_names import PADDED_SIGNATURE
+
+_COMBINERS = {
+    "SparseSegmentSumWithNumSegments": None,
+    "SparseSegmentMeanWithNumSegments": "Identity",
+    "SparseSegmentSqrtNWithNumSegments": "Sqrt",
+}
+"""The sum over each list, and what becomes of the list's length before the sum is divided by it."""
+
+
+def to_onnx(path: Path, opset: int) -> ModelProto:
+    """Convert a SavedModel.
+
+    Args:
+        path: of the SavedModel.
+        opset: version of the ONNX operators.
+
+    Returns:
+        A model whose inputs and outputs have the names of the signature's.
+
+    Raises:
+        Exception: of TensorFlow and tf2onnx, if the graph cannot be converted. An operator that tf2onnx does not know
+            is left in the graph under TensorFlow's name.
+    """
+    with quiet("tensorflow", "tf2onnx"):
+        loaded = tf.saved_model.load(str(path))  # which the variables live as long as
+        signature = loaded.signatures[PADDED_SIGNATURE]
+        frozen = convert_variables_to_constants_v2(signature, lower_control_flow=False, aggressive_inlining=True)
+        # TensorFlow's own names are lower-cased and "Identity".
+        inputs = {f"{spec.name}:0": name for name, spec in signature.structured_input_signature[1].items()}
+        outputs = {t.name: name for name, t in zip(signature.structured_outputs, frozen.outputs, strict=True)}
+        model: ModelProto = tf2onnx.convert.from_graph_def(
+            frozen.graph.as_graph_def(add_shapes=True),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            tensors_to_rename={**inputs, **outputs},
+            opset=opset,
+            custom_rewriter=[_combine_padded],
+        )[0]
+    return model
+
+
+def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
+    """Combine the embeddings of each list as a product of matrices.
+
+    Our signatures take the values out of the padding and combine them segment by segment. ONNX has no such operator:
+    tf2onnx sorts the values into a padding again, and a `ScatterND` that adds, which would be the shortest way, gives
+    other sums on each run with several threads (onnxruntime#18048, still so in 1.31).
+    """
+    for node in list(nodes):
+        if node.type in _COMBINERS and (padded := _padding_of(node)):
+            _replace(graph, node, *padded)
+    return graph.get_nodes()
+
+
+def _padding_of(node: Any) -> tuple[str, str] | None:
+    """The padded values [N, W] and their mask, if that is where a segment reduction has its values and rows from."""
+    _, values, rows, _ = node.inputs
+    if values.type != "GatherNd" or rows.type != "StridedSlice":
+        return None
+    places = values.inputs[1]
+    is_first_column = list(rows.inputs[1].get_tensor_value()) == [0, 0] and [
+        rows.get_attr_int(name) for name in ("begin_mask", "end_mask", "shrink_axis_mask")
+    ] == [1, 1, 2]
+    if places.type != "Where" or rows.inputs[0] is not places or not is_first_column:
+        return None
+    return values.input[0], places.input[0]
+
+
+def _replace(graph: Any, node: Any, padded: str, mask: str) -> None:
+    """Table rows of all places [N, W, dimension], those outside of the mask times zero."""
+
+    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        return str(graph.make_node(kind, inputs, attr=attributes).output[0])
+
+    def constant(value: Any, dtype: Any = np.int64) -> str:
+        return str(graph.make_const(tf2onnx.utils.make_name("constant"), np.array(value, dtype)).output[0])
+
+    ids = add("Where", mask, padded, constant(0, tensor_dtype_to_np_dtype(graph.get_dtype(padded))))
+    weights = add("Unsqueeze", add("Cast", mask, to=TensorProto.FLOAT), constant([1]))  # [N, 1, W]
+    if (root := _COMBINERS[node.type]) is not None:
+        length = add("ReduceSum", weights, constant([2]), keepdims=1)
+        weights = add("Div", weights, add(root, add("Max", length, constant(1.0, np.float32))))
+    combined = add("MatMul", weights, add("Gather", node.input[0], ids))
+    shapes, dtypes, outputs = node.output_shapes, node.output_dtypes, node.output
+    graph.remove_node(node.name)
+    graph.make_node("Squeeze", [combined, constant([1])], outputs=outputs, shapes=shapes, dtypes=dtypes)

@@ -1,0 +1,36 @@
+"""What a model's config says about its tensors against what the model itself says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from serving.backends.batching import Tensor
+
+
+def check_tensors(
+    model: str, side: str, declared: Sequence[Tensor], found: Mapping[str, np.dtype[Any]], *, all_of_them: bool = True
+) -> None:
+    """Compare names and types.
+
+    Args:
+        model: what it is, for the message.
+        side: "inputs" or "outputs".
+        declared: in the config.
+        found: name → type in the model.
+        all_of_them: the config must name all that the model has.
+
+    Raises:
+        TritonModelException: they differ.
+    """
+    names = {tensor.name for tensor in declared}
+    if names - set(found) or (all_of_them and set(found) - names):
+        raise pb_utils.TritonModelException(
+            f"{model} has the {side} {sorted(found)}, config.pbtxt says {sorted(names)}."
+        )
+    for tensor in declared:
+        if found[tensor.name] != tensor.dtype:
+            raise pb_utils.TritonModelException(
+                f"{model} has {tensor.name!r} as {found[tensor.name]}, config.pbtxt says {tensor.dtype}."
+            )

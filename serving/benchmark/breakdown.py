@@ -1,0 +1,172 @@
+"""Where the time of a request goes: client, network, and each step of the ensemble, from Triton's own statistics.
+
+Triton adds up, for each model, how long requests queued, and how long its input, its work and its output took. Of two
+readings around a measurement the difference is what that measurement cost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from workflows.errors import ServerError
+
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
+_FOREIGN_SHARE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Mean milliseconds that a request spent in one model.
+
+    Attributes:
+        queue_ms: waiting for an instance, and for other requests to join.
+        input_ms: gathering the inputs.
+        infer_ms: the model's work, and the way to its process and back.
+        output_ms: handing out the outputs.
+    """
+
+    queue_ms: float
+    input_ms: float
+    infer_ms: float
+    output_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """All of them."""
+        return self.queue_ms + self.input_ms + self.infer_ms + self.output_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breakdown:
+    """Mean milliseconds of a request; `client_ms`, `network_ms`, all steps and `remainder_ms` add up to `total_ms`.
+
+    Attributes:
+        total_ms: mean latency.
+        client_ms: how late it was taken up, and the time until it was handed to the operating system.
+        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides.
+        steps: model → its times, in the order of the ensemble.
+        remainder_ms: of the server's time, what is in no step: the ensemble's own work, and requests that were counted
+            on one side of a reading only.
+    """
+
+    total_ms: float
+    client_ms: float
+    network_ms: float
+    steps: Mapping[str, StepTimes]
+    remainder_ms: float
+
+    def parts_ms(self) -> dict[str, float]:
+        """Name → milliseconds, in the order in which a request meets them."""
+        steps = {
+            f"{model}, {name.removesuffix('_ms')}": value
+            for model, times in self.steps.items()
+            for name, value in asdict(times).items()
+        }
+        return {"client": self.client_ms, "network": self.network_ms, **steps, "remainder": self.remainder_ms}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTotals:
+    """What Triton has added up for a model since it was loaded; nanoseconds over all requests."""
+
+    num_requests: int
+    success_ns: int
+    queue_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+Reading = Mapping[str, ModelTotals]
+
+
+class Statistics:
+    """Reads a model's statistics and those of its steps.
+
+    Args:
+        url: HOST:PORT of the server's gRPC protocol.
+        model_name: an ensemble, or a model that is its own only step.
+
+    Raises:
+        ServerError: the server does not give its statistics.
+    """
+
+    def __init__(self, url: str, model_name: str) -> None:
+        self._url, self._name = url, model_name
+        self._client = InferenceServerClient(url, channel_args=_NO_PROXY)
+        config = self._ask(self._client.get_model_config, model_name).config
+        self._steps = [step.model_name for step in config.ensemble_scheduling.step] or [model_name]
+
+    def __enter__(self) -> "Statistics":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def read(self) -> Reading:
+        """What has been added up until now."""
+        return {name: self._totals(name) for name in {self._name, *self._steps}}
+
+    def breakdown(
+        self, before: Reading, after: Reading, *, num_requests: int, latency_ms: float, client_ms: float
+    ) -> Breakdown | None:
+        """Split the mean latency of the requests between two readings.
+
+        Args:
+            before, after: the readings.
+            num_requests: how many we had answered between them.
+            latency_ms: their mean latency.
+            client_ms: what the client added to it.
+
+        Returns:
+            None where the server answered others too, or us not at all: its figures would not be about our requests.
+        """
+        num_answered = after[self._name].num_requests - before[self._name].num_requests
+        if not num_answered or abs(num_answered - num_requests) > _FOREIGN_SHARE * num_answered + 1:
+            return None
+        server_ms = (after[self._name].success_ns - before[self._name].success_ns) / num_answered / 1e6
+        steps = {name: _step_times(before[name], after[name], num_answered) for name in self._steps}
+        return Breakdown(
+            total_ms=latency_ms,
+            client_ms=client_ms,
+            network_ms=latency_ms - client_ms - server_ms,
+            steps=steps,
+            remainder_ms=server_ms - sum(times.total_ms for times in steps.values()),
+        )
+
+    def _totals(self, name: str) -> ModelTotals:
+        versions = [
+            entry.inference_stats for entry in self._ask(self._client.get_inference_statistics, name).model_stats
+        ]
+        return ModelTotals(
+            num_requests=sum(stats.success.count for stats in versions),
+            success_ns=sum(stats.success.ns for stats in versions),
+            queue_ns=sum(stats.queue.ns for stats in versions),
+            input_ns=sum(stats.compute_input.ns for stats in versions),
+            infer_ns=sum(stats.compute_infer.ns for stats in versions),
+            output_ns=sum(stats.compute_output.ns for stats in versions),
+        )
+
+    def _ask(self, method: Any, name: str) -> Any:
+        try:
+            return method(name)
+        except InferenceServerException as error:
+            raise ServerError(f"{self._url} gives no statistics of {name!r}: {error.message()}") from None
+
+
+def _step_times(before: ModelTotals, after: ModelTotals, num_requests: int) -> StepTimes:
+    def mean_ms(begin_ns: int, end_ns: int) -> float:
+        return (end_ns - begin_ns) / num_requests / 1e6
+
+    return StepTimes(
+        queue_ms=mean_ms(before.queue_ns, after.queue_ns),
+        input_ms=mean_ms(before.input_ns, after.input_ns),
+        infer_ms=mean_ms(before.infer_ns, after.infer_ns),
+        output_ms=mean_ms(before.output_ns, after.output_ns),
+    )

@@ -1,0 +1,215 @@
+"""Two reports side by side: how much each figure changed, how sure that is, and what regressed beyond a bound.
+
+The bounds of a ratio follow from those of its two figures on the scale of logarithms (Zou and Donner, 2008,
+doi:10.1002/sim.3095): of two independent runs, the squared distances to the bounds that count add up.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.search import SearchResult
+from workflows.errors import ConfigError
+
+_HOW = "command"  # of the environment; how it was asked for explains no difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure of a report.
+
+    Attributes:
+        value: the estimate.
+        low, high: its bounds at 95 % confidence; None where there is none.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How a figure changed.
+
+    Attributes:
+        load: name of the load.
+        figure: `p50_ms`, `p99_ms`, `rows_per_s`, or `highest_requests_per_s` of a search.
+        before, after: its values.
+        change: after / before - 1.
+        low, high: bounds of the change at 95 % confidence; None where a report states no bound.
+    """
+
+    load: str
+    figure: str
+    before: float
+    after: float
+    change: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def between(cls, load: str, figure: str, before: Figure, after: Figure) -> "Difference":
+        """The difference of two figures above 0."""
+        log = math.log(after.value / before.value)
+        down, up = _distance(before.high, before.value), _distance(before.value, before.low)
+        fall, rise = _distance(after.value, after.low), _distance(after.high, after.value)
+        return cls(
+            load=load,
+            figure=figure,
+            before=before.value,
+            after=after.value,
+            change=math.expm1(log),
+            low=None if fall is None or down is None else math.expm1(log - math.hypot(fall, down)),
+            high=None if rise is None or up is None else math.expm1(log + math.hypot(rise, up)),
+        )
+
+    @property
+    def is_latency(self) -> bool:
+        """Less is better."""
+        return self.figure.endswith("_ms")
+
+    def regressed(self, bound: float) -> bool:
+        """It got worse by more than `bound`, and so did all that the uncertainty allows."""
+        if self.is_latency:
+            return self.low is not None and self.low > bound
+        return self.high is not None and self.high < -bound
+
+    def may_have_regressed(self, bound: float) -> bool:
+        """The estimate got worse by more than `bound`, and the uncertainty allows less."""
+        is_worse = self.change > bound if self.is_latency else self.change < -bound
+        return is_worse and not self.regressed(bound)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two reports side by side.
+
+    Attributes:
+        differences: one for each figure that both state.
+        only_before, only_after: loads that the other report does not have.
+        unstated: figures that one of them does not state, and why.
+        remarks: what else differs between the runs.
+        max_regression: how much worse a figure may get, as a share.
+    """
+
+    differences: tuple[Difference, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    unstated: tuple[str, ...]
+    remarks: tuple[str, ...]
+    max_regression: float
+
+    @property
+    def regressions(self) -> tuple[Difference, ...]:
+        """What got worse beyond the bound."""
+        return tuple(found for found in self.differences if found.regressed(self.max_regression))
+
+    @property
+    def undecided(self) -> tuple[Difference, ...]:
+        """What got worse beyond the bound by its estimate, but not beyond doubt."""
+        return tuple(found for found in self.differences if found.may_have_regressed(self.max_regression))
+
+
+def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: float) -> Comparison:
+    """Compare what two reports say about the same loads. Of a search, the highest rate is compared, not what it tried.
+
+    Args:
+        before, after: the reports.
+        max_regression: how much worse a figure may get: 0.1 is a latency 10 % higher, or 10 % less rows/s.
+
+    Raises:
+        ConfigError: the bound is below 0, or no load is in both reports.
+    """
+    if not max_regression >= 0:
+        raise ConfigError(f"the largest regression is {max_regression}, expected at least 0: 0.1 is 10 %.")
+    loads_before, loads_after = _loads(before), _loads(after)
+    shared = [load for load in loads_after if load in loads_before]
+    if not shared:
+        raise ConfigError(
+            f"no load is in both reports: {_listed(loads_before)} before, {_listed(loads_after)} now. "
+            "Measure the same batch sizes, concurrency and rates."
+        )
+    differences, unstated = [], []
+    for load in shared:
+        name, was, now = _name(load), loads_before[load], loads_after[load]
+        for figure in was:
+            old, new = was[figure], now[figure]
+            if isinstance(old, Figure) and isinstance(new, Figure):
+                differences.append(Difference.between(name, figure, old, new))
+            unstated += [
+                f"{name}, {figure}, {when}: {why}"
+                for when, why in (("before", old), ("now", new))
+                if isinstance(why, str)
+            ]
+    return Comparison(
+        differences=tuple(differences),
+        only_before=tuple(_name(load) for load in loads_before if load not in loads_after),
+        only_after=tuple(_name(load) for load in loads_after if load not in loads_before),
+        unstated=tuple(unstated),
+        remarks=tuple(_remarks(before, after)),
+        max_regression=max_regression,
+    )
+
+
+_Figures = dict[str, Figure | str]  # the figure, or why it is not stated
+
+
+def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
+    if report.searches:
+        return {
+            f"rows_{batch_size}, {report.slo}": {"highest_requests_per_s": _searched(search)}
+            for batch_size, search in report.searches.items()
+        }
+    return {result.load: _measured(result) for result in report.bench}
+
+
+def _measured(result: LoadResult) -> _Figures:
+    low, high = result.rows_per_s_interval or (None, None)
+    rows = Figure(value=result.rows_per_s, low=low, high=high)
+    return {
+        **{f"{name}_ms": _percentile(result, name) for name in ("p50", "p99")},
+        "rows_per_s": rows if rows.value > 0 else "nothing was answered",
+    }
+
+
+def _percentile(result: LoadResult, name: str) -> Figure | str:
+    value: float | None = getattr(result, f"{name}_ms")
+    if not value:
+        return result.withheld.get(name) or result.problem or "nothing was answered"
+    low, high = result.intervals_ms.get(name, (None, None))
+    return Figure(value=value, low=low, high=high)
+
+
+def _searched(search: SearchResult) -> Figure | str:
+    if search.rate_per_s is None:
+        return "no rate held the bound"
+    return Figure(value=search.rate_per_s, low=search.rate_per_s, high=search.failed_per_s)
+
+
+def _distance(high: float | None, low: float | None) -> float | None:
+    """Of two figures on the scale of logarithms; None where there is no bound, or it is 0."""
+    return math.log(high / low) if high and low else None
+
+
+def _remarks(before: BenchmarkReport, after: BenchmarkReport) -> Iterator[str]:
+    if before.model_name != after.model_name:
+        yield f"the model was {before.model_name}, is {after.model_name}"
+    for key in sorted({*before.environment, *after.environment} - {_HOW}):
+        was, now = before.environment.get(key, "not stated"), after.environment.get(key, "not stated")
+        if was != now:
+            yield f"{key} was {was}, is {now}"
+    for when, report in (("before", before), ("now", after)):
+        for problem in report.problems:
+            yield f"{when}, {problem}"
+
+
+def _name(load: Load | str) -> str:
+    if isinstance(load, str):
+        return load
+    return f"{load.name} ({load.arrivals})" if load.arrivals else load.name
+
+
+def _listed(loads: dict[Load | str, _Figures]) -> str:
+    return ", ".join(map(_name, loads)) or "none"

@@ -1,0 +1,130 @@
+"""How much load, of which kind, and for how long."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.benchmark.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
+from serving.benchmark.percentiles import LEVELS
+from serving.benchmark.transport import TRANSPORTS
+from workflows.errors import ConfigError
+
+_SLO = re.compile(r"(?P<level>p\d+(?:\.\d+)?)\s*=\s*(?P<bound>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)")
+_UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """A bound that a percentile of latency has to stay under.
+
+    Attributes:
+        level: key of `LEVELS`.
+        bound_ms: the bound.
+    """
+
+    level: str
+    bound_ms: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Slo":
+        """Read `p99=10ms`; the unit is us, ms or s.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        match = _SLO.fullmatch(text.strip())
+        level = match["level"].replace(".", "") if match else ""
+        if match is None or level not in LEVELS or not float(match["bound"]):
+            raise ConfigError(f"slo is {text!r}, expected one of p50, p90, p95, p99, p99.9 and a time: p99=10ms.")
+        return cls(level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
+
+    def __str__(self) -> str:
+        return f"{self.level.replace('p999', 'p99.9')} below {self.bound_ms:g} ms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadConfig:
+    """How much load.
+
+    Attributes:
+        concurrency: requests in flight, one measurement for each; not used where a rate or an SLO is given.
+        rate: requests per second, one measurement for each: an open loop, whose latency counts from the scheduled time.
+        arrivals: how requests at a rate are spaced: constant, poisson, or a file of times in seconds with its own rate.
+        slo: bound such as p99=10ms; the highest rate that keeps it is searched for.
+        processes: client processes that share the load.
+        transport: how requests travel: http2 costs the client least, grpcio is what a program in Python sees.
+        warmup_s: how long to send before each measurement.
+        min_requests: fewest answers of a measurement.
+        min_duration_s: shortest measurement.
+        stability: a measurement goes on until three windows agree in throughput and median within this share.
+        time_limit_s: longest measurement; the report says if it has not settled by then.
+        window_s: length of a window.
+        timeout_s: longest wait for an answer.
+        skew: 0 draws all rows alike; above 0, a row's share falls with its rank to this power.
+        seed: of the draw of rows and of Poisson arrivals.
+        tolerance: largest difference from an expected score that passes.
+    """
+
+    concurrency: tuple[int, ...] = (1,)
+    rate: tuple[int, ...] = ()
+    arrivals: str = "poisson"
+    slo: str | None = None
+    processes: int = 1
+    transport: str = "http2"
+    warmup_s: float = 0.5
+    min_requests: int = 500
+    min_duration_s: float = 3.0
+    stability: float = 0.1
+    time_limit_s: float = 10.0
+    window_s: float = 1.0
+    timeout_s: float = 10.0
+    skew: float = 0.0
+    seed: int = 0
+    tolerance: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("min_requests", "processes", "window_s", "timeout_s", "min_duration_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected more than 0.")
+        for name in ("warmup_s", "stability", "skew", "tolerance"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 0.")
+        for name in ("concurrency", "rate"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ConfigError(f"{name} is {list(getattr(self, name))}, expected whole numbers from 1.")
+        if self.time_limit_s < self.min_duration_s:
+            raise ConfigError(
+                f"time_limit_s is {self.time_limit_s:g}, shorter than min_duration_s {self.min_duration_s:g}. Raise it."
+            )
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(f"no transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
+        if self.slo is not None:
+            Slo.parse(self.slo)
+            if self.rate:
+                raise ConfigError("a rate and an slo contradict each other: the slo searches for the rate. Give one.")
+        if not (self.rate or self.slo or self.concurrency or self.is_trace):
+            raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
+        if self.is_trace and (self.rate or self.slo):
+            raise ConfigError(f"arrivals of the file {self.arrivals} have a rate of their own. Give no rate or slo.")
+
+    @property
+    def is_trace(self) -> bool:
+        """Arrivals come from a file."""
+        return self.arrivals not in ("constant", "poisson")
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Requests are kept in flight; there is no schedule."""
+        return not (self.rate or self.slo or self.is_trace)
+
+    def arrivals_at(self, rate_per_s: float) -> Arrivals:
+        """The schedule for one rate; a trace has its own.
+
+        Raises:
+            DataError: the trace cannot be read.
+        """
+        if self.arrivals == "constant":
+            return ConstantArrivals(rate_per_s=rate_per_s)
+        if self.arrivals == "poisson":
+            return PoissonArrivals(rate_per_s=rate_per_s, seed=self.seed)
+        return TraceArrivals.read(Path(self.arrivals))

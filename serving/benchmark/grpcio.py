@@ -1,0 +1,80 @@
+"""The transport of the Python client: grpcio, which needs about ten times the processor time of `http2`."""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+
+from serving.benchmark.transport import CONNECT_TIMEOUT_S, OK, Answer
+from workflows.errors import ServerError
+
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class GrpcioConnection:
+    """Unary calls over a channel of grpcio, whose threads fill a queue. Implements `Transport`."""
+
+    capacity = 1 << 31
+
+    def __init__(self, url: str, path: str) -> None:
+        self.failure = ""
+        self._is_up = threading.Event()
+        self._channel = grpc.insecure_channel(url, options=_OPTIONS)
+        self._channel.subscribe(self._note, try_to_connect=True)
+        if not self._is_up.wait(CONNECT_TIMEOUT_S) or self.failure:
+            self._channel.close()
+            raise ServerError(f"no server answers at {url}. Start one with `rankline serve`.")
+        self._method = self._channel.unary_unary(path)
+        self._calls: dict[int, Any] = {}
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+
+    def send(self, key: int, message: bytes) -> None:
+        """See `Transport`."""
+        self._calls[key] = call = self._method.future(message)
+        call.add_done_callback(partial(self._done, key))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def poll(self, timeout_s: float) -> Sequence[Answer]:
+        """See `Transport`."""
+        answers = []
+        with suppress(queue.Empty):
+            answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))
+            while True:
+                answers.append(self._answers.get_nowait())
+        return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
+
+    def cancel(self, key: int) -> None:
+        """See `Transport`."""
+        self._calls.pop(key).cancel()
+
+    def close(self) -> None:
+        """See `Transport`."""
+        self._channel.close()
+
+    def _note(self, state: grpc.ChannelConnectivity) -> None:
+        if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            self.failure = "the server closed the connection and takes no other"
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.READY):
+            self._is_up.set()
+
+    def _done(self, key: int, call: Any) -> None:
+        at_ns = time.perf_counter_ns()
+        if call.cancelled():
+            return
+        error = call.exception()
+        if error is None:
+            self._answers.put(Answer(key, at_ns, OK, call.result()))
+        else:
+            self._answers.put(Answer(key, at_ns, call.code().name, (call.details() or "").encode()))

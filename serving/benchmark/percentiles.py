@@ -1,0 +1,141 @@
+"""Percentiles with distribution-free confidence intervals; one that the samples cannot carry is withheld.
+
+The interval of a percentile lies between two order statistics. How many of n independent samples are below the true
+percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
+Statistics, 3.2). Latencies are not independent: a slow moment makes many requests slow. So the number of samples above
+the percentile is looked at slice by slice of the run; as much as it varies more than a binomial would, so many fewer
+independent samples are counted (the overdispersion of a quasi-binomial model).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.benchmark.histogram import LatencyHistogram
+
+LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+CONFIDENCE = 0.95
+_TAIL = (1 - CONFIDENCE) / 2
+_FEWEST_VALUES = 4  # that say how much a mean varies
+_FEWEST_INDEPENDENT = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percentile:
+    """One percentile of latency.
+
+    Attributes:
+        value_ns: the estimate; None when it is withheld.
+        low_ns, high_ns: the true one lies between them with the confidence of `CONFIDENCE`; None when the samples do
+            not bound it.
+        withheld: why there is no value; empty if there is one.
+    """
+
+    value_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+    withheld: str = ""
+
+
+def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
+    """A percentile of all samples of a run.
+
+    Args:
+        slices: latencies of consecutive parts of the run.
+        level: 0 to 1, both left out.
+    """
+    whole = LatencyHistogram.merged(slices)
+    if whole.total < (needed := samples_needed(level)):
+        return Percentile(
+            withheld=f"{whole.total:,} samples, and {needed:,} are needed to bound it with {CONFIDENCE:.0%} confidence"
+        )
+    value_ns = whole.at_rank(math.ceil(level * whole.total))
+    num_independent = int(whole.total / _overdispersion(slices, value_ns, level))
+    low, high = interval_ranks(num_independent, level)
+    scale = whole.total / max(num_independent, 1)
+    return Percentile(
+        value_ns=value_ns,
+        low_ns=min(whole.at_rank(max(math.floor(low * scale), 1)), value_ns) if low >= 1 else None,
+        high_ns=max(whole.at_rank(min(math.ceil(high * scale), whole.total)), value_ns)
+        if high <= num_independent
+        else None,
+    )
+
+
+def samples_needed(level: float) -> int:
+    """Fewest samples of which the largest exceeds the percentile, and the smallest does not, with enough confidence."""
+    return math.ceil(math.log(_TAIL) / math.log(max(level, 1 - level)))
+
+
+def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
+    """Ranks, counted from 1, of the samples that bound a percentile.
+
+    Returns:
+        Lower and upper rank; 0 and `num_samples` + 1 stand for no bound.
+    """
+    # Of the samples, B are below the percentile. Sample r is above it if B < r, below it if B >= r.
+    spread = 12 * math.sqrt(num_samples * level * (1 - level)) + 12
+    first = max(math.floor(num_samples * level - spread), 0)
+    below = np.arange(first, min(math.ceil(num_samples * level + spread), num_samples) + 1)
+    chances = np.cumsum(np.exp(_log_binomial(num_samples, below, level)))
+    low = first + int(np.searchsorted(chances, _TAIL, side="right"))  # P(B < low) <= tail
+    high = first + int(np.searchsorted(chances, 1 - _TAIL)) + 1  # P(B >= high) <= tail
+    return low, min(high, num_samples + 1)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Bounds of the mean of a series of rates at `CONFIDENCE`, by Student's t.
+
+    Neighbours are alike; as much as they are, fewer independent values are counted (those of a first-order
+    autoregression).
+
+    Args:
+        values: in the order of time.
+
+    Returns:
+        Lower and upper bound; None of fewer than four values.
+    """
+    if len(values) < _FEWEST_VALUES:
+        return None
+    mean = math.fsum(values) / len(values)
+    off = np.asarray(values) - mean
+    squares = float(off @ off)
+    alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
+    num_independent = max(len(values) * (1 - alike) / (1 + alike), _FEWEST_INDEPENDENT)
+    half = _student_t(num_independent - 1) * math.sqrt(squares / (len(values) - 1) / num_independent)
+    return max(mean - half, 0.0), mean + half
+
+
+def _student_t(freedom: float) -> float:
+    """Quantile of Student's t at 1 - `_TAIL`, from that of the normal (Abramowitz and Stegun, 26.7.5)."""
+    z = NormalDist().inv_cdf(1 - _TAIL)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
+
+
+def _log_binomial(num_samples: int, successes: npt.NDArray[np.int64], level: float) -> npt.NDArray[np.float64]:
+    log_factorial = np.vectorize(math.lgamma, otypes=[np.float64])
+    choose = math.lgamma(num_samples + 1) - log_factorial(successes + 1) - log_factorial(num_samples - successes + 1)
+    return np.asarray(choose + successes * math.log(level) + (num_samples - successes) * math.log1p(-level))
+
+
+def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
+    """How many times the variance of a binomial the number of samples above the percentile has; at least 1."""
+    totals = np.asarray([histogram.total for histogram in slices])
+    above = np.asarray([histogram.above(value_ns) for histogram in slices])
+    totals, above = totals[totals > 0], above[totals > 0]
+    if len(totals) < 2:
+        return 1.0
+    share = above.sum() / totals.sum()  # what is above in fact, for values are rounded
+    variance = ((above - share * totals) ** 2).sum() * len(totals) / (len(totals) - 1)
+    expected = totals.sum() * level * (1 - level)
+    return float(max(variance / expected, 1.0))

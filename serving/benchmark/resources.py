@@ -1,0 +1,72 @@
+"""Processor time and memory of the server's processes while it is measured."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerResources:
+    """What the server used.
+
+    Attributes:
+        cpu_cores: processor time per second; 1 is one core all the time.
+        memory_bytes: most resident memory of all processes together, shared pages counted in each of them.
+        num_processes: the server and its model instances.
+    """
+
+    cpu_cores: float
+    memory_bytes: int
+    num_processes: int
+
+
+class ResourceMeter:
+    """Looks at processes from `begin` to `end`.
+
+    Args:
+        process_ids: gives their ids; none of a server on another machine.
+    """
+
+    def __init__(self, process_ids: Callable[[], Sequence[int]]) -> None:
+        self._process_ids = process_ids
+        self._begin_s = self._elapsed_s = 0.0
+        self._cpu_before: dict[int, float] = {}
+        self._cpu_after: dict[int, float] = {}
+        self._memory_bytes = 0
+
+    def begin(self) -> None:
+        """Start the measurement."""
+        self._begin_s, self._memory_bytes = time.perf_counter(), 0
+        self._cpu_before = self.sample()
+
+    def sample(self) -> dict[int, float]:
+        """Look at the memory now; processor seconds by process."""
+        cpu_s, memory_bytes = {}, 0
+        for pid in self._process_ids():
+            try:
+                process = psutil.Process(pid)
+                times = process.cpu_times()
+                memory_bytes += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            cpu_s[pid] = times.user + times.system
+        self._memory_bytes = max(self._memory_bytes, memory_bytes)
+        return cpu_s
+
+    def end(self) -> None:
+        """End the measurement."""
+        self._cpu_after = self.sample()
+        self._elapsed_s = time.perf_counter() - self._begin_s
+
+    def result(self) -> ServerResources | None:
+        """What was used between `begin` and `end`; None when there are no processes to look at."""
+        if not self._cpu_after or not self._elapsed_s:
+            return None
+        used_s = sum(cpu_s - self._cpu_before.get(pid, 0.0) for pid, cpu_s in self._cpu_after.items())
+        return ServerResources(
+            cpu_cores=used_s / self._elapsed_s,
+            memory_bytes=self._memory_bytes,
+            num_processes=len(self._cpu_after),
+        )

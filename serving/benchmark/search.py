@@ -1,0 +1,73 @@
+"""The highest rate that holds a bound: bracket it, halve the bracket, then confirm what was found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_LOWEST_RATE = 1.0
+_HIGHEST_RATE = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What a search came to.
+
+    Attributes:
+        rate_per_s: highest rate that held, each time; None when not even one request per second did.
+        failed_per_s: lowest rate that was tried and did not hold; None when all did.
+        num_probes: rates that were tried, repetitions included.
+    """
+
+    rate_per_s: float | None
+    failed_per_s: float | None
+    num_probes: int
+
+
+def highest_rate(
+    holds: Callable[[float], bool], *, start: float, resolution: float = 0.05, confirmations: int = 2
+) -> SearchResult:
+    """Search for the highest rate at which something holds.
+
+    Args:
+        holds: measures at a rate. It may err near the bound; so the rate that is found is tried again.
+        start: a first guess, above 0.
+        resolution: the search ends when a rate that fails is this much above one that holds.
+        confirmations: how often in a row the rate that was found has to hold again; where it does not, it counts as
+            failed and the next lower one is confirmed.
+    """
+    num_probes = 0
+
+    def probe(rate: float) -> bool:
+        nonlocal num_probes
+        num_probes += 1
+        return holds(rate)
+
+    low, high = _bracket(probe, start)
+    while low is not None:
+        while high is not None and high > low * (1 + resolution):
+            middle = (low * high) ** 0.5
+            if probe(middle):
+                low = middle
+            else:
+                high = middle
+        if high is None or all(probe(low) for _ in range(confirmations)):
+            break
+        high, low = low, low / (1 + resolution)
+        if low < _LOWEST_RATE:
+            low = None
+    return SearchResult(rate_per_s=low, failed_per_s=high, num_probes=num_probes)
+
+
+def _bracket(probe: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
+    """A rate that holds and twice that rate, which does not."""
+    rate = start
+    if probe(rate):
+        while rate < _HIGHEST_RATE:
+            if not probe(2 * rate):
+                return rate, 2 * rate
+            rate *= 2
+        return rate, None
+    while rate / 2 >= _LOWEST_RATE:
+        rate /= 2
+        if probe(rate):
+            return rate, 2 * rate
+    return None, rate

@@ -1,0 +1,67 @@
+"""Whether it was the client that was measured: its own cost, and when to refuse a figure because of it."""
+
+from dataclasses import dataclass
+
+_BUSY = 0.9  # of a core; above it a process sends when it can, not when it is to
+_LAG_SHARE = 0.25
+_LAG_MS = 1.0  # less is the kernel's doing
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientCost:
+    """What a request costs the client.
+
+    Attributes:
+        cpu_ms: processor time for one request.
+        busiest: share of a core that the busiest client process used.
+        send_ms: from when a request was taken up until it was handed to the operating system.
+        lag_mean_ms: how late requests were taken up in the mean; None in a closed loop.
+    """
+
+    cpu_ms: float
+    busiest: float
+    send_ms: float
+    lag_mean_ms: float | None
+
+    @property
+    def latency_ms(self) -> float:
+        """What the client adds to the latency of a request."""
+        return self.send_ms + (self.lag_mean_ms or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The same client against a model that returns its input: no model is seen to be faster than this.
+
+    Attributes:
+        concurrency: requests in flight.
+        requests_per_s: that were answered.
+        p50_ms: median latency.
+        client_cpu_ms: the client's processor time for one request.
+    """
+
+    concurrency: int
+    requests_per_s: float
+    p50_ms: float | None
+    client_cpu_ms: float
+
+
+def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
+    """Why the client, and not the server, is what was measured; empty if it is not.
+
+    Args:
+        cost: of the client.
+        mean_ms: mean latency.
+        num_processes: that shared the load.
+    """
+    if cost.busiest > _BUSY:
+        return (
+            f"the client was the bottleneck: a process of it used {cost.busiest:.0%} of a core. "
+            f"Give it more than {num_processes} processes, or a machine of its own."
+        )
+    if cost.lag_mean_ms is not None and cost.lag_mean_ms > max(_LAG_MS, _LAG_SHARE * mean_ms):
+        return (
+            f"the client was the bottleneck: it sent {cost.lag_mean_ms:.1f} ms late in the mean, of {mean_ms:.1f} ms. "
+            f"Give it more than {num_processes} processes, a lower rate, or a machine of its own."
+        )
+    return ""

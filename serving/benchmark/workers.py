@@ -1,0 +1,243 @@
+"""Client processes. Each has its own connection and runs its part of the load; what they count is added up here."""
+
+import ctypes
+import gc
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any
+
+from serving.benchmark.engine import Engine, Job
+from serving.benchmark.records import SLICE_S, SliceRecord
+from serving.benchmark.transport import connect
+from workflows.errors import ServingError
+
+_START_DELAY_NS = 20_000_000  # so that all processes have read their job when the first one is to send
+_LOOK_INTERVAL_NS = 50_000_000
+_STOP_TIMEOUT_S = 5
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What all processes counted.
+
+    Attributes:
+        slices: from the end of the warm-up to the end of the run.
+        samples: (process, number of the message, answer).
+        failure: why a connection ended early; empty if none did.
+    """
+
+    slices: tuple[SliceRecord, ...]
+    samples: tuple[tuple[int, int, bytes], ...]
+    failure: str
+
+
+class Workers:
+    """Processes that wait for jobs as long as the `with` block lasts. They import no gRPC, Arrow or TensorFlow.
+
+    Args:
+        num_processes: how many, at least 1.
+    """
+
+    def __init__(self, num_processes: int) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of gRPC and Arrow
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        for number in range(num_processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), name=f"rankline-load-{number}", daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()  # they end when nobody is left to talk to
+        for process in self._processes:
+            process.join(_STOP_TIMEOUT_S if error is None else 0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """Of the operating system."""
+        return tuple(process.pid for process in self._processes)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        on_begin: Callable[[], None] = lambda: None,
+        is_enough: Callable[[Sequence[SliceRecord]], bool] = lambda _: False,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Run one job on each of the first processes.
+
+        Args:
+            jobs: at most as many as there are processes.
+            on_begin: called when the warm-up is over.
+            is_enough: asked after each slice with all that are over; the run ends when it says so.
+            on_end: called when nothing more is sent.
+
+        Raises:
+            ServerError: no server answers.
+            ServingError: a process ended by itself.
+        """
+        pipes = self._pipes[: len(jobs)]
+        for pipe, job in zip(pipes, jobs, strict=True):
+            _send(pipe, job)
+        for pipe in pipes:
+            _receive(pipe)  # it is connected
+        begin_ns = time.perf_counter_ns() + _START_DELAY_NS
+        for pipe in pipes:
+            _send(pipe, begin_ns)
+        time.sleep(max(begin_ns / 1e9 + jobs[0].warmup_s - time.perf_counter(), 0))
+        on_begin()
+        most_slices = round(jobs[0].time_limit_s / SLICE_S)
+        return _Gathering(pipes, is_enough, on_end, most_slices).run()
+
+
+class _Gathering:
+    """Adds up what the processes tell until all are done."""
+
+    def __init__(
+        self,
+        pipes: Sequence[Connection],
+        is_enough: Callable[[Sequence[SliceRecord]], bool],
+        on_end: Callable[[], None],
+        most_slices: int,
+    ) -> None:
+        self._pipes = list(pipes)
+        self._is_enough, self._on_end = is_enough, on_end
+        self._most_slices = most_slices
+        self._slices: dict[int, SliceRecord] = {}
+        self._samples: list[tuple[int, int, bytes]] = []
+        self._reached = [0] * len(pipes)
+        self._num_seen = 0
+        self._num_slices: int | None = None
+        self._failure = ""
+
+    def run(self) -> Outcome:
+        running = set(self._pipes)
+        while running:
+            for pipe in wait(list(running)):
+                assert isinstance(pipe, Connection)
+                message = _receive(pipe)
+                if isinstance(message, str):
+                    running.discard(pipe)
+                    self._failure = self._failure or message
+                else:
+                    self._add(self._pipes.index(pipe), *message)
+            self._decide(running)
+        if self._num_slices is None:
+            self._on_end()
+        num_slices = self._num_slices
+        if num_slices is None:  # later ones hold only answers that were waited for
+            num_slices = min(max(self._slices, default=-1) + 1, self._most_slices)
+        return Outcome(
+            slices=tuple(self._slices.get(number, SliceRecord()) for number in range(num_slices)),
+            samples=tuple(self._samples),
+            failure=self._failure,
+        )
+
+    def _add(self, process: int, records: dict[int, SliceRecord], reached: int) -> None:
+        self._reached[process] = reached
+        for number, record in records.items():
+            self._samples += [(process, message, body) for message, body in record.samples]
+            if number >= 0:
+                self._slices.setdefault(number, SliceRecord()).merge(record)
+
+    def _decide(self, running: set[Connection]) -> None:
+        num_over = min(self._reached)
+        if self._num_slices is not None or not running or num_over <= self._num_seen:
+            return
+        self._num_seen = num_over
+        if self._is_enough([self._slices.get(number, SliceRecord()) for number in range(num_over)]):
+            self._num_slices = num_over
+            self._on_end()
+            for pipe in running:
+                _send(pipe, num_over - 1)
+
+
+def _send(pipe: Connection, message: Any) -> None:
+    try:
+        pipe.send(message)
+    except ConnectionError:
+        raise _ended() from None
+
+
+def _receive(pipe: Connection) -> Any:
+    try:
+        message = pipe.recv()
+    except (EOFError, ConnectionError):
+        raise _ended() from None
+    if isinstance(message, ServingError):
+        raise message
+    return message
+
+
+def _ended() -> ServingError:
+    return ServingError("a client process of the load generator ended by itself. See its output above.")
+
+
+def _serve(pipe: Connection) -> None:
+    """What a client process does: one job after another, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, and it ends us
+    # The kernel may wake a sleeper 50 µs late to save power; a generator that sleeps until a request is due minds.
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+    try:
+        while True:
+            message = pipe.recv()
+            if isinstance(message, Job):  # else an order to stop that came when all was sent
+                _run_job(pipe, message)
+    except (EOFError, ConnectionError):
+        return  # the parent has ended, or ends us
+
+
+def _run_job(pipe: Connection, job: Job) -> None:
+    try:
+        transport = connect(job.transport, job.url)
+    except ServingError as error:
+        pipe.send(error)
+        return
+    try:
+        pipe.send("connected")
+        begin_ns = pipe.recv()
+        gc.collect()
+        gc.disable()  # a collection in mid-run would be taken for latency
+        engine = Engine(
+            job, transport, tell=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
+        )
+        pipe.send(engine.run(begin_ns))
+    finally:
+        gc.enable()
+        transport.close()
+
+
+class _Orders:
+    """Whether the parent has said when to stop, looked up now and then."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._next_ns = 0
+        self._last_slice: int | None = None
+
+    def read(self) -> int | None:
+        now = time.perf_counter_ns()
+        if self._last_slice is None and now > self._next_ns:
+            self._next_ns = now + _LOOK_INTERVAL_NS
+            if self._pipe.poll():
+                self._last_slice = self._pipe.recv()
+        return self._last_slice

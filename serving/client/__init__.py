@@ -1,0 +1,31 @@
+"""Rows in, scores out; names and types come from the server's own description of the model.
+
+    with Client("127.0.0.1:8001", "movielens") as client:
+        scores = client.predict({"userId": [1, 2], "movieId": [31, None]})
+
+    async with AsyncClient("127.0.0.1:8001", "movielens", ClientConfig(timeout_s=0.1)) as client:
+        scores = await client.predict(rows)
+
+Rows are a mapping from names to columns, a pandas DataFrame or an Arrow table. Lists may differ in length. None, NaN
+and Arrow's null say that a value is missing; see `workflows.tensor_names` for how that travels.
+
+    schema      what a model takes and gives
+    tensors     a column → the tensors of an input
+    requests    rows → checked, cut to what the server takes, laid out for the wire
+    config      timeouts, retries, encryption, transport
+    grpc        the wire, sync and asyncio; `http` and `shared_memory` in place of it or beside it
+    failures    what the server said → an exception
+    sync, aio   `Client` and `AsyncClient`
+"""
+
+from serving.client.aio import AsyncClient
+from serving.client.config import ClientConfig, ClientTls
+from serving.client.requests import PreparedRequest
+from serving.client.schema import ColumnSchema, ModelSchema, TensorSchema
+from serving.client.sync import Client
+from serving.client.tensors import to_tensor
+
+__all__ = [
+    "AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest",
+    "TensorSchema", "to_tensor",
+]  # fmt: skip

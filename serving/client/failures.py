@@ -1,0 +1,88 @@
+"""What went wrong with a call → an exception that says what to do.
+
+Triton 24.10 answers `UNAVAILABLE` (HTTP: 503) to much that has nothing in common, so its words have to be read. An
+ensemble puts "in ensemble 'NAME', " before those of its step.
+"""
+
+from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError, ServingError
+
+UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
+_REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
+_QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
+_UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
+_UNKNOWN_REGION = "Unable to find shared memory region"
+
+
+class CallError(Exception):
+    """A call that was not answered, whatever carried it.
+
+    Args:
+        status: gRPC's name of the status.
+        details: the server's or the transport's words.
+    """
+
+    def __init__(self, status: str, details: str) -> None:
+        super().__init__(status, details)
+        self.status, self.details = status, details
+
+    @property
+    def is_unknown_model(self) -> bool:
+        """The server is there, and the model is not."""
+        return _UNKNOWN_MODEL in self.details
+
+    @property
+    def is_not_taken(self) -> bool:
+        """The server was not reached, or did not take the request."""
+        return self.status == UNAVAILABLE and not self.is_unknown_model and _RESTRICTED not in self.details
+
+    @property
+    def is_busy(self) -> bool:
+        """The server's queue was full, or the request waited in it for too long."""
+        return self.status == UNAVAILABLE and (_QUEUE_FULL in self.details or _QUEUE_TIMEOUT in self.details)
+
+    @property
+    def is_refused(self) -> bool:
+        """The server has looked at the request and will not run it."""
+        return self.status in _REFUSED or self.is_busy
+
+    @property
+    def is_unknown_region(self) -> bool:
+        """The server was never told of a region: it is another one than the one that was."""
+        return _UNKNOWN_REGION in self.details
+
+    @property
+    def is_late(self) -> bool:
+        """No answer came in time."""
+        return self.status == DEADLINE_EXCEEDED
+
+
+def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
+    """The exception for a failed call.
+
+    Args:
+        failure: of the call.
+        url: of the server.
+        model_name: what was asked.
+        timeout_s: how long was waited.
+    """
+    details = failure.details
+    if failure.is_late:
+        return DeadlineError(f"{url} gave no answer within {timeout_s:g} s. Send fewer rows or wait longer.")
+    if _QUEUE_FULL in details:
+        return ServerBusyError(
+            f"the queue of model {model_name!r} is full ({details}). Send less at a time, or try again later."
+        )
+    if failure.status == UNAVAILABLE and _QUEUE_TIMEOUT in details:
+        return ServerBusyError(
+            f"the request waited longer than the queue of model {model_name!r} allows ({details}). "
+            "Send less at a time, or try again later."
+        )
+    if _RESTRICTED in details:
+        return RequestError(f"{url} restricts this to those who have its key ({details}). Give the client the key.")
+    if failure.status == UNAVAILABLE:
+        return ServerError(
+            f"no Triton server answers at {url} ({details}). Start one with `rankline serve`, or correct the address."
+        )
+    if failure.status in _REFUSED:
+        return RequestError(f"model {model_name!r} refused the request: {details}")
+    return ServerError(f"model {model_name!r} failed ({failure.status}): {details}")

@@ -1,0 +1,196 @@
+"""Triton's protocol over gRPC, through tritonclient's stubs: sync and asyncio."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.client.config import ClientConfig, is_loopback
+from serving.client.failures import UNAVAILABLE, CallError
+from serving.client.requests import decode
+from serving.client.schema import ModelSchema, TensorSchema
+from serving.client.shared_memory import RegionPool
+from serving.client.tensors import Array, WireTensor
+from serving.control import KEY_HEADER
+
+_KEY_PREFIX = "triton-grpc-protocol-"
+_RECONNECT_MS = (100, 5_000)
+
+
+class _Messages:
+    """What both faces share: messages, and the regions that inputs go to where memory is shared."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        self._pool = RegionPool() if config.shared_memory else None
+        self._options: dict[str, Any] = {"timeout": config.timeout_s}
+        if config.key is not None:
+            self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
+        self._channel_options = _channel_options(url)
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
+        """A `ModelInferRequest`; where memory is shared, what becomes one when it is sent."""
+        if self._pool is not None:
+            return schema.name, tensors, schema.outputs[0].name
+        message = service_pb2.ModelInferRequest(model_name=schema.name)
+        for tensor in tensors:
+            message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)
+            message.raw_input_contents.append(tensor.data.tobytes())
+        message.outputs.add(name=schema.outputs[0].name)
+        return message
+
+    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+        """The output, [num_rows, ...]."""
+        return decode(response.raw_output_contents[0], response.outputs[0].shape, tensor)
+
+
+class GrpcTransport(_Messages):
+    """Implements `Transport`; safe to share between threads."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        super().__init__(url, config)
+        credentials, options = _credentials(config), self._channel_options
+        self._channel = (
+            grpc.insecure_channel(url, options=options)
+            if credentials is None
+            else grpc.secure_channel(url, credentials, options=options)
+        )
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def describe(self, model_name: str) -> Any:
+        """The model's `inference.ModelConfig`."""
+        return self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model_name)).config
+
+    def model_names(self) -> list[str]:
+        """Models that are ready."""
+        index = self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True))
+        return sorted(model.name for model in index.models)
+
+    def infer(self, message: Any) -> Any:
+        """Send a message."""
+        if self._pool is None:
+            return self._call(self._stub.ModelInfer, message)
+        model_name, tensors, output_name = message
+        region = self._pool.take(tensors)
+        try:
+            if not region.is_registered:
+                self._call(self._stub.SystemSharedMemoryRegister, region.registration)
+                region.is_registered = True
+            response = self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
+        except CallError as failure:
+            self._pool.give_back_failed(region, failure)
+            if failure.is_unknown_region:
+                return self.infer(message)
+            raise
+        self._pool.give_back(region)
+        return response
+
+    def close(self) -> None:
+        """End the connection."""
+        for name in self._pool.close() if self._pool is not None else ():
+            try:
+                self._call(
+                    self._stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
+                )
+            except CallError:  # the server is gone, and its mapping too
+                break
+        self._channel.close()
+
+    def _call(self, method: Any, message: Any) -> Any:
+        try:
+            return method(message, **self._options)
+        except grpc.RpcError as error:
+            raise _failed(error) from error
+        except ValueError as error:  # what grpcio raises of a channel that is closed
+            raise CallError(UNAVAILABLE, str(error)) from error
+
+
+class AsyncGrpcTransport(_Messages):
+    """Implements `AsyncTransport`. A call that is cancelled is cancelled on the wire."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        super().__init__(url, config)
+        credentials, options = _credentials(config), self._channel_options
+        self._channel = (
+            grpc.aio.insecure_channel(url, options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(url, credentials, options=options)
+        )
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def describe(self, model_name: str) -> Any:
+        """The model's `inference.ModelConfig`."""
+        return (await self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model_name))).config
+
+    async def model_names(self) -> list[str]:
+        """Models that are ready."""
+        index = await self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True))
+        return sorted(model.name for model in index.models)
+
+    async def infer(self, message: Any) -> Any:
+        """Send a message."""
+        if self._pool is None:
+            return await self._call(self._stub.ModelInfer, message)
+        model_name, tensors, output_name = message
+        region = self._pool.take(tensors)
+        try:
+            if not region.is_registered:
+                await self._call(self._stub.SystemSharedMemoryRegister, region.registration)
+                region.is_registered = True
+            response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
+        except CallError as failure:
+            self._pool.give_back_failed(region, failure)
+            if failure.is_unknown_region:
+                return await self.infer(message)
+            raise
+        self._pool.give_back(region)
+        return response
+
+    async def close(self) -> None:
+        """End the connection."""
+        for name in self._pool.close() if self._pool is not None else ():
+            try:
+                await self._call(
+                    self._stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
+                )
+            except CallError:  # the server is gone, and its mapping too
+                break
+        await self._channel.close()
+
+    async def _call(self, method: Any, message: Any) -> Any:
+        try:
+            return await method(message, **self._options)
+        except grpc.RpcError as error:
+            raise _failed(error) from error
+        except grpc.aio.UsageError as error:  # the channel is closed
+            raise CallError(UNAVAILABLE, str(error)) from error
+
+
+def _failed(error: Any) -> CallError:
+    return CallError(error.code().name, error.details() or "")
+
+
+def _channel_options(url: str) -> list[tuple[str, int]]:
+    first_ms, longest_ms = _RECONNECT_MS
+    options = [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # gRPC waits a second before it tries again to connect, and retries in the meantime would fail at once.
+        ("grpc.initial_reconnect_backoff_ms", first_ms),
+        ("grpc.min_reconnect_backoff_ms", first_ms),
+        ("grpc.max_reconnect_backoff_ms", longest_ms),
+    ]
+    # gRPC would send even what goes to this machine through the proxy of http_proxy or grpc_proxy.
+    return [*options, ("grpc.enable_http_proxy", 0)] if is_loopback(url) else options
+
+
+def _credentials(config: ClientConfig) -> Any:
+    tls = config.tls
+    if tls is None:
+        return None
+    return grpc.ssl_channel_credentials(_read(tls.root), _read(tls.key), _read(tls.certificate))
+
+
+def _read(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()

@@ -1,0 +1,145 @@
+"""Triton's protocol over HTTP, through tritonclient: for where gRPC does not get through."""
+
+import threading
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Any
+
+import tritonclient.http as triton
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
+
+from serving.client.config import ClientConfig, ClientTls
+from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
+from serving.client.schema import ModelSchema, TensorSchema
+from serving.client.tensors import Array, WireTensor
+from serving.control import KEY_HEADER
+
+_STATUS_OF = {
+    "400": "INVALID_ARGUMENT",
+    "403": UNAVAILABLE,  # what gRPC says of a restricted protocol
+    "404": "NOT_FOUND",
+    "499": "CANCELLED",
+    "503": UNAVAILABLE,
+    "504": DEADLINE_EXCEEDED,
+}
+
+
+class HttpTransport:
+    """Implements `Transport`: a connection for each thread that uses it."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        self._url, self._config = url, config
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._clients: list[Any] = []
+
+    def describe(self, model_name: str) -> Any:
+        """The model's `inference.ModelConfig`."""
+        return model_config(self._call("get_model_config", model_name))
+
+    def model_names(self) -> list[str]:
+        """Models that are ready."""
+        return ready_models(self._call("get_model_repository_index"))
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
+        """The arguments of tritonclient's `infer`."""
+        return encode(schema, tensors)
+
+    def infer(self, message: Any) -> Any:
+        """Send a message."""
+        return self._call("infer", *message)
+
+    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+        """The output, [num_rows, ...]."""
+        return decode(response, tensor)
+
+    def close(self) -> None:
+        """End the connections."""
+        with self._lock:
+            clients, self._clients = self._clients, []
+        for client in clients:
+            client.close()
+        self._local = threading.local()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._client(), method)(*arguments, headers=headers_of(self._config))
+        except InferenceServerException as error:
+            raise failed(error) from error
+        except TimeoutError as error:
+            raise CallError(DEADLINE_EXCEEDED, str(error)) from error
+        except (OSError, HTTPException) as error:
+            raise CallError(UNAVAILABLE, str(error)) from error
+
+    def _client(self) -> Any:
+        client = getattr(self._local, "client", None)
+        if client is None:
+            timeout_s, tls = self._config.timeout_s, self._config.tls
+            self._local.client = client = triton.InferenceServerClient(
+                address_of(self._url),
+                connection_timeout=timeout_s,
+                network_timeout=timeout_s,
+                ssl=tls is not None,
+                ssl_options=_ssl_options(tls),
+            )
+            with self._lock:
+                self._clients.append(client)
+        return client
+
+
+def address_of(url: str) -> str:
+    """HOST:PORT of a URL that may begin with its scheme."""
+    return url.removeprefix("http://").removeprefix("https://")
+
+
+def headers_of(config: ClientConfig) -> dict[str, str]:
+    """What goes with every request; made anew, since tritonclient writes into it."""
+    return {} if config.key is None else {KEY_HEADER: config.key}
+
+
+def model_config(answer: Any) -> Any:
+    """The `inference.ModelConfig` in the server's JSON."""
+    return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+
+
+def ready_models(answer: Any) -> list[str]:
+    """Names in the server's index of models."""
+    return sorted(entry["name"] for entry in answer if entry.get("state") == "READY")
+
+
+def encode(schema: ModelSchema, tensors: Sequence[WireTensor]) -> tuple[str, list[Any], str, list[Any]]:
+    """Model, inputs, version and outputs, as `infer` takes them."""
+    inputs = []
+    for tensor in tensors:
+        entry = triton.InferInput(tensor.schema.name, list(tensor.shape), tensor.schema.datatype)
+        values = deserialize_bytes_tensor(tensor.data) if tensor.schema.dtype.hasobject else tensor.data
+        entry.set_data_from_numpy(values.reshape(tensor.shape))
+        inputs.append(entry)
+    return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
+
+
+def decode(response: Any, tensor: TensorSchema) -> Array:
+    """The output of tritonclient's `InferResult`.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    values: Array | None = response.as_numpy(tensor.name)
+    if values is None or values.dtype != tensor.dtype:
+        raise ValueError(f"output is {'missing' if values is None else values.dtype}, not {tensor.dtype}")
+    return values
+
+
+def failed(error: InferenceServerException) -> CallError:
+    """What the server answered."""
+    status = str(error.status())
+    return CallError(_STATUS_OF.get(status, f"HTTP {status}"), str(error.message()))
+
+
+def _ssl_options(tls: ClientTls | None) -> dict[str, str] | None:
+    if tls is None:
+        return None
+    files = {"ca_certs": tls.root, "certfile": tls.certificate, "keyfile": tls.key}
+    return {name: str(path) for name, path in files.items() if path is not None}

@@ -1,0 +1,132 @@
+"""What a model takes and gives, as the server describes it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import triton_to_np_dtype
+
+from workflows.errors import RequestError
+from workflows.tensor_names import NNZS, VALID, VALUES
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSchema:
+    """An input or output of a model.
+
+    Attributes:
+        name: tensor name.
+        datatype: Triton's name of the type, such as INT64.
+        dims: shape of a row; -1 where any length will do.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type; `object` for BYTES."""
+        return np.dtype(triton_to_np_dtype(self.datatype))
+
+    @property
+    def is_scalar(self) -> bool:
+        """Each row holds one value."""
+        return self.dims == (1,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSchema:
+    """What is given as one column of a request.
+
+    Attributes:
+        name: column name.
+        values: input of the values; of lists [num_rows, longest].
+        lengths: input of how many values each list has; None where a column is one input.
+        mask: input that says which values are there, sent when one is missing; None where the model has none.
+        is_required: a request cannot do without the column.
+    """
+
+    name: str
+    values: TensorSchema
+    lengths: TensorSchema | None = None
+    mask: TensorSchema | None = None
+    is_required: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSchema:
+    """What a model takes and gives.
+
+    Attributes:
+        name: model name.
+        inputs: those that every request has, in the order of its config.
+        outputs: in the order of its config.
+        max_batch_size: most rows of one request.
+        optional_inputs: those that a request may leave out, such as masks.
+    """
+
+    name: str
+    inputs: tuple[TensorSchema, ...]
+    outputs: tuple[TensorSchema, ...]
+    max_batch_size: int
+    optional_inputs: tuple[TensorSchema, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: Any) -> "ModelSchema":
+        """Read an `inference.ModelConfig`.
+
+        Raises:
+            RequestError: the model takes no batches, or has inputs or outputs that cannot be asked.
+        """
+        if config.max_batch_size < 1:
+            raise RequestError(f"model {config.name!r} takes no batches (max_batch_size 0), expected at least 1.")
+        if not config.input or not config.output:
+            raise RequestError(f"model {config.name!r} has no inputs or no outputs, expected at least one of each.")
+        return cls(
+            name=config.name,
+            inputs=tuple(_tensor(entry) for entry in config.input if not entry.optional),
+            outputs=tuple(map(_tensor, config.output)),
+            max_batch_size=config.max_batch_size,
+            optional_inputs=tuple(_tensor(entry) for entry in config.input if entry.optional),
+        )
+
+    @cached_property
+    def columns(self) -> tuple[ColumnSchema, ...]:
+        """What a caller gives, in the order of the inputs: `NAME__values` with `NAME__nnzs` is one column `NAME`."""
+        required = {tensor.name: tensor for tensor in self.inputs}
+        lengths = {
+            name.removesuffix(NNZS) + VALUES: tensor
+            for name, tensor in required.items()
+            if name.endswith(NNZS) and len(_dims(required.get(name.removesuffix(NNZS) + VALUES))) == 1
+        }
+        masks = {
+            tensor.name.removesuffix(VALID): tensor
+            for tensor in self.optional_inputs
+            if tensor.name.removesuffix(VALID) in required and tensor.datatype == "BOOL"
+        }
+        companions = {tensor.name for tensor in (*lengths.values(), *masks.values())}
+        return tuple(
+            ColumnSchema(
+                name=tensor.name.removesuffix(VALUES) if tensor.name in lengths else tensor.name,
+                values=tensor,
+                lengths=lengths.get(tensor.name),
+                mask=masks.get(tensor.name),
+                is_required=tensor.name in required,
+            )
+            for tensor in (*self.inputs, *self.optional_inputs)
+            if tensor.name not in companions
+        )
+
+
+def _dims(tensor: TensorSchema | None) -> tuple[int, ...]:
+    return () if tensor is None else tensor.dims
+
+
+def _tensor(entry: Any) -> TensorSchema:
+    name = model_config_pb2.DataType.Name(entry.data_type).removeprefix("TYPE_")
+    if name in ("BF16", "INVALID"):
+        raise RequestError(f"{entry.name!r} is of type {name}, which NumPy does not have. Cast it in the model.")
+    return TensorSchema(name=entry.name, datatype="BYTES" if name == "STRING" else name, dims=tuple(entry.dims))

@@ -1,0 +1,320 @@
+"""A column → the tensors of an input: types checked, missing values marked, lists padded.
+
+Integers of any width are taken where no value changes, so are floats without a fraction where integers are taken.
+Floats are rounded to the precision of the input, and refused where they would become infinite.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from serving.client.schema import ColumnSchema, TensorSchema
+from workflows.errors import RequestError
+from workflows.tensor_names import MISSING_LIST
+
+Array: TypeAlias = npt.NDArray[Any]
+Flat: TypeAlias = "Array | pa.LargeBinaryArray"
+"""Values one after another, none of them missing."""
+
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_SIZE_BYTES = 4
+
+
+class WireTensor(NamedTuple):
+    """A tensor of a request as it is sent.
+
+    Attributes:
+        schema: the input.
+        shape: with the rows first.
+        data: numbers in C order; strings as uint8, each behind its length.
+    """
+
+    schema: TensorSchema
+    shape: tuple[int, ...]
+    data: Array
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Rows of one shape.
+
+    Attributes:
+        schema: the input.
+        values: of all rows.
+        shape: with the rows first.
+    """
+
+    schema: TensorSchema
+    values: Flat
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the input."""
+        return self.schema.name
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
+        """Some of the rows."""
+        num_rows, *row_shape = self.shape
+        if (start, stop) == (0, num_rows):
+            yield WireTensor(self.schema, self.shape, _wire(self.values))
+        else:
+            per_row = math.prod(row_shape)
+            values = self.values[start * per_row : stop * per_row]
+            yield WireTensor(self.schema, (stop - start, *row_shape), _wire(values))
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists, which are padded to the longest of the rows that are sent together.
+
+    Attributes:
+        column: the inputs.
+        elements: values of all lists.
+        lengths: int64 [num_rows]; `MISSING_LIST` for a missing one.
+        offsets: int64 [num_rows + 1], where each list begins and ends in `elements`.
+    """
+
+    column: ColumnSchema
+    elements: Flat
+    lengths: Array
+    offsets: Array
+
+    @property
+    def name(self) -> str:
+        """Of the column."""
+        return self.column.name
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self.lengths)
+
+    def tensors(self, start: int, stop: int) -> Iterator[WireTensor]:
+        """Some of the rows: padded values, and how many of them each row has."""
+        assert self.column.lengths is not None
+        lengths = self.lengths[start:stop]
+        (width,) = self.column.values.dims
+        if width < 0:
+            width = max(int(lengths.max(initial=0)), 1)
+        inside = np.arange(width) < lengths[:, None]
+        elements = self.elements[self.offsets[start] : self.offsets[stop]]
+        yield WireTensor(self.column.values, inside.shape, _padded(elements, inside))
+        lengths = lengths.astype(self.column.lengths.dtype)
+        yield WireTensor(self.column.lengths, (len(lengths), 1), lengths)
+
+
+def to_tensor(values: Any, tensor: TensorSchema) -> Array:
+    """Turn a column into the array that an input takes.
+
+    Args:
+        values: a list, NumPy array, Arrow column or pandas Series. A missing value becomes NaN where the input takes
+            floats.
+        tensor: the input.
+
+    Returns:
+        [num_rows, *dims] of the input's type.
+
+    Raises:
+        RequestError: another type, a value that the type cannot hold, missing values, or lists of unequal length.
+    """
+    (dense,) = to_dense(values, ColumnSchema(name=tensor.name, values=tensor))
+    flat = dense.values if isinstance(dense.values, np.ndarray) else dense.values.to_numpy(zero_copy_only=False)
+    return flat.reshape(dense.shape)
+
+
+def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
+    """Turn a column into the rows of an input, and of its mask where values are missing.
+
+    Args:
+        values: see `to_tensor`.
+        column: the input, and its mask if it has one.
+
+    Raises:
+        RequestError: see `to_tensor`.
+    """
+    tensor = column.values
+    values = _without_pandas(values)
+    if isinstance(values, np.ndarray) and values.dtype == tensor.dtype and values.ndim and not values.dtype.hasobject:
+        flat, row_shape, valid = values.reshape(-1), values.shape[1:], None
+    else:
+        flat, row_shape, valid = _convert(values, tensor)
+    if valid is not None and (column.mask is None or row_shape):
+        raise RequestError(
+            f"{tensor.name!r} has {len(valid) - int(valid.sum())} nulls, and {tensor.datatype} cannot hold them. "
+            "Fill them or leave these rows out."
+        )
+    if not row_shape and tensor.is_scalar:
+        row_shape = (1,)
+    if len(row_shape) != len(tensor.dims) or any(d not in (-1, n) for n, d in zip(row_shape, tensor.dims, strict=True)):
+        raise RequestError(f"{tensor.name!r} has rows of shape {list(row_shape)}, expected {list(tensor.dims)}.")
+    per_row = math.prod(row_shape)
+    num_rows = len(flat) // per_row if per_row else len(values)
+    dense = Dense(tensor, flat, (num_rows, *row_shape))
+    if valid is None:
+        return (dense,)
+    assert column.mask is not None
+    return dense, Dense(column.mask, valid, (num_rows, 1))
+
+
+def to_ragged(values: Any, column: ColumnSchema) -> Ragged:
+    """Turn a column of lists into padded values and lengths.
+
+    Args:
+        values: lists, arrays, or None where a whole list is missing: in a list, an object array, an Arrow column or a
+            pandas Series. A two-dimensional array has lists of one length.
+        column: the two inputs.
+
+    Raises:
+        RequestError: no lists, another type, a value that the type cannot hold, values missing in lists of anything
+            but floats, or a list that is longer than the input.
+    """
+    values, tensor = _without_pandas(values), column.values
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        lengths = np.full(len(values), values.shape[1])
+        inner = values.reshape(-1)
+    else:
+        lists = _to_arrow(values, tensor)
+        if pa.types.is_null(lists.type):  # no row, or no list in any
+            lists = lists.cast(pa.list_(pa.null()))
+        if not any(is_list(lists.type) for is_list in _LISTS):
+            raise RequestError(f"{column.name!r} has values of type {lists.type}, expected lists of {tensor.datatype}.")
+        counted = pc.list_value_length(lists)
+        counted = counted.fill_null(MISSING_LIST) if counted.null_count else counted
+        lengths = counted.to_numpy(zero_copy_only=False).astype(np.int64)
+        inner = lists.flatten()
+    elements, row_shape, valid = _convert(inner, tensor)
+    if valid is not None or row_shape:
+        what = "lack a value" if valid is not None else "hold lists"
+        raise RequestError(f"{column.name!r} has lists that {what}, expected lists of {tensor.datatype} only.")
+    if -1 != tensor.dims[0] < lengths.max(initial=0):
+        raise RequestError(f"{column.name!r} has lists of {lengths.max()} values, expected at most {tensor.dims[0]}.")
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
+    return Ragged(column, elements, lengths, offsets)
+
+
+def _convert(values: Any, tensor: TensorSchema) -> tuple[Flat, tuple[int, ...], Array | None]:
+    """All single values, the shape of a row, () when it is a single value, and which values are there if not all."""
+    column, row_shape = _flatten(values, tensor)
+    column = _cast(column, tensor)
+    valid = None
+    if column.null_count and tensor.dtype.kind == "f":
+        column = column.fill_null(np.nan)
+    elif column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        column = column.fill_null({"O": b"", "b": False}.get(tensor.dtype.kind, 0))
+    return column if tensor.dtype.hasobject else column.to_numpy(zero_copy_only=False), row_shape, valid
+
+
+def _flatten(values: Any, tensor: TensorSchema) -> tuple[pa.Array, tuple[int, ...]]:
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        return _to_arrow(values.reshape(-1), tensor), values.shape[1:]
+    column = _to_arrow(values, tensor)
+    row_shape: tuple[int, ...] = ()
+    while any(is_list(column.type) for is_list in _LISTS):
+        lengths = pc.min_max(pc.list_value_length(column)).as_py()
+        if column.null_count or lengths["min"] != lengths["max"]:
+            raise RequestError(
+                f"{tensor.name!r} has ragged lists ({lengths['min']} to {lengths['max']} values, "
+                f"{column.null_count} nulls), expected lists of one length. Pad them, or send each length on its own."
+            )
+        row_shape += (lengths["min"] or 0,)
+        column = column.flatten()
+    return column, row_shape
+
+
+def _without_pandas(values: Any) -> Any:
+    """The array of a Series whose type NumPy has: Arrow would look at it for far longer."""
+    is_plain = isinstance(getattr(values, "dtype", None), np.dtype) and hasattr(values, "to_numpy")
+    return values.to_numpy() if is_plain else values
+
+
+def _to_arrow(values: Any, tensor: TensorSchema) -> pa.Array:
+    if isinstance(values, str | bytes):
+        raise RequestError(f"{tensor.name!r} is the single value {values!r}, expected a column: a list or an array.")
+    try:
+        is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
+        column = values if is_arrow else pa.array(values, from_pandas=True)  # which takes NaN for missing
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"{tensor.name!r} is no column of {tensor.datatype}: {error}") from None
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+
+
+def _cast(column: pa.Array, tensor: TensorSchema) -> pa.Array:
+    target = pa.large_binary() if tensor.dtype.hasobject else pa.from_numpy_dtype(tensor.dtype)
+    if column.type == target:
+        return column
+    is_right_kind = {
+        "b": pa.types.is_boolean,
+        "O": lambda kind: any(is_text(kind) for is_text in _TEXT),
+    }.get(tensor.dtype.kind, lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    if not is_right_kind(column.type) and not pa.types.is_null(column.type):
+        raise RequestError(f"{tensor.name!r} has values of type {column.type}, expected {tensor.datatype}.")
+    if pa.types.is_floating(column.type) and tensor.dtype.kind != "f":
+        column = pc.if_else(pc.is_nan(column), None, column)
+    try:
+        cast = column.cast(target)
+    except pa.ArrowException as error:
+        raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {error}") from None
+    if tensor.dtype.kind == "f" and (overflown := _first_overflow(column, cast)):
+        raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {overflown} would become infinite")
+    return cast
+
+
+def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
+    """The first finite value that a cast made infinite; empty if there is none."""
+    before, after = (array.to_numpy(zero_copy_only=False).astype(np.float64) for array in (column, cast))
+    overflown = before[np.isfinite(before) & np.isinf(after)]
+    return str(overflown[0]) if overflown.size else ""
+
+
+def _padded(elements: Flat, inside: Array) -> Array:
+    """Elements where `inside` [num_rows, width] is true, zeros or empty strings elsewhere, as they are sent."""
+    if isinstance(elements, np.ndarray):
+        padded = np.zeros(inside.shape, elements.dtype)
+        padded[inside] = elements
+        return padded.reshape(-1)
+    sizes, data = _text(elements)
+    padded_sizes = np.zeros(inside.shape, np.int64)
+    padded_sizes[inside] = sizes
+    return _framed(padded_sizes.reshape(-1), data)
+
+
+def _wire(values: Flat) -> Array:
+    return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else _framed(*_text(values))
+
+
+def _text(strings: pa.LargeBinaryArray) -> tuple[Array, Array]:
+    """Size of each string in bytes, and the bytes of all."""
+    _, offsets_buffer, data_buffer = strings.buffers()
+    if not len(strings):
+        return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    data = np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return np.diff(offsets), data
+
+
+def _framed(sizes: Array, data: Array) -> Array:
+    """Strings as Triton takes them: each behind its size, four bytes with the lowest first."""
+    framed = np.empty(_SIZE_BYTES * len(sizes) + len(data), np.uint8)
+    begins = np.cumsum(sizes) - sizes + _SIZE_BYTES * np.arange(len(sizes))
+    is_size = np.zeros(len(framed), np.bool_)
+    is_size[begins[:, None] + np.arange(_SIZE_BYTES)] = True
+    framed[is_size] = sizes.astype("<u4").view(np.uint8)
+    framed[~is_size] = data
+    return framed

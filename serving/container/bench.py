@@ -1,0 +1,66 @@
+"""One-shot benchmark of a server in the stack: the held-out rows, scored once for the AUC and then as load.
+
+    python -m serving.container.bench --url triton:8001 --model movielens --prepared work/movielens/prepared
+
+It is `rankline bench` without what that needs NVTabular and MLflow for: nothing is logged, the table goes to standard
+output.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from serving.benchmark.load import check_batch_sizes, measure
+from serving.client import Client
+from workflows.auc import exact_auc
+from workflows.errors import RanklineError
+from workflows.prepared import PreparedData
+
+
+def main() -> int:
+    """Parse, measure, print; the exit status."""
+    options = _parser().parse_args()
+    try:
+        _bench(options.url, options.model, options.prepared, tuple(options.batch_sizes))
+    except RanklineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) -> None:
+    prepared = PreparedData.load(directory)
+    heldout = prepared.heldout()
+    rows = heldout.select(list(prepared.inputs))
+    with Client(url, model) as client:
+        check_batch_sizes(batch_sizes, client.schema.max_batch_size)
+        scores = client.predict(rows)
+        auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
+        print(f"{model} at {url}: AUC {auc:.4f} on {rows.num_rows:,} held-out rows", flush=True)
+        report = measure(client, rows, batch_sizes, expected=scores)
+    print(f"{'rows':>7}{'p50 ms':>10}{'p99 ms':>10}{'requests/s':>12}{'rows/s':>12}")
+    for load in report.bench:
+        latencies = "".join(f"{'–' if ms is None else f'{ms:.2f}':>10}" for ms in (load.p50_ms, load.p99_ms))
+        print(f"{load.batch_size:>7,}{latencies}{load.requests_per_s:>12,.0f}{load.rows_per_s:>12,.0f}")
+    for problem in report.problems:
+        print(problem)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m serving.container.bench", description="Measure a server.")
+    parser.add_argument("--url", required=True, help="HOST:PORT of the server's gRPC")
+    parser.add_argument("--model", required=True, help="the ensemble's name")
+    parser.add_argument("--prepared", type=Path, required=True, help="prepared data with held-out rows")
+    parser.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        default=(1, 64, 1024, 16384),
+        metavar="ROWS",
+        help="rows per request (default: %(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

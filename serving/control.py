@@ -1,0 +1,86 @@
+"""What only the one who runs a server may do: ask what is loaded, load and unload models. Over HTTP, with a key.
+
+Triton's protocol "model repository" is restricted to requests that carry the key, which nobody but the process that
+started the server knows.
+"""
+
+import http.client
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from workflows.errors import ServerError
+
+KEY_HEADER = "rankline-key"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelControl:
+    """Model control of one server.
+
+    Attributes:
+        host, port: of its HTTP protocol.
+        key: what the server was told to ask for.
+        timeout_s: longest wait for an answer; a model is loaded before the answer comes.
+    """
+
+    host: str
+    port: int
+    key: str = field(repr=False)
+    timeout_s: float = 120.0
+
+    def is_ready(self, server_id: str) -> bool:
+        """Whether all models are loaded, of this server and not of one that took the port before it.
+
+        tritonserver opens the gRPC port before the HTTP port, so that one is ours then, too.
+
+        Args:
+            server_id: the name that the server was given.
+        """
+        try:
+            status, name = self._request("GET", "/v2", timeout_s=1)
+            named = status == http.client.OK and json.loads(name).get("name") == server_id
+            return named and self._request("GET", "/v2/health/ready", timeout_s=1)[0] == http.client.OK
+        except (OSError, http.client.HTTPException, ValueError, AttributeError):
+            return False
+
+    def load(self, model: str) -> None:
+        """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+
+        Raises:
+            ServerError: it cannot be loaded, or the server does not answer.
+        """
+        self._post(f"/v2/repository/models/{model}/load")
+
+    def unload(self, model: str) -> None:
+        """Unload a model once its requests are answered; does not wait for that.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        self._post(f"/v2/repository/models/{model}/unload")
+
+    def _post(self, path: str) -> None:
+        try:
+            status, answer = self._request("POST", path, "{}", timeout_s=self.timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"the server at {self.host}:{self.port} does not answer ({error}).") from None
+        if status != http.client.OK:
+            raise ServerError(_reason(answer))
+
+    def _request(self, method: str, path: str, body: str | None = None, *, timeout_s: float) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body, {KEY_HEADER: self.key})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _reason(answer: bytes) -> str:
+    """The message of the model itself where there is one, without its traceback."""
+    text = answer.decode(errors="replace")
+    with suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["error"])
+    return text.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2] or "the server gave no reason."

@@ -1,0 +1,177 @@
+"""The Triton that is on this machine, and a folder of backends and a Python that its model processes run in.
+
+Two places are known: the wheel `nvidia-pytriton`, which holds the server and its Python backend, and the directory
+where Triton's own images have them. A folder with a `model.py` becomes a backend beside the Python backend, so models
+with `backend: "tensorflow"` and `backend: "nvtabular"` are served by the folders under `serving/backends`.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from workflows.errors import ServerError
+
+OWN_BACKENDS = Path(__file__).parent / "backends"
+STUB = "triton_python_backend_stub"
+_IMAGE = Path("/opt/tritonserver")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """A server and what it needs.
+
+    Attributes:
+        server: the program.
+        python_backend: folder of Triton's Python backend.
+        stub: the program that runs a Python model.
+        libraries: directories for LD_LIBRARY_PATH.
+        is_patched: the release has no holes that are known, so it may be put on a network.
+    """
+
+    server: Path
+    python_backend: Path
+    stub: Path
+    libraries: tuple[Path, ...]
+    is_patched: bool
+
+
+def backend_names() -> tuple[str, ...]:
+    """The backends that are ours."""
+    return tuple(folder.name for folder in _backend_folders((OWN_BACKENDS,)))
+
+
+def check_embedded_server() -> tuple[str, ...]:
+    """What keeps the server from running on this machine: one line each with the remedy; empty if nothing."""
+    try:
+        find_installation()
+    except ServerError as error:
+        return (str(error),)
+    return ()
+
+
+def find_installation() -> Installation:
+    """Locate the server and check that its stub can run under this interpreter.
+
+    Raises:
+        ServerError: not installed, incomplete, or the interpreter does not fit.
+    """
+    if sys.platform != "linux":
+        raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
+    spec = find_spec("pytriton")
+    if spec is not None and spec.origin is not None:
+        found = _of_wheel(Path(spec.origin).parent)
+    elif _IMAGE.is_dir():
+        found = _of_image(_IMAGE)
+    else:
+        raise ServerError("nvidia-pytriton is not installed, and it carries tritonserver: pip install nvidia-pytriton")
+    version = _python_version()
+    if not any((directory / f"libpython{version}.so.1.0").is_file() for directory in _python_libraries()):
+        raise ServerError(
+            f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
+            f"Install libpython{version}, or build Python with --enable-shared."
+        )
+    return found
+
+
+def _of_wheel(package: Path) -> Installation:
+    version = _python_version()
+    found = Installation(
+        server=package / "tritonserver" / "bin" / "tritonserver",
+        python_backend=package / "tritonserver" / "backends" / "python",
+        stub=package / "tritonserver" / "python_backend_stubs" / version / STUB,
+        libraries=(package.parent / "nvidia_pytriton.libs",),
+        is_patched=False,  # release 24.10: CVE-2025-23310 and others are fixed in 25.08
+    )
+    if not found.server.is_file():
+        raise ServerError(f"{found.server} is missing: pip install --force-reinstall nvidia-pytriton")
+    if not found.stub.is_file():
+        raise ServerError(f"nvidia-pytriton has no backend stub for Python {version}. Use Python 3.10 or 3.11.")
+    return found
+
+
+def _of_image(root: Path) -> Installation:
+    backend = root / "backends" / "python"
+    found = Installation(
+        server=root / "bin" / "tritonserver",
+        python_backend=backend,
+        stub=backend / STUB,
+        libraries=(root / "lib",),
+        is_patched=True,
+    )
+    for file in (found.server, found.stub):
+        if not file.is_file():
+            raise ServerError(f"{file} is missing. Use an image of Triton that has the Python backend.")
+    return found
+
+
+def assemble_backends(target: Path, installation: Installation, further: tuple[Path, ...]) -> None:
+    """Make a backend directory: Triton's Python backend with the stub beside it, our folders, and further ones.
+
+    Files are copied (3 MB), not linked: Triton refuses a backend library that "escapes backend directory".
+
+    Raises:
+        ServerError: a backend directory does not exist.
+    """
+    python = target / "python"
+    python.mkdir(parents=True)
+    for file in {*installation.python_backend.iterdir(), installation.stub}:
+        shutil.copy(file, python)
+    for folder in _backend_folders((OWN_BACKENDS, *further)):
+        (target / folder.name).symlink_to(folder)
+
+
+def _backend_folders(directories: tuple[Path, ...]) -> Iterator[Path]:
+    for directory in directories:
+        if not directory.is_dir():
+            raise ServerError(f"backend directory {directory} does not exist.")
+        yield from (model.parent.absolute() for model in sorted(directory.glob("*/model.py")))
+
+
+def make_stub_environment(target: Path) -> None:
+    """Make a virtual environment in which the stub finds every module that this process finds.
+
+    The stub is an embedded interpreter that ignores PYTHONPATH from Python 3.11 on (pybind11 starts it isolated) and
+    takes the `python3` on PATH for itself; so that one gets a `pyvenv.cfg` and a .pth file beside it. It looks in its
+    working directory before all others, which is why the server runs in its own home: the user's may hold an `enum.py`.
+    """
+    executable = Path(getattr(sys, "_base_executable", sys.executable))
+    programs = target / "bin"
+    packages = target / "lib" / f"python{_python_version()}" / "site-packages"
+    programs.mkdir(parents=True)
+    packages.mkdir(parents=True)
+    (programs / "python3").symlink_to(executable)
+    (target / "pyvenv.cfg").write_text(
+        f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
+    )
+    project = Path(__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
+    modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
+    (packages / "rankline.pth").write_text("\n".join(modules) + "\n", encoding="utf-8")
+
+
+def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:
+    """Ours, with the stub's `python3` first on PATH and libraries in the order that it needs.
+
+    The interpreter's own library directory comes first: with another libpython of the same version, extension modules
+    fail with `undefined symbol`.
+    """
+    libraries = [*map(str, (*_python_libraries(), *installation.libraries)), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        "PATH": os.pathsep.join([str(stub_environment / "bin"), os.environ.get("PATH", os.defpath)]),
+    }
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _python_libraries() -> tuple[Path, ...]:
+    base = sysconfig.get_config_var("LIBDIR") or ""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    return Path(base), Path(base) / multiarch

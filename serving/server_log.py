@@ -1,0 +1,104 @@
+"""What a server says: kept in a file, or only its end, which is enough to tell why it failed."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from workflows.errors import ServerError
+
+_MOST_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+_LAST_WORDS_TIMEOUT_S = 0.5
+
+
+class ServerLog(Protocol):
+    """Where a process writes what it says."""
+
+    def fileno(self) -> int:
+        """To be given to the process as its standard error."""
+
+    def release(self) -> None:
+        """The process has it, and is now the only one who writes."""
+
+    def text(self) -> str:
+        """What it has said so far, or the end of it."""
+
+    def close(self) -> None:
+        """The process has ended."""
+
+
+class FileLog:
+    """A file that stays.
+
+    Args:
+        path: made or emptied, its directory too.
+
+    Raises:
+        ServerError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w+b")
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise ServerError(f"the log {path} cannot be written ({reason}). Choose another path.") from None
+
+    def fileno(self) -> int:
+        """See `ServerLog`."""
+        return self._file.fileno()
+
+    def release(self) -> None:
+        """See `ServerLog`."""
+
+    def text(self) -> str:
+        """See `ServerLog`."""
+        size = os.fstat(self.fileno()).st_size
+        return os.pread(self.fileno(), size, 0).decode("utf-8", errors="replace")  # it writes at the same position
+
+    def close(self) -> None:
+        """See `ServerLog`."""
+        self._file.close()
+
+
+class PipeLog:
+    """The last megabyte, in memory.
+
+    Args:
+        echo: pass everything on to our standard error, too.
+    """
+
+    def __init__(self, *, echo: bool) -> None:
+        self._echo = echo
+        self._end = b""
+        reading, self._writing = os.pipe()
+        self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True, name="rankline-server-log")
+        self._reader.start()
+
+    def fileno(self) -> int:
+        """See `ServerLog`."""
+        return self._writing
+
+    def release(self) -> None:
+        """See `ServerLog`."""
+        os.close(self._writing)
+
+    def text(self) -> str:
+        """See `ServerLog`; waits a moment for the last words of a process that has ended."""
+        self._reader.join(_LAST_WORDS_TIMEOUT_S)
+        return self._end.decode("utf-8", errors="replace")
+
+    def close(self) -> None:
+        """See `ServerLog`."""
+        self._reader.join(_LAST_WORDS_TIMEOUT_S)
+
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while part := pipe.read(_READ_BYTES):
+                self._end = (self._end + part)[-_MOST_BYTES:]
+                if self._echo:
+                    sys.stderr.buffer.write(part)
+                    sys.stderr.flush()

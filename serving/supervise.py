@@ -1,0 +1,104 @@
+"""What a server that stays up needs: new versions are taken over, and models that lost a process come back."""
+
+from collections.abc import Callable
+
+from serving.ensemble import ExportedEnsemble, active_version
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ArtifactError, ServerError
+
+
+class Supervisor:
+    """Looks after a server of one ensemble; `step` is to be called again and again.
+
+    A new version is loaded beside the one that answers: its steps first, so that one that cannot be loaded changes
+    nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
+    is answered.
+
+    Args:
+        server: runs, with the config of `config_of`.
+        ensemble: the version that it loaded.
+        follow_versions: take over what becomes the active version on disk.
+        tell: is given a line for each event.
+    """
+
+    def __init__(
+        self,
+        server: EmbeddedServer,
+        ensemble: ExportedEnsemble,
+        *,
+        follow_versions: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._server, self._serving, self._tell = server, ensemble, tell
+        self._follow_versions = follow_versions
+        self._refused: int | None = None
+        self._trouble = ""
+
+    def step(self) -> None:
+        """Look once, and act.
+
+        Raises:
+            ServerError: the server has ended.
+        """
+        self._server.check_alive()
+        for model in sorted(self._server.dead_models()):
+            self._revive(model)
+        if self._follow_versions:
+            self._follow()
+
+    def _revive(self, model: str) -> None:
+        self._tell_trouble(f"a process of {model} has ended; loading it again")
+        try:
+            self._server.unload(model)  # loading alone would find nothing new in its files
+            self._server.load(model)
+        except ServerError as error:
+            self._tell_trouble(f"{model} cannot be loaded, trying again: {error}")
+            return
+        self._tell(f"{model} is back")
+
+    def _follow(self) -> None:
+        old = self._serving
+        try:
+            wanted = active_version(old.path, old.name)
+        except ArtifactError as error:
+            self._tell_trouble(f"version {old.version} stays: {error}")
+            return
+        if wanted == old.version:
+            self._refused = None
+        elif wanted != self._refused:
+            try:
+                self._take_over(ExportedEnsemble.load(old.path, wanted))
+            except (ArtifactError, ServerError) as error:
+                self._refused = wanted
+                self._tell(f"version {wanted} cannot be loaded, version {old.version} stays: {error}")
+
+    def _tell_trouble(self, line: str) -> None:
+        """Tell it once, not at every step."""
+        if line != self._trouble:
+            self._tell(line)
+        self._trouble = line
+
+    def _take_over(self, new: ExportedEnsemble) -> None:
+        old = self._serving
+        self._tell(f"loading version {new.version}")
+        try:
+            for model in (*new.steps, new.name):
+                self._server.load(model)
+        except ServerError:
+            for model in new.steps:
+                self._server.unload(model)
+            raise
+        for model in old.steps:
+            self._server.unload(model)
+        self._serving = new
+        self._tell(f"version {new.version} answers")
+
+
+def config_of(ensemble: ExportedEnsemble, **choices: object) -> ServerConfig:
+    """How to serve an ensemble and nothing else.
+
+    Args:
+        ensemble: any of its versions; the active one is served.
+        choices: further fields of `ServerConfig`.
+    """
+    return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **choices)  # type: ignore[arg-type]

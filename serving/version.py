@@ -1,0 +1,172 @@
+"""The files of one version of an ensemble: its two steps, and the ensemble around them.
+
+NAME/N/                config.pbtxt               platform: "ensemble"
+NAME_transform_vN/     config.pbtxt, 1/plan       backend: "nvtabular"
+NAME_predict_vN/       config.pbtxt, 1/model.savedmodel   backend: "tensorflow", or "pytorch" and "onnxruntime"
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.backends.checksums import MANIFEST_PARAMETER
+from serving.backends.offline import ScoringModel
+from serving.ensemble import CONFIG
+from serving.export_config import ExportConfig
+from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.plan import TensorSpec, TransformPlan
+from workflows.artifacts import MANIFEST
+from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
+from workflows.trained import Backend
+
+_STEP_VERSION = "1"  # a step's version is in its name
+_ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A model in the form in which it is served.
+
+    Attributes:
+        backend: what runs it.
+        path: a file or a directory.
+        model: the same, in this process.
+    """
+
+    backend: Backend
+    path: Path
+    model: ScoringModel
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy the model to where its backend looks for it."""
+        target = directory / self.backend.file_name
+        if self.path.is_dir():
+            shutil.copytree(self.path, target)
+        else:
+            shutil.copy(self.path, target)
+
+
+def write_version(
+    directory: Path, plan: TransformPlan, served: Served, config: ExportConfig, *, name: str, version: int
+) -> list[ModelConfig | EnsembleConfig]:
+    """Write the steps and configs of one version of an ensemble.
+
+    Args:
+        directory: see `serving.ensemble.NewVersion`.
+        plan: its first step.
+        served: its second step.
+        config: limits.
+        name: of the ensemble model.
+        version: its number.
+
+    Returns:
+        The configurations that were written, the ensemble's last.
+    """
+    steps = _fused(plan, served, config, name, version) if config.fused else _two(plan, served, config, name, version)
+    for step in steps:
+        (directory / step.name / _STEP_VERSION).mkdir(parents=True)
+        (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")
+    whole = _ensemble_config(name, version, steps)
+    (directory / name / str(version)).mkdir(parents=True)
+    (directory / name / str(version) / CONFIG).write_text(to_pbtxt(whole), encoding="utf-8")
+    plan.save(directory / steps[0].name / _STEP_VERSION / "plan")
+    served.copy_to(directory / steps[-1].name / _STEP_VERSION)
+    return [*steps, whole]
+
+
+def _two(
+    plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int
+) -> tuple[ModelConfig, ModelConfig]:
+    """A step for the workflow and one for the model, each in processes of its own."""
+    common = _common(config, name, version)
+    transform = ModelConfig(
+        name=f"{name}_transform_v{version}",
+        backend="nvtabular",
+        inputs=_inputs(plan),
+        outputs=_encoded(plan),
+        **common | {"parameters": common["parameters"] | _plan_parameters(config)},
+    )
+    predict = ModelConfig(
+        name=f"{name}_predict_v{version}",
+        backend=served.backend.name,
+        platform=served.backend.platform,  # without it Triton refuses a missing model before our backend can say so
+        inputs=transform.outputs,
+        outputs=(Tensor(name=served.model.OUTPUT, dtype="float32"),),
+        **common | {"parameters": common["parameters"] | _model_parameters(served, config)},
+    )
+    return transform, predict
+
+
+def _fused(plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int) -> tuple[ModelConfig]:
+    """One step for both."""
+    common = _common(config, name, version)
+    parameters = {**_plan_parameters(config), **_model_parameters(served, config), "MODEL_BACKEND": served.backend.name}
+    step = ModelConfig(
+        name=f"{name}_score_v{version}",
+        backend="fused",
+        inputs=_inputs(plan),
+        outputs=(Tensor(name=served.model.OUTPUT, dtype="float32"),),
+        **common | {"parameters": common["parameters"] | parameters},
+    )
+    return (step,)
+
+
+def _common(config: ExportConfig, name: str, version: int) -> dict[str, Any]:
+    """Fields of every step's config."""
+    return {
+        "max_batch_size": config.max_batch_size,
+        "instances": config.num_instances,
+        "max_queue_size": config.max_queue_size,
+        "queue_timeout_us": int(config.queue_timeout_ms * 1000),
+        "parameters": {MANIFEST_PARAMETER: f"{name}/{version}/{MANIFEST}"},
+    }
+
+
+def _plan_parameters(config: ExportConfig) -> dict[str, str]:
+    return {"MAX_LIST_LENGTH": str(config.max_list_length)}
+
+
+def _model_parameters(served: Served, config: ExportConfig) -> dict[str, str]:
+    return {**served.model.PARAMETERS, served.backend.threads_parameter: str(config.num_threads)}
+
+
+def _inputs(plan: TransformPlan) -> tuple[Tensor, ...]:
+    return tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec), *_mask(spec)))
+
+
+def _encoded(plan: TransformPlan) -> tuple[Tensor, ...]:
+    return tuple(tensor for column in plan.columns for tensor in _tensors(column.spec))
+
+
+def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
+    """A column as tensors; lists of any width have the dimension -1, which is what Triton calls it too."""
+    if spec.width is None:
+        return (Tensor(name=spec.name, dtype=spec.dtype),)
+    values = Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,))
+    return values, Tensor(name=spec.name + NNZS, dtype="int32")
+
+
+def _mask(spec: TensorSpec) -> tuple[Tensor, ...]:
+    """What says which values of a request are there, for columns that cannot say it themselves."""
+    return (Tensor(name=spec.name + VALID, dtype="bool", optional=True),) if spec.has_mask else ()
+
+
+def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) -> EnsembleConfig:
+    """Steps one after another, the raw inputs into the first and the score out of the last."""
+    steps = []
+    taken = {tensor.name: tensor.name for tensor in configs[0].inputs}
+    for config in configs:
+        is_last = config is configs[-1]
+        made = {tensor.name: SCORE if is_last else _ENCODED + tensor.name for tensor in config.outputs}
+        steps.append(Step(model=config.name, inputs=taken, outputs=made))
+        taken = made
+    return EnsembleConfig(
+        name=name,
+        version=version,
+        inputs=configs[0].inputs,
+        outputs=(Tensor(name=SCORE, dtype="float32"),),
+        max_batch_size=configs[0].max_batch_size,
+        steps=tuple(steps),
+    )

@@ -1,0 +1,428 @@
+"""What the client makes of rows, whatever carries them, and of servers that are late, busy, gone or locked."""
+
+import asyncio
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import MAX_BATCH_SIZE, write_model
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.client import AsyncClient, Client, ClientConfig, ClientTls
+from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.server import EmbeddedServer, ServerConfig, Tls
+from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
+
+BACKENDS = Path(__file__).parent / "backends"
+TYPES = {"n": pa.int64(), "flag": pa.bool_(), "word": pa.string(), "price": pa.float32()}
+SCHEMA = pa.schema({**TYPES, "tags": pa.list_(pa.int64()), "words": pa.list_(pa.string())})
+TEXT = st.text(max_size=4)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+            "flag": st.none() | st.booleans(),
+            "word": st.none() | TEXT,
+            "price": st.none() | st.floats(width=32, allow_nan=False),
+            "tags": st.none() | st.lists(st.integers(1, 9), max_size=5),
+            "words": st.none() | st.lists(TEXT, max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def mirror_config() -> ModelConfig:
+    def column(name: str, dtype: str) -> tuple[Tensor, ...]:
+        mask = Tensor(name=f"{name}__valid", dtype="bool", optional=True)
+        return (Tensor(name=name, dtype=dtype), *([] if dtype == "float32" else [mask]))
+
+    def lists(name: str, dtype: str) -> tuple[Tensor, ...]:
+        return Tensor(name=f"{name}__values", dtype=dtype, dims=(-1,)), Tensor(name=f"{name}__nnzs", dtype="int32")
+
+    singles = {"n": "int64", "flag": "bool", "word": "object", "price": "float32"}
+    return ModelConfig(
+        name="mirror",
+        backend="mirror",
+        inputs=(
+            *(tensor for name, dtype in singles.items() for tensor in column(name, dtype)),
+            *lists("tags", "int64"),
+            *lists("words", "object"),
+        ),
+        outputs=(Tensor(name="seen", dtype="object"),),
+        max_batch_size=MAX_BATCH_SIZE,
+    )
+
+
+def wait_config(name: str, **limits: int) -> ModelConfig:
+    """A model that runs one request at a time."""
+    x, y = (Tensor(name=name, dtype="int64") for name in "xy")
+    return ModelConfig(name=name, backend="wait", inputs=(x,), outputs=(y,), max_batch_size=1, **limits)
+
+
+def write_ensemble(repository: Path, name: str, step: ModelConfig) -> None:
+    config = EnsembleConfig(
+        name=name,
+        version=1,
+        inputs=step.inputs,
+        outputs=step.outputs,
+        max_batch_size=step.max_batch_size,
+        steps=(Step(model=step.name, inputs={"x": "x"}, outputs={"y": "y"}),),
+    )
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("repository")
+    write_model(directory, mirror_config())
+    write_model(directory, wait_config("echo"))
+    for config in (wait_config("wait", max_queue_size=2), wait_config("late", queue_timeout_us=50_000)):
+        write_model(directory, config)
+        write_ensemble(directory, f"{config.name}_ensemble", config)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as running:
+        yield running
+
+
+class AsyncMirror:
+    """`AsyncClient` with the face of `Client`."""
+
+    def __init__(self, url: str, config: ClientConfig) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(url, "mirror", config)
+        self._loop.run_until_complete(self._client.__aenter__())
+
+    def predict(self, columns: Any) -> Any:
+        return self._loop.run_until_complete(self._client.predict(columns))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
+
+
+@pytest.fixture(scope="module", params=["grpc", "http", "shared memory", "grpc aio", "http aio", "shared memory aio"])
+def mirror(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[Any]:
+    """A client of `mirror` over each of the transports."""
+    transport, is_aio = request.param.removesuffix(" aio"), request.param.endswith(" aio")
+    if transport == "shared memory":
+        config = ClientConfig(shared_memory=True, key=server.shared_memory_key)
+    else:
+        config = ClientConfig(transport=transport)
+    url = server.endpoints.http if transport == "http" else server.endpoints.grpc
+    client = AsyncMirror(url, config) if is_aio else Client(url, "mirror", config)
+    yield client
+    client.close()
+
+
+def seen_by(client: Any, columns: Any) -> list[dict[str, Any]]:
+    """The rows as the model got them, put together again."""
+    answers = [json.loads(answer) for answer in client.predict(columns)]
+    return [_row(answer) for answer in answers]
+
+
+def _row(answer: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in TYPES:
+        (value,), (valid,) = answer[name], answer.get(f"{name}__valid", [True])
+        row[name] = value if valid and value == value else None
+    for name in ("tags", "words"):
+        (length,), values = answer[f"{name}__nnzs"], answer[f"{name}__values"]
+        row[name] = None if length < 0 else values[:length]
+        assert not any(values[max(length, 0) :])
+    return row
+
+
+@settings(max_examples=25, deadline=None)
+@given(ROWS)
+def test_the_model_gets_what_was_given(mirror: Any, rows: list[dict[str, Any]]) -> None:
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    frame = pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=object) for name in SCHEMA.names})
+    for columns in (table, frame, table.to_pydict()):
+        assert seen_by(mirror, columns) == rows
+
+
+def test_more_than_the_server_takes_comes_back_whole_and_in_order(mirror: Any) -> None:
+    num_rows = 3 * MAX_BATCH_SIZE + 1
+    rows = pa.table(
+        {
+            "n": pa.array([None if i % 7 == 0 else i for i in range(num_rows)], pa.int64()),
+            "flag": [i % 2 == 0 for i in range(num_rows)],
+            "word": [f"word {i}" for i in range(num_rows)],
+            "price": np.arange(num_rows, dtype=np.float32),
+            "tags": [list(range(1, i % 9)) for i in range(num_rows)],
+            "words": [["é"] * (i % 3) for i in range(num_rows)],
+        }
+    )
+    assert seen_by(mirror, rows) == rows.to_pylist()
+    assert len(mirror.predict(rows.slice(0, 0))) == 0
+
+
+def test_threads_share_a_client(server: EmbeddedServer) -> None:
+    def ask(i: int) -> Any:
+        return client.predict({"x": [i]}).tolist()
+
+    shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
+    over_http = ClientConfig(transport="http")
+    for url, config in ((server.endpoints.grpc, shared), (server.endpoints.http, over_http)):
+        with Client(url, "echo", config) as client, ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(ask, range(24))) == [[i] for i in range(24)]
+
+
+def metric(server: EmbeddedServer, name: str, model: str) -> float:
+    """One figure of Triton's metrics."""
+    with urllib.request.urlopen(server.endpoints.metrics) as answer:
+        lines = answer.read().decode().splitlines()
+    (line,) = (line for line in lines if line.startswith(name) and f'model="{model}"' in line)
+    return float(line.rpartition(" ")[2])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def executions(server: EmbeddedServer, model: str) -> int:
+    with grpc.insecure_channel(server.endpoints.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        (stats,) = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=model)).model_stats
+        return int(stats.execution_count)
+
+
+def has_executed(server: EmbeddedServer, count: int) -> bool:
+    return executions(server, "wait") >= count
+
+
+@contextmanager
+def full_queue(server: EmbeddedServer, *, for_ms: int) -> Iterator[None]:
+    """`wait` is at work and as many requests wait for it as may; for three times `for_ms`."""
+
+    def pending() -> float:
+        return metric(server, "nv_inference_pending_request_count", "wait")
+
+    with Client(server.endpoints.grpc, "wait") as client, ThreadPoolExecutor(3) as pool:
+        answers: list[Future[Any]] = []
+        for i in range(3):
+            answers.append(pool.submit(client.predict, {"x": [for_ms]}))
+            until(lambda i=i: pending() == i)  # type: ignore[misc]
+        yield
+        assert [answer.result().tolist() for answer in answers] == [[for_ms]] * 3
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+@pytest.mark.parametrize("model", ["wait", "wait_ensemble"])
+def test_a_full_queue_is_an_error_of_its_own(server: EmbeddedServer, model: str, transport: str) -> None:
+    url = server.endpoints.http if transport == "http" else server.endpoints.grpc
+    with (
+        Client(url, model, ClientConfig(transport=transport)) as client,
+        full_queue(server, for_ms=150),
+        pytest.raises(ServerBusyError, match=f"the queue of model '{model}' is full .*Send less at a time"),
+    ):
+        client.predict({"x": [1]})
+
+
+def test_what_a_full_queue_refused_can_be_sent_again(server: EmbeddedServer) -> None:
+    config = ClientConfig(retries=6, backoff_s=0.05)
+    with Client(server.endpoints.grpc, "wait", config) as client, full_queue(server, for_ms=100):
+        assert client.predict({"x": [1]}).tolist() == [1]
+
+
+@pytest.mark.parametrize("model", ["late", "late_ensemble"])
+def test_waiting_longer_than_the_queue_allows_is_an_error_of_its_own(server: EmbeddedServer, model: str) -> None:
+    with Client(server.endpoints.grpc, model) as client, ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(client.predict, {"x": [200]}) for _ in range(3)]
+        errors = [error for answer in answers if (error := answer.exception()) is not None]
+        assert len(errors) == 2
+        for error in errors:
+            with pytest.raises(ServerBusyError, match=f"waited longer than the queue of model '{model}' allows"):
+                raise error
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(server: EmbeddedServer, transport: str) -> None:
+    url = server.endpoints.http if transport == "http" else server.endpoints.grpc
+    for again, num_sent in ((False, 1), (True, 2)):
+        before, begin = executions(server, "wait"), time.monotonic()
+        config = ClientConfig(timeout_s=0.2, retries=1, retry_deadlines=again, transport=transport)
+        with Client(url, "wait", config) as client, pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
+            client.predict({"x": [300]})
+        assert time.monotonic() - begin >= 0.2 * num_sent
+        with Client(server.endpoints.grpc, "wait") as client:
+            client.predict({"x": [0]})  # after what was begun
+        until(partial(has_executed, server, before + 1))
+        assert executions(server, "wait") <= before + num_sent + 1
+
+
+def test_a_server_that_comes_up_later_is_waited_for(repository: Path, free_port: int) -> None:
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), grpc_port=free_port)
+    server = EmbeddedServer(config)
+    starting = threading.Thread(target=server.start)
+    starting.start()
+    try:
+        with Client(f"127.0.0.1:{free_port}", "wait", ClientConfig(retries=9)) as client:
+            assert client.predict({"x": [1]}).tolist() == [1]
+    finally:
+        starting.join()
+        server.stop()
+
+
+def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> None:
+    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as server:
+        over_grpc = Client(
+            server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
+        )
+        over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http"))
+        for client in (over_grpc, over_http):
+            assert client.predict({"x": [1]}).tolist() == [1]
+    for client in (over_grpc, over_http):
+        with pytest.raises(ServerError, match="no Triton server answers"):
+            client.predict({"x": [1]})
+        client.close()
+    with pytest.raises(ServerError, match="no Triton server answers at .*closed"):
+        over_grpc.predict({"x": [1]})
+
+
+def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer) -> None:
+    async def scenario() -> None:
+        async with AsyncClient(server.endpoints.grpc, "wait") as client:
+            tasks = []
+            for i in range(3):
+                tasks.append(asyncio.create_task(client.predict({"x": [200]})))
+                await asyncio.to_thread(until, lambda i=i: pending() == i)
+            tasks[1].cancel()
+            await asyncio.wait(tasks)
+            assert [task.cancelled() for task in tasks] == [False, True, False]
+
+    def pending() -> float:
+        return metric(server, "nv_inference_pending_request_count", "wait")
+
+    before = executions(server, "wait")
+    asyncio.run(scenario())
+    with Client(server.endpoints.grpc, "wait") as client:
+        client.predict({"x": [0]})  # after what was begun
+    until(partial(has_executed, server, before + 3))
+    assert executions(server, "wait") == before + 3
+
+
+def test_many_tasks_share_a_client(server: EmbeddedServer) -> None:
+    async def scenario() -> list[Any]:
+        async with AsyncClient(server.endpoints.grpc, "echo") as client:
+            return list(await asyncio.gather(*(client.predict({"x": [i % 3]}) for i in range(50))))
+
+    assert [scores.tolist() for scores in asyncio.run(scenario())] == [[i % 3] for i in range(50)]
+
+
+def test_an_asyncio_client_names_what_is_wrong(server: EmbeddedServer) -> None:
+    async def unknown_model() -> None:
+        async with AsyncClient(server.endpoints.grpc, "nobody"):
+            raise AssertionError("connected")
+
+    async def deadline() -> None:
+        async with AsyncClient(server.endpoints.grpc, "echo", ClientConfig(timeout_s=0.2)) as client:
+            await client.predict({"x": [500]})
+
+    with pytest.raises(RequestError, match=r"has no model 'nobody'\. Available: \['echo', 'late', "):
+        asyncio.run(unknown_model())
+    with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
+        asyncio.run(deadline())
+    with pytest.raises(ServerError, match="not connected. Use it in an `async with` block"):
+        AsyncClient(server.endpoints.grpc, "echo").prepare({"x": [1]})
+
+
+def test_a_restricted_protocol_asks_for_its_key(server: EmbeddedServer) -> None:
+    for key in (None, "wrong"):
+        with (
+            Client(server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=key)) as client,
+            pytest.raises(RequestError, match="restricts this to those who have its key.*Give the client the key"),
+        ):
+            client.predict({"x": [1]})
+
+
+def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> None:
+    def regions() -> set[str]:
+        return {path.name for path in Path("/dev/shm").glob("psm_*")}
+
+    before = regions()
+    with Client(
+        server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
+    ) as client:
+        with full_queue(server, for_ms=100):
+            for _ in range(3):
+                with pytest.raises(ServerBusyError):
+                    client.predict({"x": [1]})
+        for _ in range(3):
+            assert client.predict({"x": [1]}).tolist() == [1]
+        assert len(regions() - before) == 1
+        with ThreadPoolExecutor(2) as pool:
+            assert [scores.tolist() for scores in pool.map(client.predict, [{"x": [50]}] * 2)] == [[50]] * 2
+        assert len(regions() - before) == 2
+    assert regions() <= before
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """root.pem, and server.pem and client.pem that it signed, with their keys; other.pem is a stranger's root."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    for name in ("root", "other"):
+        openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"),
+        )
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("server", "client"):
+        openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"),
+        )
+        openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "root.pem", "-CAkey", "root.key", "-CAcreateserial"),
+            *("-days", "1", "-extfile", "names", "-out", f"{name}.pem"),
+        )
+    return directory
+
+
+def test_connections_are_encrypted_and_both_sides_show_who_they_are(repository: Path, certificates: Path) -> None:
+    root, other = certificates / "root.pem", certificates / "other.pem"
+    tls = Tls(certificate=certificates / "server.pem", key=certificates / "server.key", client_root=root)
+    own = {"certificate": certificates / "client.pem", "key": certificates / "client.key"}
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), tls=tls)
+    with EmbeddedServer(config) as server:
+        url = server.endpoints.grpc
+        with Client(url, "wait", ClientConfig(tls=ClientTls(root=root, **own))) as client:
+            assert client.predict({"x": [1]}).tolist() == [1]
+
+        async def scenario() -> Any:
+            async with AsyncClient(url, "wait", ClientConfig(tls=ClientTls(root=root, **own))) as client:
+                return await client.predict({"x": [2]})
+
+        assert asyncio.run(scenario()).tolist() == [2]
+        for wrong in (None, ClientTls(root=other, **own), ClientTls(root=root)):
+            with pytest.raises(ServerError, match="no Triton server answers"):
+                Client(url, "wait", ClientConfig(tls=wrong, timeout_s=10))

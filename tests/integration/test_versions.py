@@ -1,0 +1,196 @@
+"""Versions under load, models that lose a process, and who may load what, on real servers."""
+
+import http.client
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+from tiny_ensembles import NAME, damage, publish_tiny
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from serving.client import Client
+from serving.ensemble import ExportedEnsemble, before
+from serving.server import EmbeddedServer
+from serving.supervise import Supervisor, config_of
+from workflows.errors import ServerError, ServingError
+
+
+@dataclass
+class Served:
+    """A server of a tiny ensemble, and who looks after it."""
+
+    repository: Path
+    server: EmbeddedServer
+    supervisor: Supervisor
+    events: list[str]
+
+    def ask(self, key: int = 0) -> int:
+        with Client(self.server.endpoints.grpc, NAME) as client:
+            return int(client.predict({"x": [key]})[0])
+
+    def processes(self, step: str) -> list[int]:
+        """Model processes of a step, of any version."""
+        children = psutil.Process(self.server.pid).children(recursive=True)
+        return [child.pid for child in children if f"{NAME}_{step}_v" in " ".join(child.cmdline())]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Version 1 answers 10 for key 0."""
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    events: list[str] = []
+    with EmbeddedServer(config_of(ensemble)) as server:
+        supervisor = Supervisor(server, ensemble, follow_versions=True, tell=events.append)
+        yield Served(tmp_path / NAME, server, supervisor, events)
+
+
+@dataclass
+class Load:
+    """What clients that ask without a pause have seen: every answer, and every error with the time it took."""
+
+    answers: list[int] = field(default_factory=list)
+    errors: list[tuple[ServingError, float]] = field(default_factory=list)
+
+
+@contextmanager
+def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
+    seen, stop = Load(), threading.Event()
+
+    def ask() -> None:
+        with Client(served.server.endpoints.grpc, NAME, timeout_s=20) as client:
+            request = client.prepare({"x": [0]})
+            while not stop.is_set():
+                begin = time.monotonic()
+                try:
+                    seen.answers.append(int(client.infer(request)[0]))
+                except ServingError as error:
+                    seen.errors.append((error, time.monotonic() - begin))
+
+    threads = [threading.Thread(target=ask) for _ in range(num_clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(seen.answers) > 100)
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_versions_change_under_load_without_a_failed_request(served: Served) -> None:
+    with load(served) as seen:
+        publish_tiny(served.repository, 20)
+        served.supervisor.step()
+        wait_until(lambda: seen.answers[-1] == 20)
+        before(served.repository).activate()
+        served.supervisor.step()
+        wait_until(lambda: seen.answers[-1] == 10)
+    assert seen.errors == []
+    assert set(seen.answers) == {10, 20}  # never the workflow of one version with the model of another
+    assert served.events == ["loading version 2", "version 2 answers", "loading version 1", "version 1 answers"]
+    assert len(served.processes("transform")) == 1  # the other version is gone
+
+
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Served) -> None:
+    file = damage(publish_tiny(served.repository, 20), "predict")
+    with load(served) as seen:
+        for _ in range(3):
+            served.supervisor.step()
+    assert seen.errors == []
+    assert set(seen.answers) == {10}
+    assert served.events[1:] == [
+        f"version 2 cannot be loaded, version 1 stays: {file} does not match its checksum in the manifest. "
+        "Make the ensemble again."
+    ]
+    assert len(served.processes("transform")) == 1
+    publish_tiny(served.repository, 30)
+    served.supervisor.step()
+    assert served.ask() == 30
+
+
+def test_a_damaged_version_is_not_started(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    file = damage(ensemble, "transform")
+    with pytest.raises(ServerError, match=f"{file.name} does not match its checksum"):
+        EmbeddedServer(config_of(ensemble)).start()
+
+
+def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    marker = tmp_path / "it ran"
+    code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n"
+    for place in ("1/model.py", "model.py", "1/sitecustomize.py"):
+        (ensemble.path / f"{NAME}_predict_v1" / place).write_text(code)
+    with pytest.raises(ServerError, match=r"_predict_v1/.*\.py is not in the manifest of the ensemble\. Take it out"):
+        EmbeddedServer(config_of(ensemble)).start()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("step", ["transform", "predict"])
+def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, step: str) -> None:
+    with load(served) as seen:
+        (victim,) = served.processes(step)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: served.server.dead_models() == {f"{NAME}_{step}_v1"})
+        served.supervisor.step()
+        answered = len(seen.answers)
+        wait_until(lambda: len(seen.answers) > answered + 100)
+    assert set(seen.answers) == {10}
+    assert {type(error) for error, _ in seen.errors} <= {ServerError}, {str(error) for error, _ in seen.errors}
+    assert max(took_s for _, took_s in seen.errors) < 10  # nobody hangs
+    assert served.events == [
+        f"a process of {NAME}_{step}_v1 has ended; loading it again",
+        f"{NAME}_{step}_v1 is back",
+    ]
+
+
+def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
+    host, _, port = served.server.endpoints.http.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    for what in (f"models/{NAME}/unload", f"models/{NAME}/load", "index"):
+        connection.request("POST", f"/v2/repository/{what}", "{}")
+        response = connection.getresponse()
+        assert (response.status, b"restricted" in response.read()) == (http.client.FORBIDDEN, True)
+    connection.close()
+    client = InferenceServerClient(served.server.endpoints.grpc)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        client.unload_model(NAME)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        client.register_system_shared_memory("x", "/x", 8)
+    client.close()
+    assert served.ask() == 10
+
+
+def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) -> None:
+    events: list[str] = []
+    first = ExportedEnsemble.load(served.repository)
+    supervisor = Supervisor(served.server, first, follow_versions=False, tell=events.append)
+    publish_tiny(served.repository, 20)
+    supervisor.step()
+    assert (served.ask(), events) == (10, [])
+
+
+def test_a_damaged_pointer_is_told_once_and_changes_nothing(served: Served) -> None:
+    (served.repository / NAME / "config.pbtxt").write_text("nonsense {")
+    for _ in range(3):
+        served.supervisor.step()
+    assert served.ask() == 10
+    (event,) = served.events
+    assert event.startswith("version 1 stays: ")
+    assert "config.pbtxt cannot be read" in event

@@ -1,0 +1,121 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from rankline.summary import print_comparison, print_report
+from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.compare import compare
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.search import SearchResult
+from serving.benchmark.selfcheck import Floor
+
+STEP = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
+ALONE = Load(batch_size=1, concurrency=1)
+BREAKDOWN = Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"movielens_transform_v1": STEP}, remainder_ms=1)
+
+
+def result(
+    load: Load, *, num_requests: int = 400, slower: int = 1, is_stable: bool = True, **changes: object
+) -> LoadResult:
+    record = SliceRecord(num_due=num_requests, num_answered=num_requests)
+    for number in range(num_requests):
+        record.latency.record((number + 1) * slower * 1_000_000)
+    return LoadResult.from_slices(load, [record], is_stable=is_stable, **changes)  # type: ignore[arg-type]
+
+
+def printed(*results: LoadResult, **changes: object) -> str:
+    settings = {"num_checked": 0, "max_abs_error": None, "environment": {}, **changes}
+    report = BenchmarkReport(model_name="movielens", bench=results, **settings)  # type: ignore[arg-type]
+    console = Console(file=io.StringIO(), width=80)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_what_is_withheld_is_a_dash_and_all_fits_a_terminal() -> None:
+    text = printed(*(result(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
+    assert "one request at a time over gRPC" in text
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
+    cells = line.split()
+    assert [cells[5], cells[7]] == ["–", "26,214,400"]
+    assert [float(cell) for cell in (*cells[1:5], cells[6])] == pytest.approx([200, 360, 380, 396, 400], rel=0.001)
+    assert "movielens_transform_v1, infer" in text
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("load", "columns"),
+    [
+        (Load(batch_size=1, concurrency=8), ["in flight", "rows/s"]),
+        (Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), ["offered/s", "answered/s"]),
+    ],
+)
+def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
+    text = printed(result(load), result(load, is_stable=False))
+    assert all(column in text for column in columns)
+    assert text.count("three windows did not agree") == 1
+
+
+def test_what_is_wrong_is_said() -> None:
+    refused = result(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
+    text = printed(refused, problem="stopped by Ctrl-C")
+    assert "rows_1: the client was the bottleneck" in text
+    assert "stopped by Ctrl-C" in text
+
+
+def test_the_search_and_the_cost_of_the_client_are_said() -> None:
+    search = SearchResult(rate_per_s=740.0, failed_per_s=780.0, num_probes=9)
+    floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
+    rate = result(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
+    text = printed(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
+    assert "p99=10ms, 1 rows in a request: held up to 740 requests/s" in text
+    assert "6,000 requests/s, 0.031 ms of processor time" in text
+
+
+def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
+    def report(*measured: LoadResult, cpu: str) -> BenchmarkReport:
+        return BenchmarkReport(
+            model_name="m", bench=measured, num_checked=0, max_abs_error=None, environment={"cpu": cpu}
+        )
+
+    before = report(result(ALONE), result(Load(batch_size=64, concurrency=1)), cpu="one")
+    console = Console(file=io.StringIO(), width=90)
+    print_comparison(compare(before, report(*results, cpu="two"), max_regression), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
+    text = compared(result(ALONE), result(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson")))
+    (line,) = (line for line in text.splitlines() if "p50_ms" in line)
+    cells = line.split()
+    assert [cells[0], *cells[2:5]] == ["rows_1", cells[3], cells[2], "+0.0%"]
+    assert cells[5].startswith("-")
+    assert cells[7].startswith("+")
+    assert "rows_64 was not measured now" in text
+    assert "rows_1/rate_5 (poisson) was not measured before" in text
+    assert "cpu was one, is two" in text
+    assert "nothing is surely worse by more than 10%" in text
+
+
+def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
+    slow = result(ALONE, slower=2)
+    sure, unsure = compared(slow, max_regression=0.3), compared(slow, max_regression=0.95)
+    assert {figure: verdict_of(sure, figure) for figure in ("p50_ms", "p99_ms")} == {
+        "p50_ms": "worse",
+        "p99_ms": "worse",
+    }
+    assert "2 worse by more than 30%" in sure
+    assert {figure: verdict_of(unsure, figure) for figure in ("p50_ms", "p99_ms")} == {
+        "p50_ms": "worse?",  # its interval is the wider one
+        "p99_ms": "worse",
+    }
+    assert "1 may be worse by more than 95%" in unsure
+    assert "1 worse by more than 95%" in unsure
+
+
+def verdict_of(text: str, figure: str) -> str:
+    (line,) = (line for line in text.splitlines() if figure in line)
+    return line.split()[-1]

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from serving.benchmark.checks import ScoreCheck
+from serving.client import TensorSchema
+from workflows.errors import ServingError
+
+SCORE = TensorSchema(name="score", datatype="FP32", dims=(1,))
+EXPECTED = np.asarray([0.1, 0.2, 0.3], np.float32)
+
+
+def answer(*scores: float) -> bytes:
+    content = np.asarray(scores, np.float32).tobytes()
+    return bytes(service_pb2.ModelInferResponse(raw_output_contents=[content]).SerializeToString())
+
+
+def test_right_scores_are_counted_and_the_largest_difference_kept() -> None:
+    check = ScoreCheck(EXPECTED, SCORE, tolerance=1e-3)
+    check.compare([(np.asarray([2, 0]), answer(0.3, 0.1)), (np.asarray([1]), answer(0.2005))])
+    assert check.num_checked == 3
+    assert check.max_abs_error == pytest.approx(5e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ((0.3, 0.2), "1 of 2 scores .* row 0 got 0.2, expected 0.1"),
+        ((0.3, float("nan")), "row 0 got nan, expected 0.1"),
+        ((0.3,), "has 1 scores, expected 2"),
+    ],
+)
+def test_wrong_scores_are_refused(scores: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ServingError, match=message):
+        ScoreCheck(EXPECTED, SCORE, tolerance=1e-3).compare([(np.asarray([2, 0]), answer(*scores))])
+
+
+def test_without_expected_scores_nothing_is_compared() -> None:
+    check = ScoreCheck(None, SCORE, tolerance=0)
+    check.compare([(np.asarray([0]), b"whatever")])
+    assert check.num_checked == 0

@@ -1,0 +1,200 @@
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.html import number, to_html
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.resources import ServerResources
+from serving.benchmark.search import SearchResult
+from serving.benchmark.selfcheck import Floor
+
+VOID = {"meta"}
+HOSTILE = "<script>alert('&\"')</script>"
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps text, names of elements and values of attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def result(load: Load, **changes: Any) -> LoadResult:
+    rng = np.random.default_rng(load.batch_size)
+    slices = []
+    for _ in range(6):
+        slices.append(SliceRecord(num_due=150, num_answered=150, num_unsent=2))
+        for latency in rng.exponential(2e6, 150):
+            slices[-1].latency.record(int(latency) + 1000)
+    slices[0].errors["UNAVAILABLE"] = 7
+    return LoadResult.from_slices(load, slices, is_stable=False, **changes)
+
+
+def breakdown() -> Breakdown:
+    step = StepTimes(queue_ms=0.125, input_ms=0.25, infer_ms=0.5, output_ms=0.0625)
+    return Breakdown(
+        total_ms=3.5, client_ms=0.1, network_ms=-0.2, steps={"transform": step, "predict": step}, remainder_ms=0.3
+    )
+
+
+def report(*results: LoadResult, **changes: Any) -> BenchmarkReport:
+    settings: dict[str, Any] = {
+        "model_name": "movielens",
+        "num_checked": 1234,
+        "max_abs_error": 3e-8,
+        "environment": {"cpu": "a cpu", "command": "rankline bench --concurrency 1,8"},
+        "floors": (Floor(concurrency=8, requests_per_s=6123.4, p50_ms=1.25, client_cpu_ms=0.0312),),
+    }
+    return BenchmarkReport(bench=results, **{**settings, **changes})
+
+
+CLOSED = report(
+    *(
+        result(
+            Load(batch_size=size, concurrency=number),
+            server=ServerResources(cpu_cores=1.5, memory_bytes=123456789, num_processes=3),
+            breakdown=breakdown(),
+        )
+        for size in (1, 64)
+        for number in (1, 8)
+    )
+)
+OPEN = report(
+    *(result(Load(batch_size=1, rate_per_s=rate, arrivals="poisson")) for rate in (100.0, 200.0, 1400.0)),
+    slo="p99=10ms",
+    searches={1: SearchResult(rate_per_s=740.5, failed_per_s=777.5, num_probes=9)},
+)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            if name != "histogram":  # is the curve
+                yield from leaves(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("shown", [CLOSED, OPEN])
+def test_all_figures_of_a_report_are_on_the_page(shown: BenchmarkReport) -> None:
+    page = Page(to_html(shown))
+    text = " ".join(page.text)
+    missing = [value for value in leaves(shown.to_dict()) if value is not None and number(value) not in text]
+    assert missing == []
+    for column in (*asdict(shown.bench[0]), "format_version"):
+        assert column == "histogram" or column in text
+
+
+@pytest.mark.parametrize("shown", [CLOSED, OPEN])
+def test_the_page_needs_nothing_from_elsewhere(shown: BenchmarkReport) -> None:
+    source = to_html(shown)
+    page = Page(source)
+    assert not {"script", "link", "img", "iframe", "object", "image", "use"} & set(page.names)
+    assert not {name for name, _ in page.attributes if name in {"src", "href", "srcset"} or name.startswith("on")}
+    assert not re.search(r"https?:|url\(|@import|//", source)
+    assert "prefers-color-scheme:dark" in source
+    assert ("name", "viewport") in page.attributes
+
+
+def test_what_varies_is_drawn_over_it() -> None:
+    closed, opened = (" ".join(Page(to_html(shown)).text) for shown in (CLOSED, OPEN))
+    assert "requests in flight" in closed
+    assert "p99, 64 rows" in closed
+    assert "requests per second offered" in opened
+    assert "held up to 740.5 requests/s, not at 777.5" in opened
+    assert all("rows in a request" in text and "share that was at least as fast" in text for text in (closed, opened))
+
+
+def test_pictures_and_bars_are_numbers_within_their_frame() -> None:
+    page = Page(to_html(CLOSED))
+    assert page.names.count("svg") == 3
+    for name, value in page.attributes:
+        if name == "d":
+            points = [tuple(map(float, point.split())) for point in re.split("[ML]", value)[1:]]
+            assert all(0 <= x <= 420 and 0 <= y <= 300 for x, y in points)
+            assert len(points) > 1
+    grown = [value for name, value in page.attributes if name == "style"]
+    assert "flex-grow:0.1000" in grown  # the client
+    assert len(grown) == 4 * 5  # a network of less than nothing has no part of the bar
+
+
+def test_ticks_of_rates_that_lie_close_do_not_cover_each_other() -> None:
+    rates = [700.0 + step for step in range(12)] + [1400.0]
+    page = Page(to_html(report(*(result(Load(batch_size=1, rate_per_s=rate, arrivals="poisson")) for rate in rates))))
+    in_pictures_and_table = {rate: page.text.count(rate) for rate in ("700", "701", "1,400")}
+    assert in_pictures_and_table == {"700": 2, "701": 1, "1,400": 2}
+
+
+def test_no_text_of_a_report_becomes_markup() -> None:
+    step = StepTimes(queue_ms=1, input_ms=1, infer_ms=1, output_ms=1)
+    parts = Breakdown(total_ms=6, client_ms=1, network_ms=1, steps={HOSTILE: step}, remainder_ms=0)
+    bad = replace(
+        result(Load(batch_size=1, rate_per_s=5.0, arrivals=HOSTILE), problem=HOSTILE, breakdown=parts),
+        errors={HOSTILE: 1},
+        withheld={"p999": HOSTILE},
+    )
+    source = to_html(
+        report(
+            bad, model_name=HOSTILE, environment={HOSTILE: HOSTILE, "command": HOSTILE}, problem=HOSTILE, slo=HOSTILE
+        )
+    )
+    page = Page(source)
+    assert "script" not in page.names
+    assert "".join(page.text).count(HOSTILE) >= 9
+    assert HOSTILE not in source
+
+
+def test_what_is_wrong_or_withheld_is_said_with_the_reason() -> None:
+    refused = result(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
+    few = result(Load(batch_size=4, concurrency=1))
+    text = " ".join(Page(to_html(report(refused, few, problem="stopped by Ctrl-C"))).text)
+    assert "rows_1: the client was the bottleneck" in text
+    assert "stopped by Ctrl-C" in text
+    assert "rows 4: p99.9 is withheld: 900 samples, and 3,688 are needed" in text
+    assert "rows 4: three windows did not agree" in text
+    assert "rows 4: 7 requests ended as UNAVAILABLE" in text
+    assert "rows 4: 12 requests could not be sent in time" in text
+
+
+def test_a_report_without_a_latency_is_a_page_too() -> None:
+    empty = LoadResult.from_slices(Load(batch_size=1, rate_per_s=5), [SliceRecord(num_due=3)], is_stable=False)
+    for shown in (report(empty, environment={}, floors=()), report(environment={}, floors=())):
+        page = Page(to_html(shown))
+        assert "svg" not in page.names
+    assert "Nothing was measured." in " ".join(page.text)
+
+
+def test_figures_are_written_for_reading() -> None:
+    values = (None, True, False, 1234567, 26214400.4, 0.03125, 3e-8, "text")
+    assert [number(value) for value in values] == [
+        "–", "yes", "no", "1,234,567", "26,214,400", "0.03125", "3e-08", "text"
+    ]  # fmt: skip

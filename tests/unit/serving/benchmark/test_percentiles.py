@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.benchmark.histogram import LatencyHistogram
+from serving.benchmark.percentiles import LEVELS, interval_ranks, mean_interval, percentile, samples_needed
+
+
+def slices_of(samples: np.ndarray, count: int = 10) -> list[LatencyHistogram]:
+    slices = []
+    for part in np.array_split(samples, count):
+        slices.append(LatencyHistogram())
+        for sample in part:
+            slices[-1].record(int(sample))
+    return slices
+
+
+def chance_below(num_samples: int, level: float, rank: int) -> float:
+    """P(B < rank) of a binomial B, term by term."""
+    return sum(math.comb(num_samples, k) * level**k * (1 - level) ** (num_samples - k) for k in range(rank))
+
+
+@settings(deadline=None)  # an HDR histogram takes a while to make, and longer on a busy machine
+@given(num_samples=st.integers(1, 300), level=st.sampled_from([0.3, *LEVELS.values()]))
+def test_ranks_are_the_tightest_that_bound_each_side_with_enough_confidence(num_samples: int, level: float) -> None:
+    low, high = interval_ranks(num_samples, level)
+    assert 0 <= low < high <= num_samples + 1
+    assert chance_below(num_samples, level, low) <= 0.025 + 1e-9
+    assert chance_below(num_samples, level, low + 1) > 0.025 - 1e-9
+    if high <= num_samples:
+        assert 1 - chance_below(num_samples, level, high) <= 0.025 + 1e-9
+    assert 1 - chance_below(num_samples, level, high - 1) > 0.025 - 1e-9
+
+
+@pytest.mark.parametrize("level", LEVELS.values())
+def test_the_fewest_samples_are_those_whose_largest_bounds_the_percentile(level: float) -> None:
+    needed = samples_needed(level)
+    assert interval_ranks(needed, level)[1] <= needed
+    assert interval_ranks(needed - 1, level)[1] == needed  # one more than there are
+
+
+def test_too_few_samples_give_a_reason_in_place_of_a_value() -> None:
+    samples = np.arange(1, 368) * 1000
+    held = percentile(slices_of(samples), 0.99)
+    assert held.value_ns is held.low_ns is held.high_ns is None
+    assert held.withheld == "367 samples, and 368 are needed to bound it with 95% confidence"
+    assert percentile(slices_of(np.arange(1, 369) * 1000), 0.99).withheld == ""
+    assert percentile([], 0.5).withheld
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 10**10), min_size=100, max_size=400), st.sampled_from([0.5, 0.9, 0.95]))
+def test_the_value_is_the_sample_of_its_rank_and_lies_in_its_interval(samples: list[int], level: float) -> None:
+    found = percentile(slices_of(np.asarray(samples)), level)
+    right = sorted(samples)[math.ceil(level * len(samples)) - 1]
+    assert found.value_ns is not None
+    assert right <= found.value_ns <= 1.001 * right
+    assert (found.low_ns or 0) <= found.value_ns <= (found.high_ns or math.inf)
+
+
+def test_the_interval_holds_the_true_percentile_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    true = -math.log(0.05) * 1e6
+    runs = [percentile(slices_of(rng.exponential(1e6, 400)), 0.95) for _ in range(200)]
+    held = [(run.low_ns or 0) <= true * 1.001 and true <= (run.high_ns or math.inf) for run in runs]
+    assert np.mean(held) > 0.92
+
+
+def test_the_interval_is_wider_where_slow_moments_come_together() -> None:
+    rng = np.random.default_rng(0)
+    samples = np.where(rng.random(5000) < 0.03, 9e6, 1e6) * rng.uniform(1, 1.2, 5000)
+    scattered = percentile(slices_of(samples), 0.95)
+    together = percentile(slices_of(np.sort(samples)), 0.95)  # all slow ones in the last slices
+    assert scattered.value_ns == together.value_ns
+    assert scattered.high_ns is not None
+    assert scattered.high_ns < 2e6
+    assert together.high_ns is None or together.high_ns > 9e6
+
+
+def test_the_bounds_of_a_mean_hold_it_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    for alike in (0.0, 0.5):
+        held = 0
+        for _ in range(400):
+            noise = [0.0]
+            for step in rng.normal(size=60):
+                noise.append(alike * noise[-1] + step)
+            bounds = mean_interval([100 + value for value in noise[-40:]])
+            assert bounds is not None
+            held += bounds[0] <= 100 <= bounds[1]
+        assert 0.90 < held / 400 < 0.99
+
+
+def test_the_bounds_of_few_values_are_those_of_student() -> None:
+    low, high = mean_interval([1.0, 3.0, 3.0, 1.0, 1.0, 3.0, 3.0, 1.0]) or (0, 0)
+    assert (low + high) / 2 == pytest.approx(2)
+    assert high - 2 == pytest.approx(2.365 * (8 / 7 / 8) ** 0.5, rel=0.001)  # neighbours differ as often as not
+    assert mean_interval([1.0, 2.0, 3.0]) is None
+    assert mean_interval([5.0] * 4) == (5.0, 5.0)

@@ -1,0 +1,22 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.benchmark.requests import draw
+
+
+@given(num_rows=st.integers(1, 500), skew=st.sampled_from([0.0, 0.5, 1.2]), seed=st.integers(0, 99))
+def test_draws_rows_that_exist_and_again_with_the_same_seed(num_rows: int, skew: float, seed: int) -> None:
+    drawn = draw(np.random.default_rng(seed), num_rows, (40, 3), skew)
+    assert drawn.shape == (40, 3)
+    assert ((drawn >= 0) & (drawn < num_rows)).all()
+    np.testing.assert_array_equal(drawn, draw(np.random.default_rng(seed), num_rows, (40, 3), skew))
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_the_share_of_a_row_falls_with_its_rank_to_the_power_of_the_skew(skew: float) -> None:
+    drawn = draw(np.random.default_rng(0), 50, (200_000, 1), skew)
+    shares = np.sort(np.bincount(drawn.ravel(), minlength=50) / drawn.size)[::-1]
+    right = np.arange(1, 51) ** -skew
+    np.testing.assert_allclose(shares, right / right.sum(), rtol=0.1)

@@ -1,0 +1,105 @@
+"""Client processes against a real gRPC server."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from serving.benchmark.engine import Job
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.workers import Workers
+from workflows.errors import ServerError, ServingError
+
+PROJECT = Path(__file__).parents[4]
+
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, details: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[Echo()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def jobs(url: str, count: int, **changes: Any) -> list[Job]:
+    settings = {
+        "url": url, "transport": "http2", "messages": [b"one", b"two"], "warmup_s": 0.1, "time_limit_s": 0.5,
+        "timeout_s": 5.0, "sample_every": 3, "concurrency": 1,
+    }  # fmt: skip
+    return [Job(process=number, **{**settings, **changes}) for number in range(count)]
+
+
+def test_processes_add_up_and_can_be_used_again(url: str) -> None:
+    with Workers(2) as workers:
+        whole = workers.run(jobs(url, 2))
+        assert len(whole.slices) == 2
+        assert all(set(record.cpu_ns) == {0, 1} for record in whole.slices)
+        assert sum(record.num_answered for record in whole.slices) > 10
+        assert {process for process, _, _ in whole.samples} == {0, 1}
+        assert all(body == (b"one", b"two")[message] for _, message, body in whole.samples)
+        due_ns = np.arange(40, dtype=np.int64) * 10_000_000
+        again = SliceRecord.merged(workers.run(jobs(url, 1, concurrency=None, due_ns=due_ns)).slices)
+        assert (again.num_due, again.latency.total) == (30, 30)  # ten are in the warm-up
+
+
+def test_ends_when_it_is_told_that_it_is_enough(url: str) -> None:
+    seen: list[int] = []
+    called: list[str] = []
+
+    def is_enough(slices: Sequence[SliceRecord]) -> bool:
+        seen.append(len(slices))
+        return len(slices) == 3
+
+    with Workers(2) as workers:
+        outcome = workers.run(
+            jobs(url, 2, time_limit_s=20.0),
+            on_begin=lambda: called.append("begin"),
+            is_enough=is_enough,
+            on_end=lambda: called.append("end"),
+        )
+    assert len(outcome.slices) == 3
+    assert seen == [1, 2, 3]
+    assert called == ["begin", "end"]
+
+
+def test_nobody_listens_and_a_process_that_is_killed_are_errors(url: str) -> None:
+    with Workers(1) as workers:
+        with pytest.raises(ServerError, match="no server answers at 127.0.0.1:9"):
+            workers.run(jobs("127.0.0.1:9", 1))
+        assert workers.run(jobs(url, 1)).failure == ""
+        os.kill(workers.process_ids[0], signal.SIGKILL)
+        with pytest.raises(ServingError, match="ended by itself"):
+            workers.run(jobs(url, 1))
+
+
+def test_no_process_is_left(url: str) -> None:
+    with Workers(2) as workers:
+        process_ids = workers.process_ids
+        assert all(map(psutil.pid_exists, process_ids))
+    assert not any(map(psutil.pid_exists, process_ids))
+    with pytest.raises(RuntimeError, match="stop"), Workers(1) as workers:
+        process_ids = workers.process_ids
+        workers.run(jobs(url, 1, time_limit_s=60.0), on_begin=lambda: (_ for _ in ()).throw(RuntimeError("stop")))
+    assert not any(map(psutil.pid_exists, process_ids))
+
+
+def test_a_client_process_imports_nothing_heavy() -> None:
+    heavy = {"tensorflow", "torch", "mlflow", "nvtabular", "pandas", "pyarrow", "grpc", "tritonclient", "matplotlib"}
+    code = f"import sys, serving.benchmark.workers, serving.benchmark.http2; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,155 @@
+"""Versions of an ensemble on disk."""
+
+import errno
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from serving.ensemble import ExportedEnsemble, active_version, before, publish_version, versions
+from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from workflows.artifacts import Manifest
+from workflows.errors import ArtifactError
+
+X, Y = Tensor(name="x", dtype="int64"), Tensor(name="y", dtype="int64")
+
+
+def export(
+    path: Path,
+    *,
+    keep: int = 3,
+    content: str = "plan",
+    backend: str = "nvtabular",
+    timeout_s: float = 60,
+    fail: BaseException | None = None,
+) -> int:
+    """Publish a version with one step that holds one file; its number."""
+    with publish_version(path, "m", made_from={}, details={"run_id": "r"}, keep=keep, timeout_s=timeout_s) as new:
+        step = ModelConfig(
+            name=f"m_transform_v{new.number}", backend=backend, inputs=(X,), outputs=(Y,), max_batch_size=1
+        )
+        whole = EnsembleConfig(
+            name="m",
+            version=new.number,
+            inputs=(X,),
+            outputs=(Y,),
+            max_batch_size=1,
+            steps=(Step(model=step.name, inputs={"x": "x"}, outputs={"y": "y"}),),
+        )
+        (new.directory / step.name / "1").mkdir(parents=True)
+        (new.directory / step.name / "1" / "plan").write_text(content)
+        (new.directory / step.name / "config.pbtxt").write_text(to_pbtxt(step))
+        (new.directory / "m" / str(new.number)).mkdir(parents=True)
+        (new.directory / "m" / str(new.number) / "config.pbtxt").write_text(to_pbtxt(whole))
+        if fail is not None:
+            raise fail
+    return new.number
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_each_export_adds_a_version_and_answers(tmp_path: Path) -> None:
+    assert [export(tmp_path / "m") for _ in range(3)] == [1, 2, 3]
+    assert [version.version for version in versions(tmp_path / "m")] == [1, 2, 3]
+    active = ExportedEnsemble.load(tmp_path / "m")
+    assert (active.version, active.name, active.steps, active.run_id) == (3, "m", ("m_transform_v3",), "r")
+    assert [version.is_active for version in versions(tmp_path / "m")] == [False, False, True]
+
+
+def test_the_manifest_covers_steps_and_configs(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    assert set(Manifest.read(tmp_path / "m" / "m" / "1").files) == {
+        "m/1/config.pbtxt",
+        "m_transform_v1/1/plan",
+        "m_transform_v1/config.pbtxt",
+    }
+
+
+def test_a_rollback_changes_one_file_and_the_next_export_goes_on_counting(tmp_path: Path) -> None:
+    export(tmp_path / "m"), export(tmp_path / "m")
+    was = contents(tmp_path / "m")
+    before(tmp_path / "m").activate()
+    now = contents(tmp_path / "m")
+    assert [name for name in now if was[name] != now[name]] == ["m/config.pbtxt"]
+    assert active_version(tmp_path / "m", "m") == 1
+    with pytest.raises(ArtifactError, match="nothing before version 1"):
+        before(tmp_path / "m")
+    assert export(tmp_path / "m") == 3
+
+
+def test_the_oldest_versions_go_with_their_steps(tmp_path: Path) -> None:
+    for _ in range(5):
+        export(tmp_path / "m", keep=2)
+    assert [version.version for version in versions(tmp_path / "m")] == [4, 5]
+    assert sorted(entry.name for entry in (tmp_path / "m").iterdir() if entry.name[0] != ".") == [
+        "m",
+        "m_transform_v4",
+        "m_transform_v5",
+    ]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_an_export_that_fails_changes_nothing(tmp_path: Path, error: BaseException) -> None:
+    export(tmp_path / "m")
+    was = contents(tmp_path / "m")
+    with pytest.raises(type(error)):
+        export(tmp_path / "m", fail=error)
+    assert contents(tmp_path / "m") == was
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    (tmp_path / "m" / ".export-dead" / "m").mkdir(parents=True)
+    shutil.copytree(tmp_path / "m" / "m_transform_v1", tmp_path / "m" / "m_transform_v2")  # killed between two renames
+    assert ExportedEnsemble.load(tmp_path / "m").version == 1
+    assert export(tmp_path / "m", content="new") == 2
+    assert (tmp_path / "m" / "m_transform_v2" / "1" / "plan").read_text() == "new"
+    assert not (tmp_path / "m" / ".export-dead").exists()
+
+
+def test_two_exports_at_once_become_two_versions(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        numbers = list(pool.map(lambda i: export(tmp_path / "m", keep=9, content=str(i)), range(4)))
+    assert sorted(numbers) == [1, 2, 3, 4]
+    for i, number in enumerate(numbers):
+        assert (tmp_path / "m" / f"m_transform_v{number}" / "1" / "plan").read_text() == str(i)
+
+
+def test_an_export_that_does_not_end_is_not_waited_for_forever(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ArtifactError, match=r"locked by another export for 0\.1 s"),
+        publish_version(tmp_path / "m", "m", made_from={}, details={}, keep=2),
+    ):
+        export(tmp_path / "m", timeout_s=0.1)
+
+
+def test_other_directories_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"holds 'notes\.txt', which is not of the ensemble 'm'"):
+        export(tmp_path)
+    with pytest.raises(ArtifactError, match=r"notes\.txt holds"):
+        export(tmp_path / "notes.txt")
+    assert os.listdir(tmp_path) == ["notes.txt"]  # noqa: PTH208
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="does not exist. Expected ensemble: make it with `rankline export`"):
+        ExportedEnsemble.load(tmp_path / "nowhere")
+    with pytest.raises(ArtifactError, match="holds no ensembles"):
+        ExportedEnsemble.load(tmp_path)
+    export(tmp_path / "m"), export(tmp_path / "m")
+    with pytest.raises(ArtifactError, match=r"has no version 7\. Available: 1, 2"):
+        ExportedEnsemble.load(tmp_path / "m", 7)
+    (tmp_path / "m" / "m" / "config.pbtxt").write_text("nonsense {")
+    with pytest.raises(ArtifactError, match=r"m/config\.pbtxt cannot be read"):
+        ExportedEnsemble.load(tmp_path / "m")
+
+
+def test_a_step_that_would_run_other_code_is_refused(tmp_path: Path) -> None:
+    export(tmp_path / "m", backend="python")
+    with pytest.raises(ArtifactError, match="is for the backend 'python', expected nvtabular, .*tensorflow"):
+        ExportedEnsemble.load(tmp_path / "m")

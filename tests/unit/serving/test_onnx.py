@@ -1,0 +1,281 @@
+"""Models as ONNX score as they did before."""
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tensorflow as tf
+import torch
+
+from serving.backends.offline import offline_model, scoring_model
+from serving.onnx import convert
+from serving.plan import Padded
+from training.config import TrainConfig
+from training.models import mlp, torch_mlp
+from training.saved_model import export_saved_model
+from training.torch_script import export_torch_script
+from workflows.artifacts import publish
+from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.feature_spec import FILE_NAME, Feature, FeatureSpec
+from workflows.tensor_names import PADDED_SIGNATURE
+from workflows.trained import KIND, ONNX, TENSORFLOW, TrainedModel
+
+ROOT = Path(__file__).parents[3]
+TOLERANCE = 1e-6
+"""Of scores in [0, 1]: the same numbers are added in another order."""
+
+SPEC = FeatureSpec(
+    features=(
+        Feature(name="userId", dtype="int64", cardinality=20, embedding_dim=4),
+        Feature(name="tags", dtype="int64", cardinality=9, embedding_dim=3, is_list=True, max_length=6),
+        Feature(name="words", dtype="int64", cardinality=9, embedding_dim=5, is_list=True, max_length=6),
+        Feature(name="price", dtype="float32"),
+        Feature(name="label", dtype="float32"),
+    ),
+    channels={"categorical": ("userId", "tags", "words"), "continuous": ("price",), "label": ("label",)},
+)
+TAGS = {"tags__values": tf.TensorSpec([None, None], tf.int64), "tags__nnzs": tf.TensorSpec([None, 1], tf.int32)}
+
+
+def publish_model(path: Path, backend: str, write: Callable[[Path], object]) -> TrainedModel:
+    details = {"backend": backend, "run_id": "r", "tracking_uri": "", "metrics": {}}
+    with publish(path, KIND, details=details) as staging:
+        (staging / FILE_NAME).write_text(SPEC.to_yaml(), encoding="utf-8")
+        write(staging)
+    return TrainedModel.load(path)
+
+
+def keras_mlp(path: Path) -> TrainedModel:
+    tf.keras.utils.set_random_seed(0)
+    model = mlp.build(SPEC, TrainConfig(hidden=(16, 16), linear_terms=True))
+    for variable in model.trainable_variables:
+        variable.assign(tf.random.normal(variable.shape, stddev=0.3))
+    return publish_model(path, "tensorflow", lambda at: export_saved_model(model, SPEC, at / "model.savedmodel"))
+
+
+def torch_mlp_script(path: Path) -> TrainedModel:
+    torch.manual_seed(0)
+    model = torch_mlp.build(SPEC, TrainConfig(hidden=(16, 16), embedding_init=1.0, linear_terms=True))
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.normal_(std=0.3)
+    return publish_model(path, "pytorch", lambda at: export_torch_script(model, SPEC, at / "model.pt"))
+
+
+MAKERS = {"tensorflow": keras_mlp, "pytorch": torch_mlp_script}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    return MAKERS[request.param](tmp_path_factory.mktemp("trained") / "model")
+
+
+@pytest.fixture(scope="module")
+def converted(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("converted") / ONNX.file_name
+    convert(trained, path)
+    return path
+
+
+def columns(num_rows: int, width: int, longest: int) -> dict[str, Any]:
+    """Random rows as a plan hands them on; the padding holds ids that no table has."""
+    rng = np.random.default_rng(num_rows)
+    made: dict[str, Any] = {"userId": rng.integers(0, 20, num_rows), "price": rng.random(num_rows, np.float32)}
+    for name in ("tags", "words"):
+        lengths = rng.integers(0, longest + 1, num_rows).astype(np.int32)
+        values = np.where(np.arange(width) < lengths[:, None], rng.integers(0, 9, (num_rows, width)), 10**9)
+        made[name] = Padded(values, lengths)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "width", "longest"), [(0, 3, 3), (1, 0, 0), (1, 1, 1), (5, 4, 0), (7, 3, 3), (999, 6, 6)]
+)
+def test_it_scores_as_the_trained_model_does(
+    trained: TrainedModel, converted: Path, num_rows: int, width: int, longest: int
+) -> None:
+    rows = columns(num_rows, width, longest)
+    expected = offline_model(trained.backend, trained.model_path).score_served(rows)
+    scores = scoring_model(ONNX, converted).score_served(rows)
+    assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_the_tensors_are_those_of_the_padded_layout(converted: Path) -> None:
+    graph = onnx.load(converted).graph
+    assert {tensor.name: described(tensor) for tensor in graph.input} == {
+        "userId": ("INT64", ["rows", 1]),
+        "tags__values": ("INT64", ["rows", "width of tags__values"]),
+        "tags__nnzs": ("INT32", ["rows", 1]),
+        "words__values": ("INT64", ["rows", "width of words__values"]),
+        "words__nnzs": ("INT32", ["rows", 1]),
+        "price": ("FLOAT", ["rows", 1]),
+    }
+    assert [(tensor.name, described(tensor)) for tensor in graph.output] == [("score", ("FLOAT", ["rows", 1]))]
+
+
+def described(tensor: Any) -> tuple[str, list[str | int]]:
+    kind = tensor.type.tensor_type
+    return onnx.TensorProto.DataType.Name(kind.elem_type), [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
+
+
+def test_the_same_model_gives_the_same_file(trained: TrainedModel, converted: Path, tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from serving.onnx import convert
+from workflows.trained import TrainedModel
+convert(TrainedModel.load(Path({str(trained.path)!r})), Path({str(tmp_path / "other")!r}))
+"""
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, check=True)
+    convert(trained, tmp_path / "again")
+    content = converted.read_bytes()
+    assert content == (tmp_path / "other").read_bytes() == (tmp_path / "again").read_bytes()
+
+
+def test_the_file_says_nothing_of_the_machine(trained: TrainedModel, converted: Path) -> None:
+    content = converted.read_bytes()
+    for path in (trained.path, Path.home(), ROOT, sys.prefix):
+        assert str(path).encode() not in content
+    assert b".py" not in content
+
+
+def test_converting_is_quiet(trained: TrainedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = {name: logging.getLogger(name).level for name in ("tensorflow", "tf2onnx")}
+    convert(trained, tmp_path / "model.onnx")
+    assert caplog.records == []
+    assert {name: logging.getLogger(name).level for name in before} == before
+
+
+def tf_model(path: Path, function: Callable[..., Any], specs: Mapping[str, Any], module: Any = None) -> TrainedModel:
+    """A SavedModel that has nothing but the padded signature."""
+    module = module or tf.Module()
+    signature = tf.function(function, autograph=False).get_concrete_function(**specs)
+
+    def save(staging: Path) -> None:
+        tf.saved_model.save(module, str(staging / TENSORFLOW.file_name), signatures={PADDED_SIGNATURE: signature})
+
+    return publish_model(path, "tensorflow", save)
+
+
+@pytest.mark.parametrize(
+    ("combine", "divisor_of"),
+    [
+        (tf.sparse.segment_sum, np.ones_like),
+        (tf.sparse.segment_mean, lambda lengths: np.maximum(lengths, 1)),
+        (tf.sparse.segment_sqrt_n, lambda lengths: np.sqrt(np.maximum(lengths, 1))),
+    ],
+)
+def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
+    combine: Any, divisor_of: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    module = tf.Module()
+    table = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    module.table = tf.Variable(table)
+
+    def padded(tags__values, tags__nnzs):  # type: ignore[no-untyped-def]
+        places = tf.where(tf.range(tf.shape(tags__values)[1]) < tags__nnzs)
+        ids, num_rows = tf.gather_nd(tags__values, places), tf.shape(tags__values)[0]
+        return {"score": combine(tf.convert_to_tensor(module.table), ids, places[:, 0], num_segments=num_rows)}
+
+    convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
+    nodes = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
+    assert nodes.isdisjoint({"TopK", "Unique", "ScatterND", "ScatterElements", "Loop", "NonZero"})
+
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(0, 6, 5000).astype(np.int32)
+    values = rng.integers(0, 9, (5000, 5))
+    sums = (table[values] * (np.arange(5) < lengths[:, None])[:, :, None]).sum(axis=1)
+    call = scoring_model(ONNX, tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
+    first = call(values, lengths[:, None])[0]
+    np.testing.assert_allclose(first, sums / divisor_of(lengths)[:, None], rtol=0, atol=1e-5)
+    for _ in range(20):
+        np.testing.assert_array_equal(call(values, lengths[:, None])[0], first)
+
+
+def test_lists_that_are_combined_in_another_way_are_converted_too(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.table = tf.Variable(tf.range(18.0)[:, None])
+
+    def padded(tags__values, tags__nnzs):  # type: ignore[no-untyped-def]
+        num_rows, width = tf.unstack(tf.shape(tags__values))
+        rows = tf.repeat(tf.range(num_rows), width)
+        ids = tf.reshape(tags__values, [-1]) + tf.cast(tf.repeat(tags__nnzs[:, 0], width), tf.int64)
+        return {"score": tf.sparse.segment_sum(tf.convert_to_tensor(module.table), ids, rows, num_segments=num_rows)}
+
+    convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
+    call = scoring_model(ONNX, tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
+    scores = call(np.array([[1, 2], [3, 4]]), np.array([[0], [9]], np.int32))[0]
+    np.testing.assert_array_equal(scores, [[3], [25]])
+
+
+def test_an_input_that_the_model_does_not_use_is_still_taken(tmp_path: Path) -> None:
+    specs = {name: tf.TensorSpec([None, 1], tf.float32) for name in ("Used", "unused")}
+    trained = tf_model(tmp_path / "m", lambda Used, unused: {"score": Used / 2}, specs)  # noqa: N803
+    convert(trained, tmp_path / "model.onnx")
+    ones = np.ones(2, np.float32)
+    assert scoring_model(ONNX, tmp_path / "model.onnx").score_served({"Used": ones, "unused": ones}).tolist() == [
+        0.5,
+        0.5,
+    ]
+
+
+def test_an_operator_without_an_onnx_form_is_refused_by_name(tmp_path: Path) -> None:
+    specs = {"x": tf.TensorSpec([None, 1], tf.float32)}
+    trained = tf_model(tmp_path / "m", lambda x: {"score": tf.math.betainc(x, x, x)}, specs)
+    with pytest.raises(ExportError, match=r"cannot be converted to ONNX \(.*Betainc.* Use the engine tensorflow\.$"):
+        convert(trained, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_an_embedding_bag_of_another_kind_is_refused(tmp_path: Path) -> None:
+    class Largest(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = torch.nn.EmbeddingBag(20, 1, mode="max")
+
+        def forward(self, userId):  # type: ignore[no-untyped-def]  # noqa: N803
+            return self.bag(userId)
+
+    def save(staging: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
+            torch.jit.trace(Largest(), torch.zeros((2, 1), dtype=torch.int64)).save(str(staging / "model.pt"))
+
+    with pytest.raises(ExportError, match="an embedding bag does more than add up or average.*Use the engine pytorch"):
+        convert(publish_model(tmp_path / "m", "pytorch", save), tmp_path / "model.onnx")
+
+
+def test_a_model_that_no_onnx_file_can_hold_is_refused(tmp_path: Path) -> None:
+    trained = publish_model(tmp_path / "m", "pytorch", lambda at: (at / "model.pt").write_bytes(b""))
+    os.truncate(trained.model_path, 3 * 2**30)  # takes no room on disk
+    with pytest.raises(ExportError, match=r"has 3\.0 GiB, an ONNX file holds at most 2\. Use the engine pytorch\."):
+        convert(trained, tmp_path / "model.onnx")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {"x": tf.TensorSpec([None, 1], tf.float32)}
+    trained = tf_model(tmp_path / "m", lambda x: {"score": x}, specs)
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)  # type: ignore[arg-type]  # how Python says that it is not there
+    with pytest.raises(MissingExtraError, match=r"the engine onnx needs an extra that is missing.*\.\[onnx\]"):
+        convert(trained, tmp_path / "model.onnx")
+
+
+def test_what_is_no_onnx_or_takes_other_columns_is_refused(tmp_path: Path, converted: Path) -> None:
+    for name, content in (("absent", None), ("damaged", b"\xff"), ("empty", b"")):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(
+            ArtifactError, match=rf"{name} is not an ONNX model that can be loaded \(\w.+\). Export again"
+        ):
+            scoring_model(ONNX, tmp_path / name)
+    with pytest.raises(ArtifactError, match=r"the ONNX model takes \['price', .*the workflow makes \['userId'\]"):
+        scoring_model(ONNX, converted).score_served({"userId": np.zeros(1, np.int64)})
