@@ -9,7 +9,6 @@ this process.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,11 +20,8 @@ import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
 
+from bench.models import export_with_merlin, make_model
 from bench.report import Report
-from rankline import pipeline
-from rankline.display import Stages
-from rankline.recipes import recipe_named
-from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.benchmark.engine import Job
 from serving.benchmark.identity import BACKENDS, write_identity
@@ -33,16 +29,12 @@ from serving.benchmark.records import SLICE_S
 from serving.benchmark.workers import Workers
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
-from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
 from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServingError
-from workflows.prepared import PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, SCORE
 from workflows.trained import TrainedModel
-from workflows.upstream import quiet_nvtabular
 
-ROWS = 200_000
 BATCH_SIZES = (1, 1_024, 16_384)
 OURS, MERLIN, IDENTITY, IN_PROCESS = "rankline", "merlin-systems", "identity", "in process"
 VARIANTS = {
@@ -66,12 +58,11 @@ def run(repeats: int) -> Report:
     """Train a small model, export it both ways, measure each side `repeats` times in turns."""
     with TemporaryDirectory(prefix="rankline-bench-") as directory:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
-        prepared = make_model(workspace)
-        trained = TrainedModel.load(workspace.model)
+        prepared, trained = make_model(workspace)
         names = {side: f"{workspace.recipe}_{side.replace(' ', '_')}" for side in VARIANTS}
         for side, config in VARIANTS.items():
             export_ensemble(prepared, trained, Path(directory) / side, config, name=names[side])
-        _export_with_merlin(prepared, trained.saved_model, Path(directory) / "merlin")
+        export_with_merlin(prepared, trained, Path(directory) / "merlin")
         write_identity(Path(directory) / "identity")
         others = (Path(directory) / name for name in (*VARIANTS, "merlin", "identity"))
         served = ServerConfig(repositories=(workspace.ensemble, *others), backends=(BACKENDS,))
@@ -98,25 +89,6 @@ def run(repeats: int) -> Report:
             for side, rate in concurrent.items():
                 results[side][f"requests_per_s@1x{CONCURRENCY}"] = rate
     return Report(name="serving", results=results, ratios=_ratios(results))
-
-
-def make_model(workspace: Workspace) -> PreparedData:
-    """Generated ratings, a model of one epoch, and their ensemble, all in `workspace`."""
-    recipe = recipe_named("movielens")
-    recipe = replace(recipe, train=replace(recipe.train, epochs=1))
-    with Stages(["source", "prepare", "train", "export"]) as stages:
-        prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=ROWS), workspace, stages)
-        pipeline.train(recipe, prepared, workspace, stages)
-        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
-    return prepared
-
-
-def _export_with_merlin(prepared: PreparedData, saved_model: Path, target: Path) -> None:
-    with quiet_nvtabular():
-        workflow = prepared.workflow().remove_inputs([prepared.spec.label.name])
-        graph = workflow.input_schema.column_names >> TransformWorkflow(workflow) >> PredictTensorflow(str(saved_model))
-        target.mkdir()
-        Ensemble(graph, workflow.input_schema).export(str(target))
 
 
 def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple[int, ...] = (1,)) -> Call:

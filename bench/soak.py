@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from bench.models import make_model
 from bench.report import Report
-from bench.serving import make_model
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.load import measure
@@ -37,7 +37,7 @@ def run(repeats: int) -> Report:
     """Find the peak, then send at 70 % of it, six minutes for each repeat."""
     with TemporaryDirectory(prefix="rankline-bench-") as directory:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
-        prepared = make_model(workspace)
+        prepared, _ = make_model(workspace)
         rows = prepared.heldout().select(list(prepared.inputs))
         ensemble = ExportedEnsemble.load(workspace.ensemble)
         with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:

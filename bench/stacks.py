@@ -28,7 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,12 +41,9 @@ import pyarrow as pa
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
 
+from bench.models import ROWS, export_with_merlin, make_model, serving_workflow
 from bench.peers import fastapi_app
 from bench.report import Rates, Report, median_ratio
-from rankline import pipeline
-from rankline.display import Stages
-from rankline.recipes import recipe_named
-from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.benchmark.engine import Job
 from serving.benchmark.histogram import LatencyHistogram
@@ -59,7 +56,6 @@ from serving.benchmark.workers import Outcome, Workers
 from serving.client import Client
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
-from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServerError, ServingError
 from workflows.prepared import PreparedData
@@ -72,7 +68,6 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
     from mlflow.models import infer_signature
 
-ROWS = 200_000
 LOADS = (
     Load(batch_size=1, concurrency=1),
     Load(batch_size=1, concurrency=32),
@@ -139,7 +134,7 @@ def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int
     """
     with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as running:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
-        prepared, trained = _make_model(workspace, num_rows)
+        prepared, trained = make_model(workspace, num_rows)
         stacks = {
             **running.enter_context(_on_triton(workspace, prepared, trained)),
             **running.enter_context(_over_http(prepared, trained, Path(directory) / "peers", workers)),
@@ -152,31 +147,11 @@ def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int
     return Report(name="stacks", results=_results(measured), ratios=_ratios(measured))
 
 
-def _make_model(workspace: Workspace, num_rows: int) -> tuple[PreparedData, TrainedModel]:
-    recipe = recipe_named(workspace.recipe)
-    recipe = replace(recipe, train=replace(recipe.train, epochs=1))
-    with Stages(["source", "prepare", "train", "export"]) as stages:
-        prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=num_rows), workspace, stages)
-        pipeline.train(recipe, prepared, workspace, stages)
-        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
-    return prepared, TrainedModel.load(workspace.model)
-
-
-def _serving_workflow(prepared: PreparedData) -> Any:
-    with quiet_nvtabular():
-        return prepared.workflow().remove_inputs([prepared.spec.label.name])
-
-
 @contextmanager
 def _on_triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[dict[str, Stack]]:
     fused, merlin = workspace.root / "fused", workspace.root / "merlin"
     export_ensemble(prepared, trained, fused, ExportConfig(fused=True), name=_FUSED_MODEL)
-    merlin.mkdir()
-    workflow = _serving_workflow(prepared)
-    with quiet_nvtabular():
-        names = workflow.input_schema.column_names
-        graph = names >> TransformWorkflow(workflow) >> PredictTensorflow(str(trained.saved_model))
-        Ensemble(graph, workflow.input_schema).export(str(merlin))
+    export_with_merlin(prepared, trained, merlin)
     with EmbeddedServer(ServerConfig(repositories=(workspace.ensemble, fused, merlin))) as server:
         url = server.endpoints.grpc
         yield {
@@ -206,7 +181,7 @@ def _over_http(
 ) -> Iterator[dict[str, Stack]]:
     workflow = directory / "workflow"
     with quiet_nvtabular():
-        save_workflow(_serving_workflow(prepared), workflow)
+        save_workflow(serving_workflow(prepared), workflow)
     model = _save_with_mlflow(prepared, workflow, trained.saved_model, directory)
     app = ("uvicorn", "bench.peers.fastapi_app:app", "--no-access-log")
     serve = ("mlflow", "models", "serve", "--env-manager", "local", "--model-uri", str(model))

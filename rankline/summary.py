@@ -82,7 +82,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
     console.print(table)
     for result in report.bench if not report.searches else ():  # the rates of a search are tried briefly
         if remarks := _remarks(result):
-            console.print(f"[dim]{_load_in_words(result)}: {escape('; '.join(remarks))}[/]", soft_wrap=True)
+            console.print(f"[dim]{result.load.words}: {escape('; '.join(remarks))}[/]", soft_wrap=True)
     _print_breakdown(report, console)
     for batch_size, search in (report.searches or {}).items():
         found = "no rate holds it" if search.rate_per_s is None else f"held up to {search.rate_per_s:,.0f} requests/s"
@@ -156,10 +156,6 @@ def _remarks(result: LoadResult) -> list[str]:
     return remarks
 
 
-def _load_in_words(result: LoadResult) -> str:
-    return result.load.name.replace("_", " ").replace("/", ", ")
-
-
 def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
@@ -175,7 +171,7 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     parts: dict[str, list[str]] = {}
     for result in shown:
         assert result.breakdown is not None
-        table.add_column(_load_in_words(result).replace(", ", "\n"), justify="right")
+        table.add_column(result.load.words.replace(", ", "\n"), justify="right")
         for name, value in {**result.breakdown.parts_ms(), "in all": result.breakdown.total_ms}.items():
             parts.setdefault(name, []).append(f"{value:.3f}")
     for name, values in parts.items():

@@ -18,25 +18,27 @@ from serving.supervise import Supervisor, config_of
 from workflows.errors import ConfigError, RanklineError
 
 _STEP_S = 0.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> int:
     """Parse, serve, stop on SIGTERM or SIGINT; the exit status."""
     options = _parser().parse_args()
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: sys.exit(0))  # leaves through the `with` below, so that the server stops
     try:
-        _serve(options, stop)
+        _serve(options)
     except RanklineError as error:
         _tell(f"error: {error}")
         return 1
     return 0
 
 
-def _serve(options: argparse.Namespace, stop: threading.Event) -> None:
+def _serve(options: argparse.Namespace) -> None:
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise ConfigError("a certificate needs its key: give both --tls-certificate and --tls-key, or neither.")
+    if options.tls_client_root and not options.tls_certificate:
+        raise ConfigError("--tls-client-root asks for encryption: give --tls-certificate and --tls-key, too.")
     tls = None
     if options.tls_certificate:
         tls = Tls(certificate=options.tls_certificate, key=options.tls_key, client_root=options.tls_client_root)
@@ -56,7 +58,10 @@ def _serve(options: argparse.Namespace, stop: threading.Event) -> None:
         _tell(
             f"WARNING: gRPC on {config.host} is not encrypted. Whoever reaches it can ask for scores and read others'."
         )
+    stop = threading.Event()
     with EmbeddedServer(config) as server:
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: stop.set())
         _tell(f"{ensemble.name} version {ensemble.version}: gRPC {server.endpoints.grpc}, {server.endpoints.metrics}")
         supervisor = Supervisor(server, ensemble, follow_versions=options.watch, tell=_tell)
         while not stop.wait(_STEP_S):

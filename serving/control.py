@@ -6,8 +6,10 @@ started the server knows.
 
 import http.client
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from workflows.errors import ServerError
 
@@ -27,7 +29,7 @@ class ModelControl:
     host: str
     port: int
     key: str = field(repr=False)
-    timeout_s: float = 120.0
+    timeout_s: float
 
     def is_ready(self, server_id: str) -> bool:
         """Whether all models are loaded, of this server and not of one that took the port before it.
@@ -44,13 +46,17 @@ class ModelControl:
         except (OSError, http.client.HTTPException, ValueError, AttributeError):
             return False
 
-    def load(self, model: str) -> None:
+    def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+
+        Args:
+            model: its name.
+            config: its configuration as JSON, in place of its file.
 
         Raises:
             ServerError: it cannot be loaded, or the server does not answer.
         """
-        self._post(f"/v2/repository/models/{model}/load")
+        self._post(f"/v2/repository/models/{model}/load", {} if config is None else {"parameters": {"config": config}})
 
     def unload(self, model: str) -> None:
         """Unload a model once its requests are answered; does not wait for that.
@@ -58,11 +64,11 @@ class ModelControl:
         Raises:
             ServerError: the server does not answer.
         """
-        self._post(f"/v2/repository/models/{model}/unload")
+        self._post(f"/v2/repository/models/{model}/unload", {})
 
-    def _post(self, path: str) -> None:
+    def _post(self, path: str, body: Mapping[str, Any]) -> None:
         try:
-            status, answer = self._request("POST", path, "{}", timeout_s=self.timeout_s)
+            status, answer = self._request("POST", path, json.dumps(body), timeout_s=self.timeout_s)
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"the server at {self.host}:{self.port} does not answer ({error}).") from None
         if status != http.client.OK:

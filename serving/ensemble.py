@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from google.protobuf import text_format
+from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
+from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.installation import backend_names
 from workflows.artifacts import MANIFEST, Manifest, describe, write_whole
 from workflows.errors import ArtifactError
@@ -33,6 +34,13 @@ KIND = "ensemble"
 CONFIG = "config.pbtxt"
 _LOCK = ".lock"
 _STAGING = ".export-"
+_REPLACES = "replaces"  # in a manifest's details: the version that answered until then
+_STEP_FIELDS = {
+    "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
+    "parameters",
+}  # fmt: skip
+_ENVIRONMENT = "EXECUTION_ENV_PATH"  # of the Python backend: an environment that it would unpack and activate
+_MODEL_FILES = {"plan", "model.savedmodel", "model.pt", "model.onnx"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +74,15 @@ class ExportedEnsemble:
                 that is not ours.
         """
         name = _name_in(path)
-        if version is None:
-            version = active_version(path, name)
+        is_pointed_to = version is None
+        version = active_version(path, name) if version is None else version
         if version not in (numbers := _numbers(path / name)):
             raise ArtifactError(f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.")
         directory = path / name / str(version)
+        if is_pointed_to and (path / name / CONFIG).read_bytes() != (directory / CONFIG).read_bytes():
+            raise ArtifactError(
+                f"{path / name / CONFIG} is not what version {version} says. Roll back, or export again."
+            )
         manifest = Manifest.read(directory)
         return cls(path=path, name=name, version=version, steps=_read_steps(path, directory), manifest=manifest)
 
@@ -96,6 +108,12 @@ class ExportedEnsemble:
     def is_active(self) -> bool:
         """This is the version that answers."""
         return active_version(self.path, self.name) == self.version
+
+    @property
+    def config(self) -> str:
+        """Its configuration as JSON, which Triton takes in place of the file."""
+        config = _read_config(self.path / self.name / str(self.version) / CONFIG)
+        return str(json_format.MessageToJson(config, preserving_proto_field_name=True))
 
     @property
     def run_id(self) -> str:
@@ -124,7 +142,7 @@ def versions(path: Path) -> list[ExportedEnsemble]:
 
 
 def before(path: Path) -> ExportedEnsemble:
-    """The version before the one that answers.
+    """The version that answered before the one that answers.
 
     Raises:
         ArtifactError: there is none.
@@ -132,6 +150,8 @@ def before(path: Path) -> ExportedEnsemble:
     active = ExportedEnsemble.load(path)
     numbers = _numbers(path / active.name)
     earlier = [number for number in numbers if number < active.version]
+    if (replaced := active.manifest.details.get(_REPLACES)) in numbers:
+        earlier.append(replaced)
     if not earlier:
         raise ArtifactError(
             f"{path} has nothing before version {active.version}, which answers. "
@@ -191,11 +211,12 @@ def publish_version(
     with _locked(path, timeout_s):
         _clear_unfinished(path, name)
         number = max(_numbers(path / name), default=0) + 1
+        replaced = active_version(path, name) if number > 1 else None
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
         try:
             staging.chmod(0o755)
             yield NewVersion(directory=staging, number=number)
-            manifest = describe(staging, KIND, made_from, details)
+            manifest = describe(staging, KIND, made_from, {**details, _REPLACES: replaced})
             version = staging / name / str(number)
             (version / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
             for step in staging.iterdir():
@@ -207,7 +228,8 @@ def publish_version(
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         for old in _numbers(path / name)[: -max(keep, 2)]:
-            shutil.rmtree(path / name / str(old))
+            if old != replaced:  # which servers still run, and which a rollback goes back to
+                shutil.rmtree(path / name / str(old))
         _clear_unfinished(path, name)
 
 
@@ -265,19 +287,42 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _numbers(ensemble: Path) -> list[int]:
-    return sorted(int(manifest.parent.name) for manifest in ensemble.glob(f"[0-9]*/{MANIFEST}"))
+    versions = (manifest.parent.name for manifest in ensemble.glob(f"*/{MANIFEST}"))
+    return sorted(int(version) for version in versions if version.isdecimal())
 
 
 def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
-    """Names of the steps, all of which are for a backend of ours."""
-    steps = tuple(str(step.model_name) for step in _read_config(directory / CONFIG).ensemble_scheduling.step)
+    """Names of the steps, after a look for anything that would run code which is not ours.
+
+    Triton would run it while it loads a model, before the model's backend can compare files with the manifest.
+    """
+    whole = _read_config(directory / CONFIG)
+    steps = tuple(str(step.model_name) for step in whole.ensemble_scheduling.step)
+    if whole.platform != "ensemble" or whole.backend or not steps:
+        raise ArtifactError(f"{directory / CONFIG} is not of an ensemble. Export again.")
+    _refuse_entries(directory, {CONFIG, MANIFEST})
     for step in steps:
-        backend = _read_config(path / step / CONFIG).backend
-        if backend not in (ours := backend_names()):
+        config = _read_config(path / step / CONFIG)
+        if config.backend not in (ours := backend_names()):
             raise ArtifactError(
-                f"{path / step} is for the backend {backend!r}, expected {', '.join(ours)}. Export again."
+                f"{path / step} is for the backend {config.backend!r}, expected {', '.join(ours)}. Export again."
             )
+        manifest = (directory / MANIFEST).relative_to(path).as_posix()
+        foreign = {field.name for field, _ in config.ListFields()} - _STEP_FIELDS
+        if (
+            foreign
+            or config.parameters[MANIFEST_PARAMETER].string_value != manifest
+            or _ENVIRONMENT in config.parameters
+        ):
+            raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
+        _refuse_entries(path / step, {CONFIG, "1"})
+        _refuse_entries(path / step / "1", _MODEL_FILES)
     return steps
+
+
+def _refuse_entries(directory: Path, expected: set[str]) -> None:
+    if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
+        raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Take it out.")
 
 
 def _read_config(path: Path) -> Any:

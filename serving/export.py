@@ -113,7 +113,7 @@ def _forms(trained: TrainedModel, model: OfflineModel, *, needed: Backend) -> It
         try:
             convert(trained, path)
             forms[ONNX] = Served(backend=ONNX, path=path, model=scoring_model(ONNX, path))
-        except (ExportError, MissingExtraError):
+        except (ExportError, MissingExtraError, ArtifactError):
             if needed == ONNX:
                 raise
         yield forms

@@ -33,7 +33,8 @@ def convert(trained: TrainedModel, target: Path) -> None:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:
         raise ExportError(f"{path} has {num_bytes / 2**30:.1f} GiB, an ONNX file holds at most 2. {instead}")
-    for module in ("onnx", "tf2onnx") if trained.backend == TENSORFLOW else ("onnx",):
+    converters = ("onnx", "tf2onnx") if trained.backend == TENSORFLOW else ("onnx",)
+    for module in (*converters, ONNX.module):
         require(module, feature="the engine onnx", extra=ONNX.extra)
     try:
         content = _serialized(_convert(trained))

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ class EmbeddedServer:
         self._pid: int | None = None
         self._endpoints: Endpoints | None = None
         self._control: ModelControl | None = None
-        self._instances: dict[int, str] = {}
+        self._num_processes: Counter[str] = Counter()  # of each model that is loaded
         self._log: ServerLog | None = None
 
     def __enter__(self) -> "EmbeddedServer":
@@ -225,7 +226,12 @@ class EmbeddedServer:
             self._launch(home, shm_prefix=server_id, environment=environment(installation, home / "python"))
             assemble_backends(home / "backends", installation, self.config.backends)
             make_stub_environment(home / "python")
-            self._control = ModelControl(host=self.config.http_host, port=http_port, key=secrets.token_hex(16))
+            self._control = ModelControl(
+                host=self.config.http_host,
+                port=http_port,
+                key=secrets.token_hex(16),
+                timeout_s=self.config.ready_timeout_s,
+            )
             self._run(
                 str(installation.server),
                 *(f"--model-repository={path}" for path in _plain_paths(self.config.repositories, home)),
@@ -245,7 +251,7 @@ class EmbeddedServer:
         except BaseException:
             self.stop()
             raise
-        self._instances = self._running_instances()
+        self._num_processes = self._count_processes()
         host = _in_url(self.config.host)
         self._endpoints = Endpoints(
             grpc=f"{host}:{grpc_port}",
@@ -267,14 +273,18 @@ class EmbeddedServer:
             raise ServerError(f"tritonserver ended with status {status}{self._where()}. {self._reason()}")
         _ = self.endpoints
 
-    def load(self, model: str) -> None:
+    def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+
+        Args:
+            model: its name.
+            config: its configuration as JSON, in place of its file.
 
         Raises:
             ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
         """
-        self._running_control().load(model)
-        self._instances = self._running_instances()
+        self._running_control().load(model, config)
+        self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
     def unload(self, model: str) -> None:
         """Unload a model, and wait until its requests are answered and its processes gone.
@@ -283,31 +293,32 @@ class EmbeddedServer:
             ServerError: it is not gone in time, or the config names no models, so that nobody may unload any.
         """
         self._running_control().unload(model)
-        self._instances = {pid: name for pid, name in self._instances.items() if name != model}
+        del self._num_processes[model]
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
-        while model in self._running_instances().values():
+        while self._count_processes()[model]:
             if time.monotonic() > deadline:
                 raise ServerError(f"model {model!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
         """Loaded models that have lost a process; Triton does not start it again."""
-        running = self._running_instances()
-        return {model for pid, model in self._instances.items() if pid not in running}
+        running = self._count_processes()
+        return {model for model, count in self._num_processes.items() if running[model] < count}
 
     def _running_control(self) -> ModelControl:
         if self._control is None:
             raise ServerError("the embedded server is not running. Start it first.")
         return self._control
 
-    def _running_instances(self) -> dict[int, str]:
-        """Process id → model."""
-        found = {}
-        for child in psutil.Process(self.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command = child.cmdline()  # empty when it has ended
-                if command and Path(command[0]).name == STUB:
-                    found[child.pid] = Path(command[1]).parents[1].name
+    def _count_processes(self) -> Counter[str]:
+        """How many processes of each model run."""
+        found: Counter[str] = Counter()
+        with contextlib.suppress(psutil.NoSuchProcess):  # the server has ended
+            for child in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    command = child.cmdline()  # empty when it has ended
+                    if command and Path(command[0]).name == STUB:
+                        found[Path(command[1]).parents[1].name] += 1
         return found
 
     def stop(self) -> None:

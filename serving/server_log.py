@@ -100,5 +100,8 @@ class PipeLog:
             while part := pipe.read(_READ_BYTES):
                 self._end = (self._end + part)[-_MOST_BYTES:]
                 if self._echo:
-                    sys.stderr.buffer.write(part)
-                    sys.stderr.flush()
+                    try:
+                        sys.stderr.buffer.write(part)
+                        sys.stderr.flush()
+                    except OSError:  # nobody reads it any more, which is no reason to stop the server
+                        self._echo = False

@@ -32,6 +32,7 @@ class Supervisor:
         self._server, self._serving, self._tell = server, ensemble, tell
         self._follow_versions = follow_versions
         self._refused: int | None = None
+        self._down: set[str] = set()
         self._trouble = ""
 
     def step(self) -> None:
@@ -41,7 +42,8 @@ class Supervisor:
             ServerError: the server has ended.
         """
         self._server.check_alive()
-        for model in sorted(self._server.dead_models()):
+        self._down = (self._down | self._server.dead_models()) & set(self._serving.steps)
+        for model in sorted(self._down):
             self._revive(model)
         if self._follow_versions:
             self._follow()
@@ -54,6 +56,7 @@ class Supervisor:
         except ServerError as error:
             self._tell_trouble(f"{model} cannot be loaded, trying again: {error}")
             return
+        self._down.discard(model)
         self._tell(f"{model} is back")
 
     def _follow(self) -> None:
@@ -82,16 +85,20 @@ class Supervisor:
         old = self._serving
         self._tell(f"loading version {new.version}")
         try:
-            for model in (*new.steps, new.name):
-                self._server.load(model)
+            for step in new.steps:
+                self._server.load(step)
+            self._server.load(new.name, new.config)  # not what the file says by now
         except ServerError:
-            for model in new.steps:
-                self._server.unload(model)
+            for step in new.steps:
+                self._server.unload(step)
             raise
-        for model in old.steps:
-            self._server.unload(model)
         self._serving = new
         self._tell(f"version {new.version} answers")
+        for step in old.steps:
+            try:
+                self._server.unload(step)
+            except ServerError as error:
+                self._tell(f"version {old.version} still takes memory: {error}")
 
 
 def config_of(ensemble: ExportedEnsemble, **choices: object) -> ServerConfig:

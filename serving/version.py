@@ -18,7 +18,7 @@ from serving.export_config import ExportConfig
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.plan import TensorSpec, TransformPlan
 from workflows.artifacts import MANIFEST
-from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
+from workflows.tensor_names import SCORE, VALID
 from workflows.trained import Backend
 
 _STEP_VERSION = "1"  # a step's version is in its name
@@ -142,10 +142,7 @@ def _encoded(plan: TransformPlan) -> tuple[Tensor, ...]:
 
 def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
     """A column as tensors; lists of any width have the dimension -1, which is what Triton calls it too."""
-    if spec.width is None:
-        return (Tensor(name=spec.name, dtype=spec.dtype),)
-    values = Tensor(name=spec.name + VALUES, dtype=spec.dtype, dims=(spec.width,))
-    return values, Tensor(name=spec.name + NNZS, dtype="int32")
+    return tuple(Tensor(name=name, dtype=dtype, dims=dims) for name, dtype, dims in spec.tensors)
 
 
 def _mask(spec: TensorSpec) -> tuple[Tensor, ...]:

@@ -66,6 +66,9 @@ ONNX = Backend(
 )
 """Nothing is trained by it: models of the others are converted to it when they are exported."""
 
+SERVING = (TENSORFLOW, PYTORCH, ONNX)
+"""Those that run models in Triton."""
+
 BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (TENSORFLOW, PYTORCH)}
 """Those that train."""
 

@@ -17,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from workflows.errors import ArtifactError
+from workflows.tensor_names import NNZS, VALUES
 
 Array = npt.NDArray[Any]
 Run = Callable[..., Sequence[Array]]
@@ -131,10 +132,20 @@ class BatchingModel(ABC):
         batches = [self._read(request) for request in requests]
         if len(batches) > 1:
             try:
+                for batch in batches:
+                    self._check_lengths(batch)
                 return self._split(self._run(*(join(arrays) for arrays in zip(*batches, strict=True))), batches)
             except Exception as error:
                 pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
         return [self._answer(batch) for batch in batches]
+
+    def _check_lengths(self, batch: Batch) -> None:
+        """Refuse lists longer than their values: joined, a wider request's padding would pass for some."""
+        given = {tensor.name: array for tensor, array in zip(self._inputs, batch, strict=True) if array is not None}
+        for name, lengths in given.items():
+            values = given.get(name.removesuffix(NNZS) + VALUES) if name.endswith(NNZS) else None
+            if values is not None and lengths.max(initial=0) > values.shape[1]:
+                raise ValueError(f"{name} has lists longer than the {values.shape[1]} values of a row")
 
     def _answer(self, batch: Batch) -> Any:
         try:

@@ -87,8 +87,8 @@ class TraceArrivals:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean requests in a second."""
-        return len(self.times_s) / max(self.duration_s, 1 / _NS_PER_S)
+        """Mean requests in a second; of a trace that is shorter than one, as if it lasted one."""
+        return len(self.times_s) / max(self.duration_s, 1.0)
 
     def times_ns(self, duration_s: float) -> Times:
         """[num_requests] when each is due, from 0 up to `duration_s`, which is left out."""

@@ -16,6 +16,7 @@ from workflows.errors import ServerError
 
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _FOREIGN_SHARE = 0.1
+_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class Statistics:
 
     def _ask(self, method: Any, name: str) -> Any:
         try:
-            return method(name)
+            return method(name, client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
             raise ServerError(f"{self._url} gives no statistics of {name!r}: {error.message()}") from None
 

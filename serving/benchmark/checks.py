@@ -1,6 +1,6 @@
 """Scores that come back under load are compared with the expected ones: a fast wrong answer is no answer."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from tritonclient.grpc import service_pb2
 from serving.client import TensorSchema
 from workflows.errors import ServingError
 
+_MOST_NAMED = 5
+
 
 class ScoreCheck:
     """Compares answers, and keeps how many there were and how far off the worst was.
@@ -18,10 +20,18 @@ class ScoreCheck:
         expected: [num_rows], what the model scores each row; None compares nothing.
         output: the tensor that holds the scores.
         tolerance: largest difference that passes.
+        ask_again: scores one row, alone; tells apart what is wrong under load from what always is. None asks nothing.
     """
 
-    def __init__(self, expected: npt.NDArray[Any] | None, output: TensorSchema, tolerance: float) -> None:
-        self._expected, self._output, self._tolerance = expected, output, tolerance
+    def __init__(
+        self,
+        expected: npt.NDArray[Any] | None,
+        output: TensorSchema,
+        tolerance: float,
+        *,
+        ask_again: Callable[[int], float] | None = None,
+    ) -> None:
+        self._expected, self._output, self._tolerance, self._ask_again = expected, output, tolerance, ask_again
         self.num_checked = 0
         self.max_abs_error = 0.0
 
@@ -53,5 +63,20 @@ class ScoreCheck:
             raise ServingError(
                 f"{len(wrong):,} of {self.num_checked:,} scores compared under load are not the expected ones: "
                 f"row {row} got {score:.6g}, expected {right:.6g}, tolerance {self._tolerance:g}. "
-                "Export the ensemble again."
+                f"{self._alone(row)}{self._whose(score)} Export the ensemble again."
             )
+
+    def _alone(self, row: int) -> str:
+        if self._ask_again is None:
+            return ""
+        try:
+            return f"Asked again, alone, it got {self._ask_again(row):.6g}. "
+        except ServingError as error:
+            return f"Asked again, alone, it got no score ({error}) "
+
+    def _whose(self, score: float) -> str:
+        """Which rows a wrong score would be right for: another one's, if the server mixes them up."""
+        assert self._expected is not None
+        rows = np.flatnonzero(np.abs(self._expected - score) <= self._tolerance)
+        named = ", ".join(map(str, rows[:_MOST_NAMED])) + (" and more" if rows.size > _MOST_NAMED else "")
+        return f"{score:.6g} is expected of {f'row {named}' if rows.size else 'no row'}."

@@ -102,6 +102,10 @@ class LoadConfig:
             Slo.parse(self.slo)
             if self.rate:
                 raise ConfigError("a rate and an slo contradict each other: the slo searches for the rate. Give one.")
+        if self.is_trace and not (file := Path(self.arrivals)).exists() and self.arrivals == file.stem:
+            raise ConfigError(f"arrivals is {self.arrivals!r}, expected constant, poisson or a file of times.")
+        if self.arrivals == "constant" and not (self.rate or self.slo):
+            raise ConfigError("arrivals need a rate or an slo. Give --rate.")
         if not (self.rate or self.slo or self.concurrency or self.is_trace):
             raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
         if self.is_trace and (self.rate or self.slo):

@@ -33,7 +33,7 @@ class Job:
         warmup_s: slices before it has passed have negative numbers.
         time_limit_s: the run ends this long after the warm-up, if not told to earlier.
         timeout_s: a request without an answer for so long is given up.
-        sample_every: of the answers, each so many-th is kept for comparison.
+        sample_every: of the answers, each so many-th is kept for comparison, unless it was due in the warm-up.
         concurrency: requests in flight; None for an open loop.
         due_ns: [num_requests] of an open loop, counted from the beginning of the warm-up.
     """
@@ -83,6 +83,7 @@ class Engine:
         self._num_sent = 0
         self._num_answers = 0
         self._taken_up_ns = 0  # sum over the requests of one turn
+        self._full_since_ns: int | None = None  # from when no more could be in flight until all that was due is sent
 
     def run(self, begin_ns: int) -> str:
         """Send until told to stop, until the time is up or until nothing is left to send, and wait for the answers.
@@ -116,9 +117,13 @@ class Engine:
                 now = self._clock()
                 self._send_one(now, now)
         else:
-            while len(self._in_flight) < limit and self._num_sent < len(self._due):
+            while self._num_sent < len(self._due):
                 due = self._due[self._num_sent]
+                if len(self._in_flight) >= limit:
+                    self._full_since_ns = now if self._full_since_ns is None else self._full_since_ns
+                    break
                 if due > now and due > (now := self._clock()):
+                    self._full_since_ns = None
                     break
                 self._send_one(due, now)
         if count := self._num_sent - before:
@@ -137,6 +142,8 @@ class Engine:
         self._transport.send(number, messages[number % len(messages)])
         if self._due is not None:
             record.lag.record(now - due_ns)
+            if self._full_since_ns is not None:
+                record.held_ns += now - max(due_ns, self._full_since_ns)
 
     def _wait_s(self) -> float:
         """Until something has to be sent."""
@@ -173,7 +180,7 @@ class Engine:
         record.latency.record(answer.at_ns - due_ns)
         self._record_at(answer.at_ns).num_answered += 1
         self._num_answers += 1
-        if self._num_answers % self._job.sample_every == 0:
+        if self._num_answers % self._job.sample_every == 0 and due_ns >= self._measure_ns:
             record.samples.append((answer.key % len(self._job.messages), answer.body))
 
     def _end(self) -> None:

@@ -91,7 +91,7 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     names = {name: f"{name.replace('p999', 'p99.9')} ms" for name in LEVELS}
     lines = [
         [
-            _load(result),
+            result.load.words,
             *(_bounded(getattr(result, f"{name}_ms"), result.intervals_ms.get(name)) for name in names),
             number(result.max_ms),
             number(result.requests_per_s),
@@ -101,7 +101,9 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     ]
     yield _table(["load", *names.values(), "max ms", "answered/s", "rows/s"], lines)
     remarks = [
-        f"{_load(result)}: {remark}" for result in report.bench for remark in (*_withheld(result), *_remarks(result))
+        f"{result.load.words}: {remark}"
+        for result in report.bench
+        for remark in (*_withheld(result), *_remarks(result))
     ]
     if remarks:
         yield tag("ul", *(tag("li", remark) for remark in remarks), class_="soft")
@@ -160,7 +162,7 @@ def _over_the_load(results: Sequence[LoadResult]) -> Iterator[Markup]:
 def _over_batch_sizes(results: Sequence[LoadResult]) -> Iterator[Markup]:
     groups: dict[str, list[LoadResult]] = {}
     for result in sorted(results, key=lambda result: result.batch_size):
-        groups.setdefault(_load(result).partition(", ")[2] or "one at a time", []).append(result)
+        groups.setdefault(result.load.words.partition(", ")[2] or "one at a time", []).append(result)
     lines = [
         Line(name=name, points=[(result.batch_size, result.rows_per_s) for result in group])
         for name, group in some(list(groups.items()))
@@ -175,7 +177,7 @@ def _ticks(results: Sequence[LoadResult], key: str) -> dict[float, str]:
 
 
 def _breakdowns(results: Sequence[LoadResult]) -> Iterator[Markup]:
-    found = [(_load(result), result.breakdown) for result in results if result.breakdown is not None]
+    found = [(result.load.words, result.breakdown) for result in results if result.breakdown is not None]
     if not found:
         return
     bars = [[load, share_bar(_coarse(breakdown)), number(breakdown.total_ms)] for load, breakdown in found]
@@ -222,7 +224,7 @@ def _all_of(result: LoadResult) -> Markup:
     """All that the JSON says of a load but the histogram, which is the curve, under the names it has there."""
     plain = {column.name: getattr(result, column.name) for column in fields(LoadResult) if column.name != "histogram"}
     plain.update({name: asdict(plain[name]) for name in ("server", "breakdown") if plain[name] is not None})
-    return tag("details", tag("summary", _load(result)), _pairs(dict(_flat(plain))))
+    return tag("details", tag("summary", result.load.words), _pairs(dict(_flat(plain))))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -233,10 +235,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{name}", " to ".join(map(number, value))
         else:
             yield f"{prefix}{name}", number(value)
-
-
-def _load(result: LoadResult) -> str:
-    return result.load.name.replace("_", " ").replace("/", ", ")
 
 
 def _bounded(value: float | None, bounds: tuple[float | None, float | None] | None) -> Markup:

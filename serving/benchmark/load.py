@@ -29,7 +29,7 @@ from serving.benchmark.selfcheck import Floor
 from serving.benchmark.workers import Workers
 from serving.client import Client
 from workflows.artifacts import versions
-from workflows.errors import ConfigError, DataError
+from workflows.errors import ConfigError, DataError, ServingError
 from workflows.machine import cpu_name
 from workflows.progress import SILENT, Progress
 
@@ -53,7 +53,7 @@ def measure(
 ) -> BenchmarkReport:
     """Measure latency and throughput for each batch size and load.
 
-    Ctrl-C ends it early; what was measured is then returned, and `problem` says so.
+    Ctrl-C or an error ends it early; what was measured is then returned, and `problem` says so.
 
     Args:
         client: connected to the model.
@@ -69,17 +69,24 @@ def measure(
         ConfigError: a batch size is below 1 or larger than the model takes.
         DataError: there are no rows, or a trace cannot be read.
         RequestError: the rows do not fit the model.
-        ServingError: the server does not answer, or a score under load is not the expected one.
+        ServingError: the server does not answer, or a score under load is not the expected one, and nothing was
+            measured before.
     """
     check_batch_sizes(batch_sizes, client.schema.max_batch_size)
     if rows.num_rows == 0:
         raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
-    check = ScoreCheck(expected, client.schema.outputs[0], config.tolerance)
+    rows = _taken(client, rows)
+    check = ScoreCheck(
+        expected,
+        client.schema.outputs[0],
+        config.tolerance,
+        ask_again=lambda row: float(client.predict(rows.slice(row, 1)).reshape(-1)[0]),
+    )
     with Workers(config.processes) as workers:
         program = _Program(config, progress)
         if identity is not None:
             any_number = pa.table({tensor.name: np.arange(4096) for tensor in identity.schema.inputs})
-            with _bench(identity, any_number, config, workers) as bench:
+            with _bench(identity, _taken(identity, any_number), config, workers) as bench:
                 program.measure_floor(bench)
         with _bench(client, rows, config, workers, check, process_ids) as bench:
             program.run(bench, batch_sizes)
@@ -124,18 +131,23 @@ def _bench(
     check: ScoreCheck | None = None,
     process_ids: Callable[[], Sequence[int]] = tuple,
 ) -> Iterator[Bench]:
-    taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
     with Statistics(client.url, client.schema.name) as statistics:
         yield Bench(
             client=client,
             url=client.url,
-            rows=rows.select([name for name in rows.column_names if name in taken]).combine_chunks(),
+            rows=rows,
             workers=workers,
             statistics=statistics,
             meter=ResourceMeter(process_ids),
             check=check or ScoreCheck(None, client.schema.outputs[0], config.tolerance),
             rng=np.random.default_rng(config.seed),
         )
+
+
+def _taken(client: Client, rows: pa.Table) -> pa.Table:
+    """The columns that a model takes, in one chunk."""
+    taken = {column.name for column in client.schema.columns} | {tensor.name for tensor in client.schema.inputs}
+    return rows.select([name for name in rows.column_names if name in taken]).combine_chunks()
 
 
 class _Program:
@@ -163,7 +175,7 @@ class _Program:
             )
 
     def run(self, bench: Bench, batch_sizes: Sequence[int]) -> None:
-        """Measure all that the config asks for, until Ctrl-C or the end of a connection."""
+        """Measure all that the config asks for, until Ctrl-C, an error or the end of a connection."""
         try:
             if self._config.slo is not None:
                 for batch_size in batch_sizes:
@@ -172,8 +184,12 @@ class _Program:
             loads = list(_loads(batch_sizes, self._config))
             for number, load in enumerate(loads, 1):
                 self._keep(bench.measure(load, self._config), number, len(loads))
-        except _ConnectionEndedError:
-            self.problem = "the server was lost; what comes after that was not measured."
+        except _CutShortError:
+            self.problem = "the last measurement was cut short; what comes after it was not measured."
+        except ServingError as error:
+            if not self.results:
+                raise
+            self.problem = f"{error} What comes after that was not measured."
         except KeyboardInterrupt:
             if not self.results:
                 raise
@@ -183,7 +199,7 @@ class _Program:
         self.results.append(result)
         self._progress.update(number, of, _note(result))
         if result.is_cut_short:
-            raise _ConnectionEndedError
+            raise _CutShortError
 
     def _search(self, bench: Bench, batch_size: int, slo: Slo) -> SearchResult:
         def holds(rate_per_s: float) -> bool:
@@ -199,7 +215,7 @@ class _Program:
         return highest_rate(holds, start=_FIRST_RATE)
 
 
-class _ConnectionEndedError(Exception):
+class _CutShortError(Exception):
     """Nothing more can be measured."""
 
 
@@ -232,9 +248,8 @@ def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
 
 
 def _note(result: LoadResult) -> str:
-    load = result.load.name.replace("_", " ").replace("/", ", ")
     p50 = f"p50 {result.p50_ms:.2f} ms" if result.p50_ms is not None else "no latency"
-    return f"{load}: {p50}, {result.rows_per_s:,.0f} rows/s"
+    return f"{result.load.words}: {p50}, {result.rows_per_s:,.0f} rows/s"
 
 
 def _environment(config: LoadConfig) -> dict[str, str]:

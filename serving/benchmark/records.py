@@ -18,6 +18,7 @@ class SliceRecord:
         latency: of the requests that were due and answered without an error. In an open loop it counts from the
             scheduled time, in a closed loop from sending.
         lag: how long after its scheduled time each request was sent; empty in a closed loop.
+        held_ns: of the lag, added up, what passed while as many were in flight as may be.
         num_due: requests that were scheduled, or that a closed loop sent.
         num_unsent: requests that were scheduled and could not be sent before the run ended.
         num_repeated: requests whose rows had been sent before, because all that were laid out had been.
@@ -30,6 +31,7 @@ class SliceRecord:
 
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     lag: LatencyHistogram = field(default_factory=LatencyHistogram)
+    held_ns: int = 0
     num_due: int = 0
     num_unsent: int = 0
     num_repeated: int = 0
@@ -43,6 +45,7 @@ class SliceRecord:
         """Add what another process counted in this slice, or the same one later. Samples stay with their reader."""
         self.latency.merge(other.latency)
         self.lag.merge(other.lag)
+        self.held_ns += other.held_ns
         self.num_due += other.num_due
         self.num_unsent += other.num_unsent
         self.num_repeated += other.num_repeated

@@ -48,6 +48,11 @@ class Load:
             return f"{rows}/rate_{self.rate_per_s:.0f}"
         return rows if self.concurrency == 1 else f"{rows}/concurrency_{self.concurrency}"
 
+    @property
+    def words(self) -> str:
+        """For reading: rows 16, concurrency 8."""
+        return self.name.replace("_", " ").replace("/", ", ")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResult:
@@ -74,7 +79,7 @@ class LoadResult:
         server: what the server's processes used; None when they cannot be seen.
         breakdown: where the mean latency went; None when the server's statistics are not about our requests.
         problem: what is wrong with this measurement; empty if nothing is.
-        is_cut_short: the connection to the server ended.
+        is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
         histogram: all latencies, nanoseconds, in HdrHistogram's compressed form.
     """
 
@@ -134,7 +139,7 @@ class LoadResult:
             breakdown: where the time went.
             problem: what is wrong.
             is_refused: so wrong that latency is not stated.
-            is_cut_short: the connection to the server ended.
+            is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
         """
         whole = SliceRecord.merged(slices)
         duration_s = len(slices) * SLICE_S
@@ -241,8 +246,16 @@ class BenchmarkReport:
     @property
     def problems(self) -> tuple[str, ...]:
         """Everything for which the run should not count as passed."""
-        found = [f"{result.load.name}: {result.problem}" for result in self.bench if result.problem]
+        found = [f"{result.load.name}: {result.problem}" for result in self.bench if self._has_problem(result)]
         return (*found, *([self.problem] if self.problem else []))
+
+    def _has_problem(self, result: LoadResult) -> bool:
+        """A search tries rates that are too high; of those that failed, only the lowest says something about it."""
+        if not result.problem or self.slo is None or result.is_cut_short:
+            return bool(result.problem)
+        search = (self.searches or {}).get(result.batch_size)
+        failed_per_s = None if search is None else search.failed_per_s
+        return failed_per_s is not None and result.rate_per_s == round(failed_per_s, 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of the fields; `bench` has one entry per load."""
@@ -327,6 +340,7 @@ def client_cost(slices: Sequence[SliceRecord]) -> ClientCost:
         busiest=max(whole.cpu_ns.values(), default=0) / duration_ns,
         send_ms=whole.send_ns / max(whole.num_due, 1) / _NS_PER_MS,
         lag_mean_ms=whole.lag.mean_ns / _NS_PER_MS if whole.lag.total else None,
+        held_mean_ms=whole.held_ns / max(whole.lag.total, 1) / _NS_PER_MS,
     )
 
 

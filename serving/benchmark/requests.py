@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from serving.client import Client
+from serving.client import Client, ModelSchema
 
 _MOST_REQUESTS = 100_000
 _MOST_BYTES = 256 << 20
@@ -48,8 +48,8 @@ def lay_out(
     count = min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16))
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
     # Many requests are checked and laid out at once and then cut apart, where all rows have the same length.
-    is_fixed = all(tensor.datatype != "BYTES" and -1 not in tensor.dims for tensor in client.schema.inputs)
-    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_fixed and not _has_missing(rows) else 1
+    is_block = is_fixed(client.schema) and not _has_missing(rows)
+    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_block else 1
     messages: list[bytes] = []
     for begin in range(0, count, per_block):
         block = draws[begin : begin + per_block]
@@ -74,6 +74,12 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
     ranks = np.searchsorted(shares, rng.random(shape) * shares[-1], side="right")
     drawn: npt.NDArray[np.int64] = rng.permutation(num_rows)[np.minimum(ranks, num_rows - 1)]
     return drawn
+
+
+def is_fixed(schema: ModelSchema) -> bool:
+    """Whether each row takes the same number of bytes, so that requests can be cut out of a larger one."""
+    tensors = (*schema.inputs, *schema.optional_inputs)
+    return all(tensor.datatype != "BYTES" and -1 not in tensor.dims for tensor in tensors)
 
 
 def _has_missing(rows: pa.Table) -> bool:

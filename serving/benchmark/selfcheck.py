@@ -16,12 +16,14 @@ class ClientCost:
         busiest: share of a core that the busiest client process used.
         send_ms: from when a request was taken up until it was handed to the operating system.
         lag_mean_ms: how late requests were taken up in the mean; None in a closed loop.
+        held_mean_ms: of this, what the server is to blame for: as many requests as may be were waiting for it.
     """
 
     cpu_ms: float
     busiest: float
     send_ms: float
     lag_mean_ms: float | None
+    held_mean_ms: float
 
     @property
     def latency_ms(self) -> float:
@@ -59,9 +61,10 @@ def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
             f"the client was the bottleneck: a process of it used {cost.busiest:.0%} of a core. "
             f"Give it more than {num_processes} processes, or a machine of its own."
         )
-    if cost.lag_mean_ms is not None and cost.lag_mean_ms > max(_LAG_MS, _LAG_SHARE * mean_ms):
+    late_ms = (cost.lag_mean_ms or 0.0) - cost.held_mean_ms
+    if late_ms > max(_LAG_MS, _LAG_SHARE * mean_ms):
         return (
-            f"the client was the bottleneck: it sent {cost.lag_mean_ms:.1f} ms late in the mean, of {mean_ms:.1f} ms. "
+            f"the client was the bottleneck: it sent {late_ms:.1f} ms late in the mean, of {mean_ms:.1f} ms. "
             f"Give it more than {num_processes} processes, a lower rate, or a machine of its own."
         )
     return ""

@@ -29,7 +29,7 @@ class Outcome:
     Attributes:
         slices: from the end of the warm-up to the end of the run.
         samples: (process, number of the message, answer).
-        failure: why a connection ended early; empty if none did.
+        failure: why the run was cut short: a connection ended, or Ctrl-C; empty if it was not.
     """
 
     slices: tuple[SliceRecord, ...]
@@ -85,6 +85,8 @@ class Workers:
     ) -> Outcome:
         """Run one job on each of the first processes.
 
+        Ctrl-C ends it too: slices that are over are returned if there are any, and the processes take no further job.
+
         Args:
             jobs: at most as many as there are processes.
             on_begin: called when the warm-up is over.
@@ -98,15 +100,18 @@ class Workers:
         pipes = self._pipes[: len(jobs)]
         for pipe, job in zip(pipes, jobs, strict=True):
             _send(pipe, job)
-        for pipe in pipes:
-            _receive(pipe)  # it is connected
+        answers = [_next(pipe) for pipe in pipes]
+        if errors := [answer for answer in answers if isinstance(answer, ServingError)]:
+            for pipe, answer in zip(pipes, answers, strict=True):
+                if not isinstance(answer, ServingError):
+                    _send(pipe, None)
+            raise errors[0]
         begin_ns = time.perf_counter_ns() + _START_DELAY_NS
         for pipe in pipes:
             _send(pipe, begin_ns)
-        time.sleep(max(begin_ns / 1e9 + jobs[0].warmup_s - time.perf_counter(), 0))
-        on_begin()
+        measure_s = begin_ns / 1e9 + jobs[0].warmup_s
         most_slices = round(jobs[0].time_limit_s / SLICE_S)
-        return _Gathering(pipes, is_enough, on_end, most_slices).run()
+        return _Gathering(pipes, measure_s, on_begin, is_enough, on_end, most_slices).run()
 
 
 class _Gathering:
@@ -115,12 +120,15 @@ class _Gathering:
     def __init__(
         self,
         pipes: Sequence[Connection],
+        measure_s: float,
+        on_begin: Callable[[], None],
         is_enough: Callable[[Sequence[SliceRecord]], bool],
         on_end: Callable[[], None],
         most_slices: int,
     ) -> None:
         self._pipes = list(pipes)
-        self._is_enough, self._on_end = is_enough, on_end
+        self._measure_s, self._has_begun = measure_s, False  # when the warm-up is over
+        self._on_begin, self._is_enough, self._on_end = on_begin, is_enough, on_end
         self._most_slices = most_slices
         self._slices: dict[int, SliceRecord] = {}
         self._samples: list[tuple[int, int, bytes]] = []
@@ -130,17 +138,14 @@ class _Gathering:
         self._failure = ""
 
     def run(self) -> Outcome:
-        running = set(self._pipes)
-        while running:
-            for pipe in wait(list(running)):
-                assert isinstance(pipe, Connection)
-                message = _receive(pipe)
-                if isinstance(message, str):
-                    running.discard(pipe)
-                    self._failure = self._failure or message
-                else:
-                    self._add(self._pipes.index(pipe), *message)
-            self._decide(running)
+        try:
+            self._gather()
+        except KeyboardInterrupt:  # nothing more is read; the processes end with their pipes
+            num_over = min(self._reached)
+            if self._num_slices is not None or num_over < 1:
+                raise
+            self._num_slices, self._failure = num_over, "stopped by Ctrl-C"
+            self._on_end()
         if self._num_slices is None:
             self._on_end()
         num_slices = self._num_slices
@@ -152,12 +157,32 @@ class _Gathering:
             failure=self._failure,
         )
 
+    def _gather(self) -> None:
+        running = set(self._pipes)
+        while running:
+            # They are read during the warm-up too: a pipe takes little, and a process that waits for it does not send.
+            for pipe in wait(list(running), None if self._has_begun else self._until_begin_s()):
+                assert isinstance(pipe, Connection)
+                message = _receive(pipe)
+                if isinstance(message, str):
+                    running.discard(pipe)
+                    self._failure = self._failure or message
+                else:
+                    self._add(self._pipes.index(pipe), *message)
+            if not self._has_begun and (not running or not self._until_begin_s()):
+                self._has_begun = True
+                self._on_begin()
+            self._decide(running)
+
+    def _until_begin_s(self) -> float:
+        return max(self._measure_s - time.perf_counter(), 0)
+
     def _add(self, process: int, records: dict[int, SliceRecord], reached: int) -> None:
-        self._reached[process] = reached
         for number, record in records.items():
             self._samples += [(process, message, body) for message, body in record.samples]
             if number >= 0:
                 self._slices.setdefault(number, SliceRecord()).merge(record)
+        self._reached[process] = reached
 
     def _decide(self, running: set[Connection]) -> None:
         num_over = min(self._reached)
@@ -178,11 +203,16 @@ def _send(pipe: Connection, message: Any) -> None:
         raise _ended() from None
 
 
-def _receive(pipe: Connection) -> Any:
+def _next(pipe: Connection) -> Any:
+    """What a process says, or the error that it ended with."""
     try:
-        message = pipe.recv()
+        return pipe.recv()
     except (EOFError, ConnectionError):
-        raise _ended() from None
+        return _ended()
+
+
+def _receive(pipe: Connection) -> Any:
+    message = _next(pipe)
     if isinstance(message, ServingError):
         raise message
     return message
@@ -215,6 +245,8 @@ def _run_job(pipe: Connection, job: Job) -> None:
     try:
         pipe.send("connected")
         begin_ns = pipe.recv()
+        if begin_ns is None:  # another process is not connected
+            return
         gc.collect()
         gc.disable()  # a collection in mid-run would be taken for latency
         engine = Engine(

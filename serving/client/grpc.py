@@ -71,7 +71,15 @@ class GrpcTransport(_Messages):
         """Send a message."""
         if self._pool is None:
             return self._call(self._stub.ModelInfer, message)
-        model_name, tensors, output_name = message
+        try:
+            return self._infer_shared(*message)
+        except CallError as failure:
+            if not failure.is_unknown_region:
+                raise
+        return self._infer_shared(*message)  # a new server is told of the region
+
+    def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
+        assert self._pool is not None
         region = self._pool.take(tensors)
         try:
             if not region.is_registered:
@@ -80,8 +88,6 @@ class GrpcTransport(_Messages):
             response = self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
         except CallError as failure:
             self._pool.give_back_failed(region, failure)
-            if failure.is_unknown_region:
-                return self.infer(message)
             raise
         self._pool.give_back(region)
         return response
@@ -132,7 +138,15 @@ class AsyncGrpcTransport(_Messages):
         """Send a message."""
         if self._pool is None:
             return await self._call(self._stub.ModelInfer, message)
-        model_name, tensors, output_name = message
+        try:
+            return await self._infer_shared(*message)
+        except CallError as failure:
+            if not failure.is_unknown_region:
+                raise
+        return await self._infer_shared(*message)  # a new server is told of the region
+
+    async def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
+        assert self._pool is not None
         region = self._pool.take(tensors)
         try:
             if not region.is_registered:
@@ -141,8 +155,6 @@ class AsyncGrpcTransport(_Messages):
             response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
         except CallError as failure:
             self._pool.give_back_failed(region, failure)
-            if failure.is_unknown_region:
-                return await self.infer(message)
             raise
         self._pool.give_back(region)
         return response

@@ -15,6 +15,7 @@ from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
 from serving.client.schema import ModelSchema, TensorSchema
 from serving.client.tensors import Array, WireTensor
 from serving.control import KEY_HEADER
+from workflows.errors import ConfigError
 
 _STATUS_OF = {
     "400": "INVALID_ARGUMENT",
@@ -30,7 +31,7 @@ class HttpTransport:
     """Implements `Transport`: a connection for each thread that uses it."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
-        self._url, self._config = url, config
+        self._address, self._config = address_of(url, config), config
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
@@ -78,7 +79,7 @@ class HttpTransport:
         if client is None:
             timeout_s, tls = self._config.timeout_s, self._config.tls
             self._local.client = client = triton.InferenceServerClient(
-                address_of(self._url),
+                self._address,
                 connection_timeout=timeout_s,
                 network_timeout=timeout_s,
                 ssl=tls is not None,
@@ -89,8 +90,14 @@ class HttpTransport:
         return client
 
 
-def address_of(url: str) -> str:
-    """HOST:PORT of a URL that may begin with its scheme."""
+def address_of(url: str, config: ClientConfig) -> str:
+    """HOST:PORT of a URL that may begin with its scheme.
+
+    Raises:
+        ConfigError: it asks for an encrypted connection, and the config for a plain one.
+    """
+    if url.startswith("https://") and config.tls is None:
+        raise ConfigError(f"{url} would be asked without encryption. Give ClientConfig(tls=ClientTls()), or http://.")
     return url.removeprefix("http://").removeprefix("https://")
 
 

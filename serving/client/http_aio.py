@@ -23,7 +23,7 @@ class AsyncHttpTransport:
         self._config = config
         tls = config.tls
         self._client = triton.InferenceServerClient(
-            http.address_of(url),
+            http.address_of(url, config),
             conn_timeout=config.timeout_s,
             ssl=tls is not None,
             ssl_context=None if tls is None else _ssl_context(tls),

@@ -57,6 +57,7 @@ def connect(url: str, config: ClientConfig) -> Transport:
     """Make a connection; nothing is sent yet.
 
     Raises:
+        ConfigError: `url` asks for HTTPS, and the config has no `tls`.
         MissingExtraError: HTTP needs packages that are not installed.
     """
     if config.transport == HTTP:
@@ -73,6 +74,7 @@ def connect_async(url: str, config: ClientConfig) -> AsyncTransport:
     """Make a connection for the running event loop; nothing is sent yet.
 
     Raises:
+        ConfigError: `url` asks for HTTPS, and the config has no `tls`.
         MissingExtraError: HTTP needs packages that are not installed.
     """
     if config.transport == HTTP:

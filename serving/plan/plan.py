@@ -16,7 +16,7 @@ from serving.plan.index import KeyIndex
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
 from workflows.errors import ArtifactError, RequestError
-from workflows.tensor_names import MISSING_LIST
+from workflows.tensor_names import MISSING_LIST, NNZS, VALUES
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 2
@@ -51,6 +51,13 @@ class TensorSpec:
     def has_mask(self) -> bool:
         """A request says by a mask what is missing: floats have NaN for that, lists their lengths."""
         return self.width is None and self.numpy_dtype.kind != "f"
+
+    @property
+    def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+        """Name, dtype and shape without the batch of each tensor that carries it on the wire."""
+        if self.width is None:
+            return ((self.name, self.dtype, (1,)),)
+        return (self.name + VALUES, self.dtype, (self.width,)), (self.name + NNZS, "int32", (1,))
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
         """Rows of zeros, empty strings or empty lists."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
+from serving.supervise import config_of
 from workflows.artifacts import publish
 from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
@@ -278,3 +280,17 @@ def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: p
             assert "the workflow could not run the request: lengths of 'history' do not fit its values" in answer
         else:
             assert answer == pytest.approx([expected[i]], abs=1e-6)
+
+
+def test_one_process_for_both_steps_answers_the_same(
+    prepared: PreparedData, trained: TrainedModel, tmp_path: Path, client: Client, rows: pa.Table
+) -> None:
+    config = ExportConfig(max_batch_size=64, fused=True)
+    fused = export_ensemble(prepared, trained, tmp_path / "any", config, name="any")
+    assert fused.steps == ("any_score_v1",)
+    with EmbeddedServer(config_of(fused)) as server, Client(server.endpoints.grpc, "any") as of_one:
+        assert of_one.schema == client.schema
+        np.testing.assert_array_equal(of_one.predict(rows), client.predict(rows))
+        request: dict[str, Any] = {name: rows.slice(0, 1)[name] for name in INPUTS if name != "history"}
+        with pytest.raises(RequestError, match="lengths of 'history' do not fit"):
+            of_one.predict(request | {"history__values": [[1, 2]], "history__nnzs": [9]})

@@ -258,7 +258,11 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
     expected[::50] += 1e-3
     with (
         Client(target.server.endpoints.grpc, "identity") as client,
-        pytest.raises(ServingError, match=r"compared under load are not the expected ones: row \d*[05]0 got "),
+        pytest.raises(
+            ServingError,
+            match=r"compared under load are not the expected ones: row \d*[05]0 got .* "
+            r"Asked again, alone, it got \d+\. \d+ is expected of no row",
+        ),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)
 
@@ -283,6 +287,43 @@ def test_what_was_measured_outlives_ctrl_c(target: Target) -> None:
         report = measure(client, ROWS, (1,), config=config, progress=Impatient())
     assert [result.concurrency for result in report.bench] == [1]
     assert report.problems == ("stopped by Ctrl-C; the measurements before it are whole.",)
+
+
+def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
+    looks = []
+
+    def process_ids() -> tuple[int, ...]:
+        looks.append("begin" if not looks else "a slice is over")
+        if len(looks) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return target.server.process_ids()
+
+    with Client(target.server.endpoints.grpc, "identity") as client:
+        config = LoadConfig(**{**QUICK, "min_duration_s": 60.0, "time_limit_s": 60.0})
+        report = measure(client, ROWS, (1,), config=config, process_ids=process_ids)
+    (result,) = report.bench
+    assert result.num_requests > 0
+    assert 0.5 <= result.duration_s < 60
+    assert result.server is not None
+    assert "stopped by Ctrl-C after" in result.problem
+    assert report.problems[1] == "the last measurement was cut short; what comes after it was not measured."
+
+
+def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_path: Path) -> None:
+    write_model(tmp_path, identity_config())
+    with EmbeddedServer(ServerConfig(repositories=(tmp_path,), backends=(BACKENDS,))) as server:
+
+        class Killer:
+            def update(self, done: float, total: float, note: str = "") -> None:
+                server.stop()
+
+        with Client(server.endpoints.grpc, "identity") as client:
+            config = LoadConfig(**QUICK, concurrency=(1, 2))
+            report = measure(client, ROWS, (1,), config=config, progress=Killer())
+    assert [result.concurrency for result in report.bench] == [1]
+    (problem,) = report.problems
+    assert "no server answers" in problem
+    assert problem.endswith("What comes after that was not measured.")
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])

@@ -132,7 +132,7 @@ def test_a_damaged_version_is_not_started(tmp_path: Path) -> None:
 
 
 def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
-    ensemble = publish_tiny(tmp_path / NAME, 10)
+    ensemble = publish_tiny(tmp_path / NAME, 10)  # it is refused when it is opened, see test_ensemble.py, and if not
     marker = tmp_path / "it ran"
     code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n"
     for place in ("1/model.py", "model.py", "1/sitecustomize.py"):
@@ -158,6 +158,20 @@ def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, st
         f"a process of {NAME}_{step}_v1 has ended; loading it again",
         f"{NAME}_{step}_v1 is back",
     ]
+
+
+def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
+    folder = served.repository / f"{NAME}_predict_v1" / "1" / "plan"
+    folder.rename(folder.with_name("away"))
+    (victim,) = served.processes("predict")
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: served.server.dead_models() == {f"{NAME}_predict_v1"})
+    served.supervisor.step()
+    assert "cannot be loaded, trying again" in served.events[-1]
+    folder.with_name("away").rename(folder)
+    served.supervisor.step()
+    assert served.events[-1] == f"{NAME}_predict_v1 is back"
+    assert served.ask() == 10
 
 
 def test_nobody_else_loads_or_unloads_models(served: Served) -> None:

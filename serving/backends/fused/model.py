@@ -17,9 +17,8 @@ import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor
 from serving.backends.nvtabular import model as nvtabular
-from serving.plan import TensorSpec, TransformPlan
 from workflows.errors import RanklineError
-from workflows.tensor_names import NNZS, VALUES
+from workflows.trained import SERVING
 
 
 class TritonPythonModel(BatchingModel):
@@ -29,17 +28,14 @@ class TritonPythonModel(BatchingModel):
 
     def load(self, model: ServedModel) -> Run:
         """Load both, and have the one feed the other."""
-        try:
-            columns = TransformPlan.load(model.version / "plan").columns
-        except RanklineError as error:
-            raise pb_utils.TritonModelException(str(error)) from error
-        between = tuple(tensor for column in columns for tensor in _tensors(column.spec))
-        try:
-            backend = import_module(f"serving.backends.{model.parameters['MODEL_BACKEND']}.model")
-        except (KeyError, ModuleNotFoundError) as error:
-            raise pb_utils.TritonModelException(f"parameter MODEL_BACKEND: {error}. Export again.") from error
-        self._engine: BatchingModel = backend.TritonPythonModel()
-        transform = nvtabular.TritonPythonModel().load(replace(model, outputs=between))
+        plan = nvtabular.open_plan(model.version)
+        specs = [tensor for column in plan.columns for tensor in column.spec.tensors]
+        between = tuple(Tensor(name=name, dtype=np.dtype(dtype), dims=dims) for name, dtype, dims in specs)
+        name, names = model.parameters.get("MODEL_BACKEND", ""), sorted(backend.name for backend in SERVING)
+        if name not in names:
+            raise pb_utils.TritonModelException(f"parameter MODEL_BACKEND is {name!r}, expected {', '.join(names)}.")
+        self._engine: BatchingModel = import_module(f"serving.backends.{name}.model").TritonPythonModel()
+        transform = nvtabular.make_run(plan, replace(model, outputs=between))
         predict = self._engine.load(replace(model, inputs=between))
 
         def run(*arrays: Array | None) -> list[Array]:
@@ -50,11 +46,3 @@ class TritonPythonModel(BatchingModel):
     def explain(self, error: Exception) -> str:
         """As the one that failed would say it."""
         return super().explain(error) if isinstance(error, RanklineError) else self._engine.explain(error)
-
-
-def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
-    """What the model takes of a column."""
-    if spec.width is None:
-        return (Tensor(name=spec.name, dtype=spec.numpy_dtype, dims=(1,)),)
-    values = Tensor(name=spec.name + VALUES, dtype=spec.numpy_dtype, dims=(spec.width,))
-    return values, Tensor(name=spec.name + NNZS, dtype=np.dtype(np.int32), dims=(1,))

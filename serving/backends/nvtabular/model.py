@@ -32,26 +32,47 @@ class TritonPythonModel(BatchingModel):
 
     def load(self, model: ServedModel) -> Run:
         """Map the plan into memory."""
-        try:
-            plan = TransformPlan.load(model.version / "plan")
-        except RanklineError as error:
-            raise pb_utils.TritonModelException(str(error)) from error
-        max_list_length = whole_number(model.parameters, "MAX_LIST_LENGTH", 0)
-        masks = {spec.name + VALID: spec.name for spec in plan.inputs if spec.has_mask}
-        _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
-        _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
-        lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
+        return make_run(open_plan(model.version), model)
 
-        def run(*arrays: Array | None) -> list[Array]:
-            pairs = zip((tensor.name for tensor in model.inputs), arrays, strict=True)
-            given = {name: array for name, array in pairs if array is not None}
-            if max_list_length:
-                _limit_lists(lists, given, max_list_length)
-            valid = {column: given[mask].reshape(-1) for mask, column in masks.items() if mask in given}
-            made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}, valid))
-            return [made[tensor.name] for tensor in model.outputs]
 
-        return run
+def open_plan(version: Path) -> TransformPlan:
+    """The plan of a version directory.
+
+    Raises:
+        TritonModelException: it is missing or damaged.
+    """
+    try:
+        return TransformPlan.load(version / "plan")
+    except RanklineError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
+
+
+def make_run(plan: TransformPlan, model: ServedModel) -> Run:
+    """A plan as a function of tensors.
+
+    Args:
+        plan: what to run.
+        model: names the tensors.
+
+    Raises:
+        TritonModelException: it names others than the plan has, or a parameter is wrong.
+    """
+    max_list_length = whole_number(model.parameters, "MAX_LIST_LENGTH", 0)
+    masks = {spec.name + VALID: spec.name for spec in plan.inputs if spec.has_mask}
+    _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
+    _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
+    lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
+
+    def run(*arrays: Array | None) -> list[Array]:
+        pairs = zip((tensor.name for tensor in model.inputs), arrays, strict=True)
+        given = {name: array for name, array in pairs if array is not None}
+        if max_list_length:
+            _limit_lists(lists, given, max_list_length)
+        valid = {column: given[mask].reshape(-1) for mask, column in masks.items() if mask in given}
+        made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}, valid))
+        return [made[tensor.name] for tensor in model.outputs]
+
+    return run
 
 
 def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_length: int) -> None:
@@ -62,15 +83,11 @@ def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_le
 
 def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[TensorSpec]) -> None:
     names = {tensor.name for tensor in declared}
-    expected = {name for spec in specs for name in _tensor_names(spec)}
+    expected = {name for spec in specs for name, _, _ in spec.tensors}
     if names != expected:
         raise pb_utils.TritonModelException(
             f"config.pbtxt has {side} {sorted(names)}, {version / 'plan'} has {sorted(expected)}. Export again."
         )
-
-
-def _tensor_names(spec: TensorSpec) -> tuple[str, ...]:
-    return (spec.name,) if spec.width is None else (spec.name + VALUES, spec.name + NNZS)
 
 
 def _column(spec: TensorSpec, tensors: Mapping[str, Array]) -> Array | Padded:

@@ -28,7 +28,12 @@ def export(
     """Publish a version with one step that holds one file; its number."""
     with publish_version(path, "m", made_from={}, details={"run_id": "r"}, keep=keep, timeout_s=timeout_s) as new:
         step = ModelConfig(
-            name=f"m_transform_v{new.number}", backend=backend, inputs=(X,), outputs=(Y,), max_batch_size=1
+            name=f"m_transform_v{new.number}",
+            backend=backend,
+            inputs=(X,),
+            outputs=(Y,),
+            max_batch_size=1,
+            parameters={"MANIFEST": f"m/{new.number}/manifest.json"},
         )
         whole = EnsembleConfig(
             name="m",
@@ -149,7 +154,56 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ExportedEnsemble.load(tmp_path / "m")
 
 
+def test_the_version_that_answered_is_kept_and_gone_back_to(tmp_path: Path) -> None:
+    for _ in range(3):
+        export(tmp_path / "m", keep=2)
+    ExportedEnsemble.load(tmp_path / "m", 2).activate()
+    for _ in range(2):
+        export(tmp_path / "m", keep=2)
+    ExportedEnsemble.load(tmp_path / "m", 4).activate()
+    assert export(tmp_path / "m", keep=2) == 6
+    assert [version.version for version in versions(tmp_path / "m")] == [4, 5, 6]
+    assert before(tmp_path / "m").version == 4  # not 5, which was gone back from
+
+
+def test_folders_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    shutil.copytree(tmp_path / "m" / "m" / "1", tmp_path / "m" / "m" / "1.bak")
+    assert [version.version for version in versions(tmp_path / "m")] == [1]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["m/1/model.py", "m_transform_v1/triton_python_backend_stub", "m_transform_v1/1/model.py"],
+)
+def test_files_that_triton_would_run_are_refused(tmp_path: Path, place: str) -> None:
+    export(tmp_path / "m")
+    (tmp_path / "m" / place).write_text("import os")
+    with pytest.raises(ArtifactError, match=f"{place} is not of the ensemble. Take it out"):
+        ExportedEnsemble.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("m/config.pbtxt", 'backend: "python"', "is not what version 1 says"),
+        ("m_transform_v1/config.pbtxt", 'default_model_filename: "run.py"', "is not as `rankline export` writes it"),
+        (
+            "m_transform_v1/config.pbtxt",
+            'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
+            "is not as `rankline export` writes it",
+        ),
+    ],
+)
+def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, file: str, line: str, message: str) -> None:
+    export(tmp_path / "m")
+    with (tmp_path / "m" / file).open("a") as config:
+        config.write(line)
+    with pytest.raises(ArtifactError, match=message):
+        ExportedEnsemble.load(tmp_path / "m")
+
+
 def test_a_step_that_would_run_other_code_is_refused(tmp_path: Path) -> None:
     export(tmp_path / "m", backend="python")
-    with pytest.raises(ArtifactError, match="is for the backend 'python', expected nvtabular, .*tensorflow"):
+    with pytest.raises(ArtifactError, match="is for the backend 'python', expected fused, nvtabular, .*tensorflow"):
         ExportedEnsemble.load(tmp_path / "m")

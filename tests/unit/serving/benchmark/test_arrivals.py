@@ -69,6 +69,12 @@ def test_a_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> Non
     assert trace.duration_s == 1.75
 
 
+@pytest.mark.parametrize("times_s", [(7.0,), (7.0, 7.0, 7.0), (7.0, 7.2)])
+def test_a_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float, ...]) -> None:
+    assert TraceArrivals(times_s=times_s).rate_per_s == len(times_s)
+    assert TraceArrivals(times_s=(0.0, 1.0, 4.0)).rate_per_s == 0.75
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -4,7 +4,7 @@ from tritonclient.grpc import service_pb2
 
 from serving.benchmark.checks import ScoreCheck
 from serving.client import TensorSchema
-from workflows.errors import ServingError
+from workflows.errors import ServerError, ServingError
 
 SCORE = TensorSchema(name="score", datatype="FP32", dims=(1,))
 EXPECTED = np.asarray([0.1, 0.2, 0.3], np.float32)
@@ -20,6 +20,40 @@ def test_right_scores_are_counted_and_the_largest_difference_kept() -> None:
     check.compare([(np.asarray([2, 0]), answer(0.3, 0.1)), (np.asarray([1]), answer(0.2005))])
     assert check.num_checked == 3
     assert check.max_abs_error == pytest.approx(5e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("score", "alone", "message"),
+    [
+        (
+            0.3,
+            0.1,
+            "got 0.3, expected 0.1.* Asked again, alone, it got 0.1. 0.3 is expected of row 2, 3, 4, 5, 6 and more",
+        ),
+        (0.2, 0.2, "Asked again, alone, it got 0.2. 0.2 is expected of row 1\\."),
+        (0.7, 0.1, "it got 0.1. 0.7 is expected of no row."),
+    ],
+)
+def test_a_wrong_score_is_asked_again_and_looked_up(score: float, alone: float, message: str) -> None:
+    asked: list[int] = []
+
+    def ask_again(row: int) -> float:
+        asked.append(row)
+        return alone
+
+    check = ScoreCheck(np.asarray([0.1, 0.2, *[0.3] * 6], np.float32), SCORE, tolerance=1e-3, ask_again=ask_again)
+    with pytest.raises(ServingError, match=message):
+        check.compare([(np.asarray([0]), answer(score))])
+    assert asked == [0]
+
+
+def test_a_wrong_score_that_cannot_be_asked_again_is_still_told() -> None:
+    def ask_again(row: int) -> float:
+        raise ServerError("nobody answers.")
+
+    check = ScoreCheck(EXPECTED, SCORE, tolerance=1e-3, ask_again=ask_again)
+    with pytest.raises(ServingError, match=r"row 0 got 0.3.*no score \(nobody answers\.\) 0.3 is expected of row 2"):
+        check.compare([(np.asarray([0]), answer(0.3))])
 
 
 @pytest.mark.parametrize(

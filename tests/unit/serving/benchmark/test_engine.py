@@ -60,6 +60,7 @@ def run(simulation: Simulation, job: Job) -> dict[int, SliceRecord]:
     def tell(records: dict[int, SliceRecord], reached: int) -> None:
         for number, record in records.items():
             slices.setdefault(number, SliceRecord()).merge(record)
+            slices[number].samples += record.samples
 
     engine = Engine(
         job, simulation, tell=tell, last_slice=lambda: None, clock=simulation.clock, cpu_clock=simulation.clock
@@ -92,7 +93,7 @@ def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
         right.latency.record((free - due) * MS)
     assert whole.latency == right.latency
     assert whole.num_due == whole.num_answered == len(due_ms)
-    assert whole.lag.max_ns == 0
+    assert whole.lag.max_ns == whole.held_ns == 0
     assert whole.num_unsent == 0
 
 
@@ -104,6 +105,7 @@ def test_what_the_server_does_not_take_waits_and_its_wait_counts(
     whole = merged(run(Simulation(service_ms, capacity), job(due_ms)))
     assert whole.num_due == len(due_ms)
     assert whole.num_answered + whole.num_unsent == len(due_ms)  # none is skipped
+    assert abs(whole.held_ns - whole.lag.mean_ns * whole.lag.total) <= 0.002 * whole.held_ns + 100  # no wait is ours
     free = 0
     right = SliceRecord()
     for number, due in enumerate(due_ms[: whole.num_answered]):
@@ -141,6 +143,7 @@ def test_the_warm_up_is_before_slice_zero() -> None:
         1: 25,
     }
     assert SLICE_NS == 250 * MS
+    assert {number: len(record.samples) for number, record in slices.items() if record.samples} == {0: 25, 1: 25}
 
 
 def test_an_answer_belongs_to_its_time_and_a_latency_to_when_it_was_due() -> None:

@@ -21,6 +21,9 @@ from workflows.errors import ConfigError
         ({"slo": "p99"}, "slo is 'p99', expected one of .*p99=10ms"),
         ({"slo": "p99=10ms", "rate": (5,)}, "contradict each other"),
         ({"arrivals": "trace.csv", "rate": (5,)}, "have a rate of their own"),
+        ({"arrivals": "possion", "rate": (5,)}, "arrivals is 'possion', expected constant, poisson or a file of times"),
+        ({"arrivals": "possion"}, "arrivals is 'possion', expected"),
+        ({"arrivals": "constant"}, "arrivals need a rate or an slo. Give --rate."),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str) -> None:
@@ -43,7 +46,7 @@ def test_a_bound_of_something_else_is_refused(text: str) -> None:
 
 
 def test_arrivals_are_chosen_by_name_or_file(tmp_path: Path) -> None:
-    assert LoadConfig(arrivals="constant").arrivals_at(5) == ConstantArrivals(rate_per_s=5)
+    assert LoadConfig(arrivals="constant", rate=(5,)).arrivals_at(5) == ConstantArrivals(rate_per_s=5)
     assert LoadConfig(seed=3).arrivals_at(5) == PoissonArrivals(rate_per_s=5, seed=3)
     (tmp_path / "trace").write_text("1\n2\n")
     config = LoadConfig(arrivals=str(tmp_path / "trace"))

@@ -147,3 +147,22 @@ def test_throughput_has_bounds_where_the_run_was_long_enough(result: LoadResult)
     assert result.rows_per_s_interval == (8000, 8000)  # the same in each of four slices
     brief = LoadResult.from_slices(result.load, slices_of(np.arange(1, 9), count=2), is_stable=True)
     assert brief.rows_per_s_interval is None
+
+
+def test_a_load_in_words() -> None:
+    assert Load(batch_size=16, concurrency=8).words == "rows 16, concurrency 8"
+
+
+def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_problem() -> None:
+    def tried(rate_per_s: float, **changes: bool) -> LoadResult:
+        load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
+        return LoadResult.from_slices(
+            load, slices_of(np.arange(1, 9)), is_stable=False, problem=f"at {rate_per_s:g}", is_refused=True, **changes
+        )
+
+    searches = {1: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)}
+    report = replace(report_of(tried(105.0), tried(200.0)), slo="p99=10ms", searches=searches)
+    assert report.problems == ("rows_1/rate_105: at 105",)
+    ended = replace(report_of(tried(200.0, is_cut_short=True), tried(400.0)), slo="p99=10ms", searches=None)
+    assert ended.problems == ("rows_1/rate_200: at 200",)
+    assert len(report_of(tried(105.0), tried(200.0)).problems) == 2

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.benchmark.requests import draw
+from serving.benchmark.requests import draw, is_fixed
+from serving.client import ModelSchema, TensorSchema
 
 
 @given(num_rows=st.integers(1, 500), skew=st.sampled_from([0.0, 0.5, 1.2]), seed=st.integers(0, 99))
@@ -20,3 +21,23 @@ def test_the_share_of_a_row_falls_with_its_rank_to_the_power_of_the_skew(skew: f
     shares = np.sort(np.bincount(drawn.ravel(), minlength=50) / drawn.size)[::-1]
     right = np.arange(1, 51) ** -skew
     np.testing.assert_allclose(shares, right / right.sum(), rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dims", "right"),
+    [("INT64", (1,), True), ("BOOL", (1,), True), ("BYTES", (1,), False), ("INT64", (-1,), False)],
+)
+@pytest.mark.parametrize("is_optional", [False, True])
+def test_rows_have_one_length_only_if_they_do_in_each_input(
+    datatype: str, dims: tuple[int, ...], right: bool, is_optional: bool
+) -> None:
+    always = TensorSchema(name="user", datatype="INT64", dims=(1,))
+    other = TensorSchema(name="other", datatype=datatype, dims=dims)
+    schema = ModelSchema(
+        name="m",
+        inputs=(always,) if is_optional else (always, other),
+        outputs=(always,),
+        max_batch_size=8,
+        optional_inputs=(other,) if is_optional else (),
+    )
+    assert is_fixed(schema) == right

@@ -87,6 +87,40 @@ def test_nobody_listens_and_a_process_that_is_killed_are_errors(url: str) -> Non
             workers.run(jobs(url, 1))
 
 
+def test_a_process_that_cannot_connect_leaves_the_others_ready(url: str) -> None:
+    nobody = jobs("127.0.0.1:9", 2)
+    with Workers(2) as workers:
+        for wrong in (nobody, [jobs(url, 1)[0], nobody[1]], [nobody[0], jobs(url, 2)[1]]):
+            with pytest.raises(ServerError, match="no server answers at 127.0.0.1:9"):
+                workers.run(wrong)
+            assert sum(record.num_answered for record in workers.run(jobs(url, 2)).slices) > 10
+
+
+def test_large_answers_do_not_hold_up_the_warm_up(url: str) -> None:
+    with Workers(1) as workers:
+        outcome = workers.run(jobs(url, 1, messages=[b"x" * 100_000], warmup_s=1.0, sample_every=1, time_limit_s=0.25))
+    whole = SliceRecord.merged(outcome.slices)
+    assert whole.latency.max_ns < 0.5e9
+    assert whole.latency.total == len(outcome.samples) > 0
+
+
+def test_ctrl_c_keeps_the_slices_that_are_over(url: str) -> None:
+    called: list[str] = []
+
+    def interrupt(slices: Sequence[SliceRecord]) -> bool:
+        if len(slices) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    with Workers(2) as workers:
+        process_ids = workers.process_ids
+        outcome = workers.run(jobs(url, 2, time_limit_s=60.0), is_enough=interrupt, on_end=lambda: called.append("end"))
+    assert (len(outcome.slices), outcome.failure, called) == (2, "stopped by Ctrl-C", ["end"])
+    assert not any(map(psutil.pid_exists, process_ids))
+    with Workers(1) as workers, pytest.raises(KeyboardInterrupt):  # nothing is over yet
+        workers.run(jobs(url, 1), on_begin=lambda: signal.raise_signal(signal.SIGINT))
+
+
 def test_no_process_is_left(url: str) -> None:
     with Workers(2) as workers:
         process_ids = workers.process_ids

@@ -1,9 +1,10 @@
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.client import Client, ClientConfig, ClientTls
+from serving.client import AsyncClient, Client, ClientConfig, ClientTls
 from workflows.errors import ConfigError, ServerError
 
 
@@ -44,3 +45,18 @@ def test_a_key_is_not_shown() -> None:
 def test_nobody_at_the_address(transport: str) -> None:
     with pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:1 "):
         Client("127.0.0.1:1", "movielens", ClientConfig(transport=transport))
+
+
+def test_https_without_tls_is_refused() -> None:
+    config = ClientConfig(transport="http", timeout_s=1)
+
+    async def ask() -> None:
+        async with AsyncClient("https://127.0.0.1:1", "movielens", config) as client:
+            await client.predict({"user": [1]})
+
+    with pytest.raises(ConfigError, match=r"https://127.0.0.1:1 would be asked without encryption\. Give .*ClientTls"):
+        Client("https://127.0.0.1:1", "movielens", config)
+    with pytest.raises(ConfigError, match="without encryption"):
+        asyncio.run(ask())
+    with pytest.raises(ServerError, match="no Triton server answers"):
+        Client("http://127.0.0.1:1", "movielens", config)
