@@ -123,7 +123,14 @@ class Turn:
 Turns = Mapping[str, Sequence[Turn]]  # side → its turns
 
 
-def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int = os.cpu_count() or 1) -> Report:
+def run(
+    repeats: int,
+    *,
+    num_rows: int = ROWS,
+    turn_s: float = 3.0,
+    workers: int = os.cpu_count() or 1,
+    loads: Sequence[Load] = LOADS,
+) -> Report:
     """Train a small model, serve it in every way, measure each `repeats` times.
 
     Args:
@@ -131,6 +138,7 @@ def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int
         num_rows: ratings that the model is trained on.
         turn_s: length of a turn, without its warm-up.
         workers: processes of FastAPI's and of MLflow's server.
+        loads: under which all are measured.
     """
     with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as running:
         workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
@@ -143,7 +151,7 @@ def run(repeats: int, *, num_rows: int = ROWS, turn_s: float = 3.0, workers: int
         with Client(stacks[OURS].url, workspace.recipe) as client:
             expected = client.predict(pool)
         generator = running.enter_context(Workers(1))
-        measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in LOADS}
+        measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in loads}
     return Report(name="stacks", results=_results(measured), ratios=_ratios(measured))
 
 
@@ -355,13 +363,15 @@ def _name(load: Load) -> str:
 
 def _ratios(measured: Mapping[Load, Turns]) -> dict[str, float]:
     """What ours comes to against each peer; above 1 ours is better."""
-    one, concurrent, large = (measured[load] for load in LOADS)
     ratios = {}
-    for peer in (FASTAPI, MLFLOW, MERLIN):
-        name = peer.partition("-")[0]
-        ratios[f"p50_vs_{name}"] = median_ratio(_p50(one), peer, OURS)
-        ratios[f"p50_vs_{name}_1024"] = median_ratio(_p50(large), peer, OURS)
-        ratios[f"concurrent_vs_{name}"] = median_ratio(_rate(concurrent), OURS, peer)
+    for load, turns in measured.items():
+        suffix = "" if load.batch_size == 1 else f"_{load.batch_size}"
+        for peer in (FASTAPI, MLFLOW, MERLIN):
+            name = peer.partition("-")[0]
+            if load.concurrency == 1:
+                ratios[f"p50_vs_{name}{suffix}"] = median_ratio(_p50(turns), peer, OURS)
+            else:
+                ratios[f"concurrent_vs_{name}{suffix}"] = median_ratio(_rate(turns), OURS, peer)
     return ratios
 
 

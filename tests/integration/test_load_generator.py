@@ -25,6 +25,9 @@ from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 
 OWN_BACKENDS = Path(__file__).parent / "backends"
+OVERHEAD_MS = 7
+"""What Triton and the way to the model take beside the model's delay: below 1 ms, several on a slow machine."""
+
 ROWS = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})
 SCRIPTS = {
     "constant": {"delay_ms": "50"},
@@ -116,9 +119,9 @@ def latencies_ms(due_ms: np.ndarray, service_ms: np.ndarray) -> np.ndarray:
 def test_a_closed_loop_has_the_latency_and_rate_that_follow_from_the_delay(target: Target) -> None:
     config = LoadConfig(concurrency=(1, 4), warmup_s=0.3, min_duration_s=2.5, time_limit_s=2.5, min_requests=1)
     alone, crowd = target.report("constant", config).bench
-    assert alone.p50_ms == pytest.approx(50, rel=0.05)
-    assert crowd.p50_ms == pytest.approx(4 * 50, rel=0.05)  # three are before it
-    assert crowd.requests_per_s == pytest.approx(1000 / 50, rel=0.05)  # however many wait
+    assert alone.p50_ms == pytest.approx(50, abs=OVERHEAD_MS)
+    assert crowd.p50_ms == pytest.approx(4 * 50, abs=4 * OVERHEAD_MS)  # three are before it
+    assert crowd.requests_per_s == pytest.approx(1000 / 50, rel=OVERHEAD_MS / 50)  # however many wait
     assert alone.p99_ms is None
     assert "samples, and 368 are needed" in alone.withheld["p99"]
 
@@ -126,9 +129,9 @@ def test_a_closed_loop_has_the_latency_and_rate_that_follow_from_the_delay(targe
 @up_to_three_times
 def test_two_kinds_of_requests_show_in_the_percentiles(target: Target) -> None:
     result = target.result("bimodal", LoadConfig(min_duration_s=4.0, time_limit_s=4.0))
-    assert result.p50_ms == pytest.approx(30, rel=0.05)
-    assert result.p95_ms == pytest.approx(120, rel=0.05)
-    assert result.mean_ms == pytest.approx((7 * 30 + 120) / 8, rel=0.1)
+    assert result.p50_ms == pytest.approx(30, abs=OVERHEAD_MS)
+    assert result.p95_ms == pytest.approx(120, abs=OVERHEAD_MS)
+    assert result.mean_ms == pytest.approx((7 * 30 + 120) / 8, abs=OVERHEAD_MS)
 
 
 @up_to_three_times
