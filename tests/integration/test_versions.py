@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,8 +38,11 @@ class Served:
 
     def processes(self, step: str) -> list[int]:
         """Model processes of a step, of any version."""
-        children = psutil.Process(self.server.pid).children(recursive=True)
-        return [child.pid for child in children if f"{NAME}_{step}_v" in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(self.server.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                found += [child.pid] if f"{NAME}_{step}_v" in " ".join(child.cmdline()) else []
+        return found
 
 
 @pytest.fixture
