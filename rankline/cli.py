@@ -251,9 +251,7 @@ def serve(
         CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         CONSOLE.print(f"metrics  {server.endpoints.metrics}")
         CONSOLE.print(f"Ctrl-C stops it. Ask it with: rankline predict --url {server.endpoints.grpc} …")
-        supervisor = Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print)
-        while not stop.wait(timeout=0.5):
-            supervisor.step()
+        Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print).run(stop)
     finally:
         server.stop()
     CONSOLE.print("stopped")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rankline.doctor import Check
 from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.benchmark.compare import Comparison, Difference
+from serving.benchmark.percentiles import LEVELS, level_name
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.engines import EngineComparison
 
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
 
 _MOST_COLUMNS = 4
-_LATENCIES = {
-    "p50 ms": "p50_ms", "p90 ms": "p90_ms", "p95 ms": "p95_ms", "p99 ms": "p99_ms", "p99.9 ms": "p999_ms",
-    "max ms": "max_ms",
-}  # fmt: skip
+_LATENCIES = {**{f"{level_name(level)} ms": f"{level}_ms" for level in LEVELS}, "max ms": "max_ms"}
 
 
 def print_summary(result: "RunResult", console: Console) -> None:

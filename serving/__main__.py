@@ -17,7 +17,6 @@ from serving.server import EmbeddedServer, Tls
 from serving.supervise import Supervisor, config_of
 from workflows.errors import ConfigError, RanklineError
 
-_STEP_S = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -63,9 +62,7 @@ def _serve(options: argparse.Namespace) -> None:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: stop.set())
         _tell(f"{ensemble.name} version {ensemble.version}: gRPC {server.endpoints.grpc}, {server.endpoints.metrics}")
-        supervisor = Supervisor(server, ensemble, follow_versions=options.watch, tell=_tell)
-        while not stop.wait(_STEP_S):
-            supervisor.step()
+        Supervisor(server, ensemble, follow_versions=options.watch, tell=_tell).run(stop)
     _tell("stopped")
 
 

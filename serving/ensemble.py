@@ -301,13 +301,14 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
     if whole.platform != "ensemble" or whole.backend or not steps:
         raise ArtifactError(f"{directory / CONFIG} is not of an ensemble. Export again.")
     _refuse_entries(directory, {CONFIG, MANIFEST})
+    ours = backend_names()
+    manifest = (directory / MANIFEST).relative_to(path).as_posix()
     for step in steps:
         config = _read_config(path / step / CONFIG)
-        if config.backend not in (ours := backend_names()):
+        if config.backend not in ours:
             raise ArtifactError(
                 f"{path / step} is for the backend {config.backend!r}, expected {', '.join(ours)}. Export again."
             )
-        manifest = (directory / MANIFEST).relative_to(path).as_posix()
         foreign = {field.name for field, _ in config.ListFields()} - _STEP_FIELDS
         if (
             foreign

@@ -1,14 +1,17 @@
 """What a server that stays up needs: new versions are taken over, and models that lost a process come back."""
 
+import threading
 from collections.abc import Callable
 
 from serving.ensemble import ExportedEnsemble, active_version
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ArtifactError, ServerError
 
+_INTERVAL_S = 0.5
+
 
 class Supervisor:
-    """Looks after a server of one ensemble; `step` is to be called again and again.
+    """Looks after a server of one ensemble.
 
     A new version is loaded beside the one that answers: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
@@ -34,6 +37,15 @@ class Supervisor:
         self._refused: int | None = None
         self._down: set[str] = set()
         self._trouble = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Look twice a second until `stop` is set.
+
+        Raises:
+            ServerError: the server has ended.
+        """
+        while not stop.wait(_INTERVAL_S):
+            self.step()
 
     def step(self) -> None:
         """Look once, and act.

@@ -6,7 +6,7 @@ NAME_predict_vN/       config.pbtxt, 1/model.savedmodel   backend: "tensorflow",
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def write_version(
     Returns:
         The configurations that were written, the ensemble's last.
     """
-    steps = _fused(plan, served, config, name, version) if config.fused else _two(plan, served, config, name, version)
+    steps = _steps(plan, served, config, name, version)
     for step in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)
         (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")
@@ -76,68 +76,37 @@ def write_version(
     return [*steps, whole]
 
 
-def _two(
+def _steps(
     plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int
-) -> tuple[ModelConfig, ModelConfig]:
-    """A step for the workflow and one for the model, each in processes of its own."""
-    common = _common(config, name, version)
-    transform = ModelConfig(
-        name=f"{name}_transform_v{version}",
-        backend="nvtabular",
-        inputs=_inputs(plan),
-        outputs=_encoded(plan),
-        **common | {"parameters": common["parameters"] | _plan_parameters(config)},
+) -> tuple[ModelConfig, ...]:
+    """A step for the workflow and one for the model, each in processes of its own, or one for both."""
+    manifest = f"{name}/{version}/{MANIFEST}"
+
+    def step(kind: str, parameters: Mapping[str, str], **fields: Any) -> ModelConfig:
+        return ModelConfig(
+            name=f"{name}_{kind}_v{version}",
+            max_batch_size=config.max_batch_size,
+            instances=config.num_instances,
+            max_queue_size=config.max_queue_size,
+            queue_timeout_us=int(config.queue_timeout_ms * 1000),
+            parameters={MANIFEST_PARAMETER: manifest, **parameters},
+            **fields,
+        )
+
+    backend = served.backend
+    raw = tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec), *_mask(spec)))
+    encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec))
+    scores = (Tensor(name=served.model.OUTPUT, dtype="float32"),)
+    of_plan = {"MAX_LIST_LENGTH": str(config.max_list_length)}
+    of_model = {**served.model.PARAMETERS, backend.threads_parameter: str(config.num_threads)}
+    if config.fused:
+        parameters = {**of_plan, **of_model, "MODEL_BACKEND": backend.name}
+        return (step("score", parameters, backend="fused", inputs=raw, outputs=scores),)
+    return (
+        step("transform", of_plan, backend="nvtabular", inputs=raw, outputs=encoded),
+        # Without the platform, Triton refuses a missing model before our backend can say so.
+        step("predict", of_model, backend=backend.name, platform=backend.platform, inputs=encoded, outputs=scores),
     )
-    predict = ModelConfig(
-        name=f"{name}_predict_v{version}",
-        backend=served.backend.name,
-        platform=served.backend.platform,  # without it Triton refuses a missing model before our backend can say so
-        inputs=transform.outputs,
-        outputs=(Tensor(name=served.model.OUTPUT, dtype="float32"),),
-        **common | {"parameters": common["parameters"] | _model_parameters(served, config)},
-    )
-    return transform, predict
-
-
-def _fused(plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int) -> tuple[ModelConfig]:
-    """One step for both."""
-    common = _common(config, name, version)
-    parameters = {**_plan_parameters(config), **_model_parameters(served, config), "MODEL_BACKEND": served.backend.name}
-    step = ModelConfig(
-        name=f"{name}_score_v{version}",
-        backend="fused",
-        inputs=_inputs(plan),
-        outputs=(Tensor(name=served.model.OUTPUT, dtype="float32"),),
-        **common | {"parameters": common["parameters"] | parameters},
-    )
-    return (step,)
-
-
-def _common(config: ExportConfig, name: str, version: int) -> dict[str, Any]:
-    """Fields of every step's config."""
-    return {
-        "max_batch_size": config.max_batch_size,
-        "instances": config.num_instances,
-        "max_queue_size": config.max_queue_size,
-        "queue_timeout_us": int(config.queue_timeout_ms * 1000),
-        "parameters": {MANIFEST_PARAMETER: f"{name}/{version}/{MANIFEST}"},
-    }
-
-
-def _plan_parameters(config: ExportConfig) -> dict[str, str]:
-    return {"MAX_LIST_LENGTH": str(config.max_list_length)}
-
-
-def _model_parameters(served: Served, config: ExportConfig) -> dict[str, str]:
-    return {**served.model.PARAMETERS, served.backend.threads_parameter: str(config.num_threads)}
-
-
-def _inputs(plan: TransformPlan) -> tuple[Tensor, ...]:
-    return tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec), *_mask(spec)))
-
-
-def _encoded(plan: TransformPlan) -> tuple[Tensor, ...]:
-    return tuple(tensor for column in plan.columns for tensor in _tensors(column.spec))
 
 
 def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:

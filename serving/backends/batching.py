@@ -124,6 +124,7 @@ class BatchingModel(ABC):
             except ArtifactError as error:
                 raise pb_utils.TritonModelException(str(error)) from error
         self._inputs, self._outputs = model.inputs, model.outputs
+        self._lists = _lists_among([tensor.name for tensor in model.inputs])
         self._run = self.load(model)
         self._warm_up(model.max_batch_size)
 
@@ -141,10 +142,10 @@ class BatchingModel(ABC):
 
     def _check_lengths(self, batch: Batch) -> None:
         """Refuse lists longer than their values: joined, a wider request's padding would pass for some."""
-        given = {tensor.name: array for tensor, array in zip(self._inputs, batch, strict=True) if array is not None}
-        for name, lengths in given.items():
-            values = given.get(name.removesuffix(NNZS) + VALUES) if name.endswith(NNZS) else None
-            if values is not None and lengths.max(initial=0) > values.shape[1]:
+        for values_at, lengths_at in self._lists:
+            values, lengths = batch[values_at], batch[lengths_at]
+            if values is not None and lengths is not None and lengths.max(initial=0) > values.shape[1]:
+                name = self._inputs[lengths_at].name
                 raise ValueError(f"{name} has lists longer than the {values.shape[1]} values of a row")
 
     def _answer(self, batch: Batch) -> Any:
@@ -225,6 +226,12 @@ def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
         return int(value)
     except ValueError:
         raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected a whole number.") from None
+
+
+def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the values and the lengths of each column of lists are."""
+    stems = [name.removesuffix(NNZS) for name in names if name.endswith(NNZS)]
+    return [(names.index(stem + VALUES), names.index(stem + NNZS)) for stem in stems if stem + VALUES in names]
 
 
 def _num_rows(batch: Batch) -> int:

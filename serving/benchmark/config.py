@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.benchmark.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
-from serving.benchmark.percentiles import LEVELS
+from serving.benchmark.percentiles import LEVELS, level_name
 from serving.benchmark.transport import TRANSPORTS
 from workflows.errors import ConfigError
 
@@ -39,7 +39,7 @@ class Slo:
         return cls(level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
 
     def __str__(self) -> str:
-        return f"{self.level.replace('p999', 'p99.9')} below {self.bound_ms:g} ms"
+        return f"{level_name(self.level)} below {self.bound_ms:g} ms"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 from serving.benchmark.breakdown import Breakdown
 from serving.benchmark.charts import Line, legend, line_chart, share_bar
 from serving.benchmark.markup import Markup, joined, tag
-from serving.benchmark.percentiles import CONFIDENCE, LEVELS
+from serving.benchmark.percentiles import CONFIDENCE, LEVELS, level_name
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.series import AXES, PERCENTILES, SHARES, curves, series, some, varying
 
@@ -88,7 +88,7 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     if not report.bench:
         yield tag("p", "Nothing was measured.")
         return
-    names = {name: f"{name.replace('p999', 'p99.9')} ms" for name in LEVELS}
+    names = {name: f"{level_name(name)} ms" for name in LEVELS}
     lines = [
         [
             result.load.words,
@@ -111,7 +111,7 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
 
 def _withheld(result: LoadResult) -> Iterator[str]:
     for name, why in result.withheld.items():
-        yield f"{name.replace('p999', 'p99.9')} is withheld: {why}"
+        yield f"{level_name(name)} is withheld: {why}"
 
 
 def _remarks(result: LoadResult) -> Iterator[str]:

@@ -24,6 +24,11 @@ _FEWEST_VALUES = 4  # that say how much a mean varies
 _FEWEST_INDEPENDENT = 3.0
 
 
+def level_name(level: str) -> str:
+    """A key of `LEVELS` as people write it."""
+    return level.replace("p999", "p99.9")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Percentile:
     """One percentile of latency.

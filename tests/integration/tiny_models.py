@@ -1,13 +1,17 @@
 """Tiny models for tests against real servers."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from google.protobuf import text_format
 
 from serving.model_config import ModelConfig, Tensor
+from serving.server import EmbeddedServer, ServerConfig
+from workflows.errors import ServerError
 
 TABLE_ROWS = 5
 MAX_BATCH_SIZE = 64
@@ -65,3 +69,10 @@ def wait_for_more(message: Any) -> None:
     message.dynamic_batching.max_queue_delay_microseconds = 100_000
     for entry in message.input:
         entry.allow_ragged_batch = entry.name == "ids__values"
+
+
+def reasons_of_refusal(repository: Path) -> dict[str, str]:
+    """Why each model of a repository cannot be loaded: the server does not start."""
+    with pytest.raises(ServerError) as failure:
+        EmbeddedServer(ServerConfig(repositories=(repository,))).start()
+    return dict(re.findall(r"Model '(\w+)': (.+)", str(failure.value)))
