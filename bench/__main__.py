@@ -1,5 +1,6 @@
-"""`python -m bench NAME [--json FILE]`: one benchmark, a table, and the figures for machines."""
+"""`python -m bench NAME [--recipe RECIPE] [--json FILE]`: one benchmark, a table, and the figures for machines."""
 
+import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +14,10 @@ from workflows.errors import RanklineError
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding",
-    "training": "training with our loader, without any, and in the seed document's path",
-    "serving": "our ensemble against merlin-systems' export, on one server",
+    "prepare": "preparing Criteo rows against the same steps in plain pandas, and its memory",
+    "training": "training with our loader, without any, and in the seed document's path; knows --recipe",
+    "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
+    "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "soak": "half an hour at 70 % of the peak: errors and memory",
     "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
@@ -25,14 +28,19 @@ BENCHMARKS = {
 def main(
     name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; the figures are medians over them.")] = 5,
+    recipe: Annotated[str | None, typer.Option(help="What is trained or served; movielens unless given.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
     if name not in BENCHMARKS:
         raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
     quiet_libraries()
+    run = import_module(f"bench.{name}").run
+    chosen = {} if recipe is None else {"recipe": recipe}
+    if not chosen.keys() <= inspect.signature(run).parameters.keys():
+        raise typer.BadParameter(f"{name} measures no recipe, got --recipe {recipe}. Leave it out.")
     try:
-        report = import_module(f"bench.{name}").run(repeats)
+        report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)
         raise typer.Exit(1) from None

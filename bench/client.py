@@ -7,7 +7,9 @@ time of one is what it can cost at most. What is offered is also answered: the r
 takes its part of the same cores.
 
 Then identical runs of the load generator, one after another, in a closed and in an open loop. Two runs in succession
-agree in a percentile when the intervals that they state for it overlap.
+agree in a percentile when the intervals that they state for it overlap; where one of them states no bound on a side,
+the pair says nothing and is not counted. "agreement" is of all pairs and percentiles together. What others do on the
+machine counts too: load that comes and goes from run to run is in no run's interval, so the machine has to be quiet.
 """
 
 import asyncio
@@ -68,7 +70,7 @@ class Usage(NamedTuple):
 Drive = Callable[[int, int], Usage]  # number of processes, requests in flight of all of them together
 
 
-def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: float = 3.0) -> Report:
+def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: float = 6.0) -> Report:
     """Measure each side `repeats` times in turns, then the identical runs.
 
     Args:
@@ -84,12 +86,15 @@ def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: f
             results = _costs(server.endpoints.grpc, repeats, turn_s)
             with Client(server.endpoints.grpc, identity.NAME) as client:
                 closed = LoadConfig(warmup_s=_WARMUP_S, min_duration_s=run_s, time_limit_s=run_s)
-                shares = {
+                verdicts = {
                     "closed loop": _agreement(client, closed, num_runs),
                     "open loop": _agreement(client, replace(closed, rate=(_RATE_PER_S,)), num_runs),
                 }
-    ratios = {"agreement": statistics.fmean(share for of_loop in shares.values() for share in of_loop.values())}
-    return Report(name="client", results={**results, **shares}, ratios=ratios)
+    agreed = [verdict for of_loop in verdicts.values() for of_level in of_loop.values() for verdict in of_level]
+    if not agreed:
+        raise ServingError("no two runs in succession state an interval of the same percentile. Make them longer.")
+    shares = {loop: _shares(of_loop) for loop, of_loop in verdicts.items()}
+    return Report(name="client", results={**results, **shares}, ratios={"agreement": statistics.fmean(agreed)})
 
 
 def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]:
@@ -222,28 +227,29 @@ def _usage(num_answered: int, begin_s: float, cpu_s: float) -> Usage:
     )
 
 
-def _agreement(client: Client, config: LoadConfig, num_runs: int) -> dict[str, float]:
-    """Percentile → share of the pairs of successive runs that agree in it."""
+Verdicts = Mapping[str, Sequence[bool]]  # percentile → whether each pair agrees in it
+
+
+def _agreement(client: Client, config: LoadConfig, num_runs: int) -> Verdicts:
     rows = pa.table({"x": np.random.default_rng(0).integers(0, 2**62, _NUM_MESSAGES)})
     runs = [measure(client, rows, (1,), config=config).bench[0] for _ in range(num_runs)]
+    return {name: pairs_that_agree(runs, name) for name in PERCENTILES}
+
+
+def pairs_that_agree(runs: Sequence[LoadResult], name: str) -> list[bool]:
+    """Of each pair of successive runs that both bound a percentile, whether the intervals overlap."""
+    verdicts = []
+    for one, other in pairwise(run.intervals_ms.get(name, (None, None)) for run in runs):
+        (low, high), (other_low, other_high) = one, other
+        if low is not None and high is not None and other_low is not None and other_high is not None:
+            verdicts.append(low <= other_high and other_low <= high)
+    return verdicts
+
+
+def _shares(verdicts: Verdicts) -> dict[str, float]:
+    """By percentile, how many pairs agree of those that were counted, and how many these are."""
+    judged = {name: of_level for name, of_level in verdicts.items() if of_level}
     return {
-        f"agreement_{name}": share
-        for name in PERCENTILES
-        if (share := share_of_pairs_that_agree(runs, name)) is not None
+        **{f"agreement_{name}": statistics.fmean(of_level) for name, of_level in judged.items()},
+        **{f"pairs_{name}": float(len(of_level)) for name, of_level in judged.items()},
     }
-
-
-def share_of_pairs_that_agree(runs: Sequence[LoadResult], name: str) -> float | None:
-    """Of the pairs of successive runs, the share whose intervals of a percentile overlap.
-
-    Returns:
-        None where a run states no interval on both sides, having too few samples.
-    """
-    intervals = []
-    for run in runs:
-        low, high = run.intervals_ms.get(name, (None, None))
-        if low is None or high is None:
-            return None
-        intervals.append((low, high))
-    agree = [one[0] <= other[1] and other[0] <= one[1] for one, other in pairwise(intervals)]
-    return statistics.fmean(agree)

@@ -1,12 +1,15 @@
-"""What the benchmarks of serving measure: a small model of generated ratings, exported our way and merlin-systems'."""
+"""What benchmarks measure: prepared rows and a small model of a recipe, exported our way and merlin-systems'."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rankline import pipeline
 from rankline.display import Stages
-from rankline.recipes import recipe_named
+from rankline.recipes import Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
@@ -16,17 +19,39 @@ from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
+SMALL_LAYERS: dict[str, Any] = {"numbers_hidden": (64,), "hidden": (64, 32)}
+"""Dense layers that take little beside the rest of a step."""
+MERLIN_MODEL = "executor_model"
+_CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigabytes
 
 
-def make_model(workspace: Workspace, num_rows: int = ROWS) -> tuple[PreparedData, TrainedModel]:
-    """Ratings, a model of one epoch, and their ensemble, all in `workspace`."""
+def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> PreparedData:
+    """Generated rows, encoded as the recipe says."""
+    with Stages(["source", "prepare"]) as stages:
+        return pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)[0]
+
+
+def make_model(
+    workspace: Workspace, num_rows: int = ROWS, *, small_layers: bool = False
+) -> tuple[PreparedData, TrainedModel]:
+    """Generated rows, a model of one epoch, and their ensemble, all in `workspace`.
+
+    Args:
+        workspace: names the recipe.
+        num_rows: how many to generate.
+        small_layers: take `SMALL_LAYERS` in place of the recipe's.
+    """
     recipe = recipe_named(workspace.recipe)
-    recipe = replace(recipe, train=replace(recipe.train, epochs=1))
+    recipe = replace(recipe, train=replace(recipe.train, epochs=1, **(SMALL_LAYERS if small_layers else {})))
     with Stages(["source", "prepare", "train", "export"]) as stages:
-        prepared, _ = pipeline.prepare(recipe, SourceConfig(rows=num_rows), workspace, stages)
+        prepared, _ = pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)
         pipeline.train(recipe, prepared, workspace, stages)
         pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
     return prepared, TrainedModel.load(workspace.model)
+
+
+def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
+    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset, 1.0))
 
 
 def serving_workflow(prepared: PreparedData) -> Any:
@@ -35,8 +60,23 @@ def serving_workflow(prepared: PreparedData) -> Any:
         return prepared.workflow().remove_inputs([prepared.spec.label.name])
 
 
+def merlin_rows(rows: pa.Table) -> pa.Table:
+    """Raw rows as merlin-systems' export takes them: it has no word for what is missing.
+
+    Criteo's workflow makes of 0 and of an empty text what it makes of a missing number and a missing category.
+    """
+    return pa.table(
+        {
+            name: pc.fill_null(rows[name], "" if pa.types.is_string(rows[name].type) else 0)
+            if rows[name].null_count
+            else rows[name]
+            for name in rows.column_names
+        }
+    )
+
+
 def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Path) -> None:
-    """merlin-systems' own export; its ensemble is the model `executor_model`."""
+    """merlin-systems' own export; its ensemble is the model `MERLIN_MODEL`."""
     workflow = serving_workflow(prepared)
     target.mkdir()
     with quiet_nvtabular():

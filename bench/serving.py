@@ -1,34 +1,45 @@
 """serving: our ensemble against merlin-systems' own export of the same workflow and SavedModel.
 
 All are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
-over the repeats. Then one-row requests, 32 in flight, from a process of the load generator. The floor is what the
-server and TensorFlow cost with nothing to do: a model that returns its input, and the SavedModel's signature called in
-this process.
+over the repeats. Requests are laid out before they are sent, each with rows of its own. Then one-row requests, 32 in
+flight, from a process of the load generator. The floor is what the server and TensorFlow cost with nothing to do: a
+model that returns its input, and the SavedModel's signature called in this process.
+
+Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
+missing; merlin-systems gets 0 and the empty text in its place, see `bench.models.merlin_rows`. All scores must agree.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
-import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from bench.models import export_with_merlin, make_model
+from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, make_model, merlin_rows
 from bench.report import Report
 from rankline.workspace import Workspace
 from serving.benchmark.engine import Job
-from serving.benchmark.identity import BACKENDS, write_identity
+from serving.benchmark.identity import BACKENDS, NAME, write_identity
 from serving.benchmark.records import SLICE_S
+from serving.benchmark.requests import Requests, lay_out
+from serving.benchmark.transport import INFER
 from serving.benchmark.workers import Workers
+from serving.client import Client
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
+from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServingError
@@ -44,86 +55,113 @@ VARIANTS = {
 }
 """What else an export can choose, each an ensemble of its own."""
 CONCURRENCY = 32
-_SECONDS_PER_TURN = 1.0
 _WARMUP_CALLS = 10
-_CONCURRENT_SECONDS = 3.0
-_NUM_MESSAGES = 4_096
+_MOST_MESSAGES = 4_096
+_LEAST_MESSAGES = 4
+_ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
 _TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 300.0  # a dozen model processes start at once, merlin-systems' with all of NVTabular
 _SCORE_TOLERANCE = 1e-5
 
+Array = npt.NDArray[Any]
 Call = Callable[[int], Any]  # batch size → answer
+LaidOut = Mapping[int, Requests]  # batch size → requests
 
 
-def run(repeats: int) -> Report:
-    """Train a small model, export it both ways, measure each side `repeats` times in turns."""
-    with TemporaryDirectory(prefix="rankline-bench-") as directory:
-        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
-        prepared, trained = make_model(workspace)
-        names = {side: f"{workspace.recipe}_{side.replace(' ', '_')}" for side in VARIANTS}
+def run(
+    repeats: int,
+    *,
+    recipe: str = "movielens",
+    num_rows: int = ROWS,
+    small_layers: bool = False,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    turn_s: float = 1.0,
+    concurrent_turn_s: float = 3.0,
+) -> Report:
+    """Train a small model, export it both ways, measure each side `repeats` times in turns.
+
+    Args:
+        repeats: turns of each side.
+        recipe: what is trained.
+        num_rows, small_layers: see `make_model`.
+        batch_sizes: rows per request, the smallest first; at least two.
+        turn_s: how long a turn with one request in flight is.
+        concurrent_turn_s: the same with many in flight, after one second to warm up.
+    """
+    with TemporaryDirectory(prefix="rankline-bench-") as name:
+        directory = Path(name)
+        workspace = Workspace(recipe=recipe, root=directory, repository=directory / "ours")
+        prepared, trained = make_model(workspace, num_rows, small_layers=small_layers)
+        models = {OURS: recipe, **{side: f"{recipe}_{side.replace(' ', '_')}" for side in VARIANTS}}
         for side, config in VARIANTS.items():
-            export_ensemble(prepared, trained, Path(directory) / side, config, name=names[side])
-        export_with_merlin(prepared, trained, Path(directory) / "merlin")
-        write_identity(Path(directory) / "identity")
-        others = (Path(directory) / name for name in (*VARIANTS, "merlin", "identity"))
-        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=(BACKENDS,))
+            export_ensemble(prepared, trained, directory / side, config, name=models[side])
+        export_with_merlin(prepared, trained, directory / "merlin")
+        write_identity(directory / "identity")
+        others = (directory / name for name in (*VARIANTS, "merlin", "identity"))
+        served = ServerConfig(
+            repositories=(workspace.ensemble, *others), backends=(BACKENDS,), ready_timeout_s=_READY_TIMEOUT_S
+        )
+        rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
         with EmbeddedServer(served) as server:
-            client = triton.InferenceServerClient(server.endpoints.grpc)
-            rows = prepared.heldout().select(list(prepared.inputs))
-            numbers = rows.select([0]).rename_columns(["x"])
-            sides: dict[str, Call] = {
-                OURS: _asks(client, workspace.recipe, rows, SCORE),
-                **{side: _asks(client, name, rows, SCORE) for side, name in names.items()},
-                MERLIN: _asks(client, "executor_model", rows, SCORE, row_shape=()),
-                IDENTITY: _asks(client, "identity", numbers, "y"),
-                IN_PROCESS: _calls_in_process(workspace, rows),
-            }
-            _check_same_scores(sides)
-            results = _measure(sides, repeats)
-            messages = {
-                OURS: _messages(workspace.recipe, rows),
-                **{side: _messages(name, rows) for side, name in names.items()},
-                MERLIN: _messages("executor_model", rows, row_shape=()),
-                IDENTITY: _messages("identity", numbers),
-            }
-            concurrent = _measure_concurrent(server.endpoints.grpc, messages, repeats)
-            for side, rate in concurrent.items():
-                results[side][f"requests_per_s@1x{CONCURRENCY}"] = rate
-    return Report(name="serving", results=results, ratios=_ratios(results))
+            url = server.endpoints.grpc
+            numbers = pa.table({"x": np.arange(len(rows))})
+            requests = {side: _laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
+            requests[IDENTITY] = _laid_out(url, NAME, numbers, batch_sizes)
+            requests[MERLIN] = _laid_out_for_merlin(merlin_rows(rows), requests[OURS])
+            with closing(grpc.insecure_channel(url)) as channel:
+                sides = {side: _asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY)}
+                _check_same_scores(sides, max(batch_sizes))
+                sides[IN_PROCESS] = _calls_in_process(workspace, rows)
+                results = _measure(sides, batch_sizes, repeats, turn_s)
+            single = {side: laid_out[batch_sizes[0]].messages for side, laid_out in requests.items()}
+            for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
+                results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
+    return Report(name="serving", results=results, ratios=_ratios(results, batch_sizes))
 
 
-def _asks(client: Any, model: str, rows: pa.Table, output: str, row_shape: tuple[int, ...] = (1,)) -> Call:
-    """A call that sends fresh rows to a model on the server."""
+def _laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
+    """Requests as our client makes them, masks included; which rows they hold is the same for all models."""
+    with Client(url, model) as client:
+        return {
+            size: lay_out(client, rows, size, _num_messages(size), np.random.default_rng(size)) for size in batch_sizes
+        }
+
+
+def _laid_out_for_merlin(rows: pa.Table, ours: LaidOut) -> LaidOut:
+    """Requests with the rows of ours for merlin-systems' executor, whose tensors have no batch dimension."""
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
-    rng = np.random.default_rng(0)
 
-    def call(batch_size: int) -> Any:
-        begin = int(rng.integers(0, max(len(rows) - batch_size, 1)))
-        inputs = []
+    def message(drawn: Array) -> bytes:
+        request = service_pb2.ModelInferRequest(model_name=MERLIN_MODEL)
         for name, column in columns.items():
-            values = np.resize(column[begin : begin + batch_size], (batch_size, *row_shape))
-            tensor = triton.InferInput(name, values.shape, np_to_triton_dtype(values.dtype))
-            tensor.set_data_from_numpy(values)
-            inputs.append(tensor)
-        return client.infer(model, inputs).as_numpy(output)
+            values = column[drawn]
+            request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=values.shape)
+            request.raw_input_contents.append(
+                serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
+            )
+        return request.SerializeToString()  # type: ignore[no-any-return]
+
+    return {size: replace(sent, messages=[message(drawn) for drawn in sent.draws]) for size, sent in ours.items()}
+
+
+def _num_messages(batch_size: int) -> int:
+    return min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // batch_size))
+
+
+def _asks(channel: Any, requests: LaidOut) -> Call:
+    """A call that sends the next request of a batch size, and reads the first output."""
+    infer = channel.unary_unary(INFER, response_deserializer=service_pb2.ModelInferResponse.FromString)
+    turns = {size: cycle(sent.messages) for size, sent in requests.items()}
+
+    def call(batch_size: int) -> Array:
+        return np.frombuffer(infer(next(turns[batch_size])).raw_output_contents[0], np.float32)
 
     return call
 
 
-def _messages(model: str, rows: pa.Table, row_shape: tuple[int, ...] = (1,)) -> list[bytes]:
-    """Requests of one row, as bytes for the wire."""
-    columns = {name: rows[name].to_numpy() for name in rows.column_names}
-    drawn = np.random.default_rng(1).integers(0, len(rows), _NUM_MESSAGES)
-    messages = []
-    for row in drawn:
-        message = service_pb2.ModelInferRequest(model_name=model)
-        for name, column in columns.items():
-            message.inputs.add(name=name, datatype=np_to_triton_dtype(column.dtype), shape=(1, *row_shape))
-            message.raw_input_contents.append(column[row : row + 1].tobytes())
-        messages.append(message.SerializeToString())
-    return messages
-
-
-def _measure_concurrent(url: str, messages: Mapping[str, Sequence[bytes]], repeats: int) -> dict[str, float]:
+def _measure_concurrent(
+    url: str, messages: Mapping[str, Sequence[bytes]], repeats: int, turn_s: float
+) -> dict[str, float]:
     """Answers per second to one-row requests, `CONCURRENCY` in flight, the sides in turns."""
     rates: dict[str, list[float]] = {side: [] for side in messages}
     with Workers(1) as workers:
@@ -135,7 +173,7 @@ def _measure_concurrent(url: str, messages: Mapping[str, Sequence[bytes]], repea
                     transport="http2",
                     messages=sent,
                     warmup_s=1.0,
-                    time_limit_s=_CONCURRENT_SECONDS,
+                    time_limit_s=turn_s,
                     timeout_s=_TIMEOUT_S,
                     sample_every=len(sent),
                     concurrency=CONCURRENCY,
@@ -152,35 +190,37 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform_v1" / "1" / "plan")
     model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
     signature = model.signatures[PADDED_SIGNATURE]
-    columns = {name: rows[name].to_numpy() for name in rows.column_names}
     encoded: dict[int, dict[str, Any]] = {}
 
     def call(batch_size: int, _keep: Any = model) -> Any:
         if batch_size not in encoded:
-            inputs = padded_inputs(plan.run({name: np.resize(c, batch_size) for name, c in columns.items()}))
+            drawn = rows.take(pa.array(np.arange(batch_size) % len(rows)))
+            inputs = padded_inputs(plan.run(*plan_inputs(plan, raw_rows(plan, drawn, batch_size))))
             encoded[batch_size] = {name: tf.constant(values) for name, values in inputs.items()}
         return signature(**encoded[batch_size])[SCORE].numpy()
 
     return call
 
 
-def _check_same_scores(sides: Mapping[str, Call]) -> None:
-    """All sides draw the same rows from the same seed, so their first answers must agree."""
-    ours = sides[OURS](512)
+def _check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
+    """All sides were laid out with the same draws, so their first answers must agree."""
+    ours = sides[OURS](batch_size)
     for side in (*VARIANTS, MERLIN):
-        if not np.allclose(ours, sides[side](512).reshape(ours.shape), atol=_SCORE_TOLERANCE):
+        if not np.allclose(ours, sides[side](batch_size), rtol=0, atol=_SCORE_TOLERANCE):
             raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
 
 
-def _measure(sides: Mapping[str, Call], repeats: int) -> dict[str, dict[str, float]]:
+def _measure(
+    sides: Mapping[str, Call], batch_sizes: Sequence[int], repeats: int, turn_s: float
+) -> dict[str, dict[str, float]]:
     turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
-    for batch_size in BATCH_SIZES:
+    for batch_size in batch_sizes:
         for call in sides.values():
             for _ in range(_WARMUP_CALLS):
                 call(batch_size)
         for _ in range(repeats):
             for side, call in sides.items():
-                latencies_ms = _turn(call, batch_size)
+                latencies_ms = _turn(call, batch_size, turn_s)
                 figures = turns[side]
                 figures.setdefault(f"p50_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 50)))
                 figures.setdefault(f"p99_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 99)))
@@ -191,29 +231,27 @@ def _measure(sides: Mapping[str, Call], repeats: int) -> dict[str, dict[str, flo
     }
 
 
-def _turn(call: Call, batch_size: int) -> list[float]:
+def _turn(call: Call, batch_size: int, turn_s: float) -> list[float]:
     latencies_ms = []
-    end = time.perf_counter() + _SECONDS_PER_TURN
+    end = time.perf_counter() + turn_s
     while (begin := time.perf_counter()) < end:
         call(batch_size)
         latencies_ms.append((time.perf_counter() - begin) * 1e3)
     return latencies_ms
 
 
-def _ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[int]) -> dict[str, float]:
     ours, theirs = results[OURS], results[MERLIN]
-    concurrent = f"requests_per_s@1x{CONCURRENCY}"
-    floor = results[IDENTITY]["p50_ms@1"] + results[IN_PROCESS]["p50_ms@1"]
-    largest = BATCH_SIZES[-1]
-    in_process = results[IN_PROCESS][f"rows_per_s@{largest}"]
+    first, *between, largest = batch_sizes
+    p50, concurrent, rate = f"p50_ms@{first}", f"requests_per_s@{first}x{CONCURRENCY}", f"rows_per_s@{largest}"
     return {
-        "p50_vs_merlin": theirs["p50_ms@1"] / ours["p50_ms@1"],
-        "p50_vs_merlin_1024": theirs["p50_ms@1024"] / ours["p50_ms@1024"],
-        "throughput_vs_merlin": ours[f"rows_per_s@{largest}"] / theirs[f"rows_per_s@{largest}"],
+        "p50_vs_merlin": theirs[p50] / ours[p50],
+        **{f"p50_vs_merlin_{size}": theirs[f"p50_ms@{size}"] / ours[f"p50_ms@{size}"] for size in between},
+        "throughput_vs_merlin": ours[rate] / theirs[rate],
         "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
         "concurrent_vs_merlin_fused": results["fused"][concurrent] / theirs[concurrent],
-        "onnx_p50_over_identity": results["onnx fused"]["p50_ms@1"] / results[IDENTITY]["p50_ms@1"],
-        "onnx_two_steps_p50_over_identity": results["onnx"]["p50_ms@1"] / results[IDENTITY]["p50_ms@1"],
-        "p50_over_floor": ours["p50_ms@1"] / floor,
-        "throughput_over_in_process": ours[f"rows_per_s@{largest}"] / in_process,
+        "onnx_p50_over_identity": results["onnx fused"][p50] / results[IDENTITY][p50],
+        "onnx_two_steps_p50_over_identity": results["onnx"][p50] / results[IDENTITY][p50],
+        "p50_over_floor": ours[p50] / (results[IDENTITY][p50] + results[IN_PROCESS][p50]),
+        "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],
     }

@@ -1,14 +1,16 @@
 """training: what a training step costs with our loader, without any, and in the seed document's own path.
 
-The seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`, `tf.feature_column`s through
-`tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of 32,768. Sides run in turns,
-several times; figures are medians over the repeats. The rows that a side learns before its turn begins do not count.
+For `movielens` the seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`,
+`tf.feature_column`s through `tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of
+32,768. For `criteo-dlrm` see `bench.criteo`. Sides run in turns, several times; figures are medians over the repeats.
+The rows that a side learns before its turn begins do not count.
 """
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,12 +24,32 @@ from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.splits import tensorflow_loader
 from training.loader.tfrecord import notebook_dataset, write_tfrecords
+from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
 
-_WARMUP_STEPS = 3
+MOVIELENS = "movielens"
+WARMUP_STEPS = 3
 
 
-def run(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Report:
+def run(repeats: int, *, recipe: str = MOVIELENS) -> Report:
+    """Measure a recipe against its seed document.
+
+    Args:
+        repeats: turns of each side.
+        recipe: what is trained.
+
+    Raises:
+        ConfigError: no seed document trains it.
+    """
+    from bench.criteo import CRITEO, run_criteo  # which builds on this module
+
+    runs: Mapping[str, Callable[[int], Report]] = {MOVIELENS: run_movielens, CRITEO: run_criteo}
+    if recipe not in runs:
+        raise ConfigError(f"no seed document trains {recipe!r}. Available: {', '.join(runs)}.")
+    return runs[recipe](repeats)
+
+
+def run_movielens(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Report:
     """Write the rows in both formats, and let each side train in turns.
 
     Args:
@@ -40,12 +62,12 @@ def run(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Repo
         spec = write_rows(directory, num_rows)
         paths = [directory / file for file in spec.source("train").files]
         records = write_tfrecords(paths, spec, directory / "tfrecord")
-        recipe, seed = (recipe_named(name).train for name in ("movielens", "movielens-seed"))
+        recipe, seed = (recipe_named(name).train for name in (MOVIELENS, "movielens-seed"))
         sides: dict[str, Turn] = {
-            "movielens": _with_loader(directory, spec, recipe, turn_s),
-            "movielens, one batch": _one_batch(directory, spec, recipe, turn_s),
-            "movielens-seed": _with_loader(directory, spec, seed, turn_s),
-            "movielens-seed, one batch": _one_batch(directory, spec, seed, turn_s),
+            MOVIELENS: with_loader(directory, spec, recipe, turn_s),
+            "movielens, one batch": one_batch(directory, spec, recipe, turn_s),
+            "movielens-seed": with_loader(directory, spec, seed, turn_s),
+            "movielens-seed, one batch": one_batch(directory, spec, seed, turn_s),
             "seed path": _seed_path(records, spec, seed, turn_s),
         }
         rates = take_turns(sides, repeats)
@@ -53,30 +75,32 @@ def run(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Repo
     return Report(name="training", results=results, ratios=_ratios(rates))
 
 
-def _with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
+def with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
+    """Training from prepared data, as a run does it."""
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
     return _turns(spec, config, chain.from_iterable(repeat(loader)), turn_s)
 
 
-def _one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
+def one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
+    """The same steps without a loader: on one batch over and over."""
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
     return _turns(spec, config, repeat(next(iter(loader))), turn_s)
 
 
 def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_s: float) -> Turn:
-    fit = TensorFlowFit(spec, config, num_steps=1)
+    return partial(train_for, TensorFlowFit(spec, config, num_steps=1), batches, turn_s)
 
-    def turn() -> float:
-        for inputs, labels in (next(batches) for _ in range(_WARMUP_STEPS)):
-            fit.step(inputs, labels)
-        done, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < turn_s:
-            inputs, labels = next(batches)
-            fit.step(inputs, labels)
-            done += int(labels.shape[0])
-        return done / (time.perf_counter() - begin)
 
-    return turn
+def train_for(fit: TensorFlowFit, batches: Iterator[Any], turn_s: float) -> float:
+    """Rows learnt per second in a turn."""
+    for inputs, labels in islice(batches, WARMUP_STEPS):
+        fit.step(inputs, labels)
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < turn_s:
+        inputs, labels = next(batches)
+        fit.step(inputs, labels)
+        done += int(labels.shape[0])
+    return done / (time.perf_counter() - begin)
 
 
 def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
@@ -116,17 +140,17 @@ class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow h
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras)
         now = time.perf_counter()
-        if batch == _WARMUP_STEPS - 1:
+        if batch == WARMUP_STEPS - 1:
             self._begin = now
-        elif batch >= _WARMUP_STEPS:
-            self.num_steps, self.elapsed_s = batch + 1 - _WARMUP_STEPS, now - self._begin
+        elif batch >= WARMUP_STEPS:
+            self.num_steps, self.elapsed_s = batch + 1 - WARMUP_STEPS, now - self._begin
             self.model.stop_training = self.elapsed_s > self._turn_s
 
 
 def _ratios(rates: Rates) -> dict[str, float]:
     return {
-        "vs_step_alone": median_ratio(rates, "movielens", "movielens, one batch"),
-        "vs_seed_path": median_ratio(rates, "movielens", "seed path"),
+        "vs_step_alone": median_ratio(rates, MOVIELENS, "movielens, one batch"),
+        "vs_seed_path": median_ratio(rates, MOVIELENS, "seed path"),
         "vs_step_alone_seed_model": median_ratio(rates, "movielens-seed", "movielens-seed, one batch"),
         "vs_seed_path_same_model": median_ratio(rates, "movielens-seed", "seed path"),
     }

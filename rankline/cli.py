@@ -26,7 +26,7 @@ from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
 from serving.benchmark.config import LoadConfig
 from serving.export_config import ExportConfig
-from training.config import TrainConfig
+from training.config import SessionConfig, TrainConfig
 from workflows.errors import ConfigError, RanklineError
 from workflows.prepare_config import PrepareConfig
 
@@ -164,21 +164,28 @@ app.command(name="convert")(convert_command)
 
 
 @app.command()
-@with_options(of_recipe=(TrainConfig,))
+@with_options(SessionConfig, of_recipe=(TrainConfig,))
 def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
     """Train on prepared data, tracked in MLflow.
 
-    **Example**
+    **Examples**
 
     rankline train movielens --epochs 5 --learning-rate 0.002
+
+    rankline train movielens --checkpoint-every 500
+
+    rankline train movielens --checkpoint-every 500 --resume
+
+    rankline train movielens --precision bfloat16 --xla --tensorboard
     """
     from rankline import pipeline
     from workflows.prepared import PreparedData
 
     workspace = _workspace(recipe, work_dir)
-    chosen = _configured(recipe, overrides)
+    chosen, session = _configured(recipe, overrides), overrides.apply(SessionConfig())
     with Stages(["train"]) as stages:
-        trained, _ = pipeline.train(chosen, PreparedData.load(workspace.prepared), workspace, stages, seeds)
+        prepared = PreparedData.load(workspace.prepared)
+        trained, _ = pipeline.train(chosen, prepared, workspace, stages, seeds, session)
     CONSOLE.print(f"model: {trained.path}\nMLflow run: {trained.run_id} in {trained.tracking_uri}", soft_wrap=True)
 
 
@@ -315,15 +322,22 @@ def predict(
 
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import from_options, read_rows, select, write_scores
+    from rankline.rows import format_of, from_options, read_rows, select, typed_row, write_scores
 
     if (input_file is None) == (not context.args):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
-    rows, found = (from_options(context.args), "jsonl") if input_file is None else read_rows(input_file, format_name)
+    given = from_options(context.args)
+    found = "jsonl" if input_file is None else format_of(input_file, format_name)
     _check_writable(output)
     with _client(recipe, repository, url) as client:
-        inputs = [column.name for column in client.schema.columns if column.is_required]
-        scores = client.predict(rows if input_file is None else select(rows, inputs))
+        required = [column for column in client.schema.columns if column.is_required]
+        texts = [column.name for column in required if column.values.datatype == "BYTES"]
+        if input_file is None:
+            rows = sent = typed_row(given, texts)
+        else:
+            rows = read_rows(input_file, found, texts)
+            sent = select(rows, [column.name for column in required])
+        scores = client.predict(sent)
     write_scores(rows, scores, found, output)
 
 

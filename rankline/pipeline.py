@@ -18,8 +18,9 @@ from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
+from training.config import SessionConfig
 from workflows.artifacts import write_whole
-from workflows.errors import ServingError
+from workflows.errors import ConfigError, ServingError
 from workflows.extras import require
 from workflows.progress import SILENT, Progress
 
@@ -115,7 +116,8 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
         found = obtain(dataset, source, workspace.raw, progress=progress)
         raw = dataset.read(found.directory)
         num_rows = len(raw.rows) + sum(raw.dropped.values())
-        progress.update(1, 1, f"{found.description}: {num_rows:,} rows, {len(raw.catalog):,} items")
+        items = "" if raw.catalog is None else f", {len(raw.catalog):,} items"
+        progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
     with stages.stage("prepare") as progress:
         from workflows.prepare import prepare as prepare_rows
 
@@ -133,15 +135,26 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
 
 
 def train(
-    recipe: Recipe, prepared: "PreparedData", workspace: Workspace, stages: Stages, num_seeds: int = 1
+    recipe: Recipe,
+    prepared: "PreparedData",
+    workspace: Workspace,
+    stages: Stages,
+    num_seeds: int = 1,
+    session: SessionConfig | None = None,
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
     """Stage train: the recipe's seed first, then the ones after it.
+
+    Raises:
+        ConfigError: several seeds would go on from one checkpoint.
 
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
     from training.models import model_named
 
+    session = session or SessionConfig()
+    if session.resume and num_seeds > 1:
+        raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
     _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
     models = []
     first = recipe.train.seed
@@ -156,6 +169,7 @@ def train(
                     prepared.path,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),
+                    session=session,
                     tracking=TrackingConfig(
                         directory=workspace.root,
                         experiment=recipe.name,

@@ -26,10 +26,15 @@ def best_items(client: "Client", prepared: "PreparedData", user: int, top: int) 
     Raises:
         ConfigError: the ensemble asks for more than user and item.
     """
-    if set(prepared.inputs) != {prepared.group_by, prepared.item}:
+    user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
+    if (
+        user_column is None
+        or item_column is None
+        or catalog is None
+        or set(prepared.inputs) != {user_column, item_column}
+    ):
         raise ConfigError(f"this ensemble takes {list(prepared.inputs)}; recommend knows user and item. Use predict.")
-    catalog = prepared.catalog()
-    items = catalog[prepared.item].to_numpy()
-    scores = client.predict({prepared.group_by: np.full(len(items), user, dtype=np.int64), prepared.item: items})
+    items = catalog[item_column].to_numpy()
+    scores = client.predict({user_column: np.full(len(items), user, dtype=np.int64), item_column: items})
     best = np.argsort(-scores, kind="stable")[:top]
     return [{**row, "score": float(scores[i])} for i, row in zip(best, catalog.take(best).to_pylist(), strict=True)]

@@ -3,12 +3,13 @@
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
@@ -19,59 +20,94 @@ FORMATS = ("csv", "parquet", "jsonl")
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-def from_options(arguments: Sequence[str]) -> pa.Table:
-    """One row from `--column value` or `--column=value`; a value is read as JSON where it can be, else as text.
+def from_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Column → text of one row, from `--column value` or `--column=value`.
 
     Raises:
         ConfigError: an option has no value, or a value no option.
     """
-    row: dict[str, Any] = {}
+    row: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
         name, equals, text = word.removeprefix("--").partition("=")
         value = text if equals else next(words, None)
         if not word.startswith("--") or not name or value is None:
             raise ConfigError(f"{word!r} is not a column with a value. Example: --userId 1 --movieId 31")
+        row[name] = value
+    return row
+
+
+def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
+    """One row of values: JSON where a text can be read as it, else the text itself, and `null` is missing.
+
+    Args:
+        texts: what `from_options` found.
+        text_columns: columns that hold texts, so that 00123456 or 5e104321 stays what it is.
+
+    Raises:
+        DataError: a number is too large to be sent.
+    """
+    row: dict[str, Any] = {}
+    for name, text in texts.items():
         try:
-            row[name] = json.loads(value)
+            row[name] = text if name in text_columns and text != "null" else json.loads(text)
         except ValueError:
-            row[name] = value
+            row[name] = text
     try:
         return pa.Table.from_pylist([row])
     except (pa.ArrowException, OverflowError) as error:
         raise DataError(f"{row} is no row that can be sent: {error}") from None
 
 
-def read_rows(path: str, format_name: str | None) -> tuple[pa.Table, str]:
-    """Read rows from a file, or from stdin for "-".
-
-    Args:
-        path: file name or "-".
-        format_name: one of FORMATS; None takes the file's ending, and JSON lines for stdin.
-
-    Returns:
-        The rows and the format they were in.
+def format_of(path: str, format_name: str | None) -> str:
+    """The format of a file: one of FORMATS, by `format_name`, else by the file's ending; JSON lines for stdin ("-").
 
     Raises:
-        ConfigError: the format cannot be told.
-        DataError: the file is missing, or not of that format.
+        ConfigError: it cannot be told.
+        DataError: there is no such file.
     """
     chosen = format_name or ("jsonl" if path == "-" else _SUFFIXES.get(Path(path).suffix.lower()))
     if chosen is None:
         raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
     if chosen not in FORMATS:
         raise ConfigError(f"--format is {chosen!r}. Available: {', '.join(FORMATS)}.")
+    if path != "-" and not Path(path).is_file():
+        raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
+    return chosen
+
+
+def read_rows(path: str, format_name: str, text_columns: Collection[str]) -> pa.Table:
+    """Read rows from a file, or from stdin for "-".
+
+    Args:
+        path: file name or "-".
+        format_name: one of FORMATS.
+        text_columns: columns that hold texts, also where CSV looks like numbers.
+
+    Raises:
+        DataError: not of that format.
+    """
     try:
         source = io.BytesIO(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
-        if chosen == "csv":
-            return csv.read_csv(source), chosen
-        if chosen == "parquet":
-            return parquet.read_table(source), chosen
-        return arrow_json.read_json(source), chosen
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.") from None
+        if format_name == "csv":
+            types = dict.fromkeys(text_columns, pa.string())
+            return _empty_to_null(csv.read_csv(source, convert_options=csv.ConvertOptions(column_types=types)), types)
+        if format_name == "parquet":
+            return parquet.read_table(source)
+        return arrow_json.read_json(source)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read as {chosen}: {error}. Give --format if it is something else.") from None
+        raise DataError(
+            f"{path} cannot be read as {format_name}: {error}. Give --format if it is something else."
+        ) from None
+
+
+def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
+    """CSV has no other word for a missing text; Arrow's list of them would take the country code NA too."""
+    for name in set(columns) & set(rows.column_names):
+        texts = rows[name]
+        filled = pc.if_else(pc.equal(texts, ""), None, texts)
+        rows = rows.set_column(rows.column_names.index(name), name, filled)
+    return rows
 
 
 def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:

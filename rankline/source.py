@@ -1,6 +1,7 @@
 """Where raw data comes from: a directory, a download, or the dataset's own generator."""
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,18 @@ class SourceConfig:
         download: name of an archive to download, e.g. ml-latest-small, ml-1m or ml-25m.
         rows: number of rows to generate when neither is given.
         data_seed: seed of the generated rows.
+        cardinality_scale: multiplies the number of distinct ids in generated rows.
     """
 
     data_dir: Path | None = None
     download: str | None = None
     rows: int = 500_000
     data_seed: int = 1
+    cardinality_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.cardinality_scale < math.inf:
+            raise ConfigError(f"cardinality_scale is {self.cardinality_scale}, expected a finite number above 0.")
         if self.data_dir is not None and self.download is not None:
             raise ConfigError("--data-dir and --download were both given. Choose one.")
 
@@ -74,12 +79,18 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
             )
         directory = download(dataset.archives[config.download], cache, progress=progress)
         return Source(directory=directory, description=config.download)
-    directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}"
+    directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
     if not directory.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".generate.", dir=cache) as scratch:
             staging = Path(scratch) / directory.name
-            dataset.generate(staging, num_rows=config.rows, seed=config.data_seed, progress=progress)
+            dataset.generate(
+                staging,
+                num_rows=config.rows,
+                seed=config.data_seed,
+                cardinality_scale=config.cardinality_scale,
+                progress=progress,
+            )
             with suppress(OSError):  # another run was faster, with the same rows; else reading them fails below
                 staging.rename(directory)
     best_auc = float(json.loads((directory / "truth.json").read_text(encoding="utf-8"))["best_auc"])

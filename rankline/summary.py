@@ -11,8 +11,9 @@ from rich.table import Table
 from rankline.doctor import Check
 from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.benchmark.compare import Comparison, Difference
-from serving.benchmark.percentiles import LEVELS, level_name
+from serving.benchmark.percentiles import CONFIDENCE, LEVELS, level_name
 from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.words import checked, remarks, searched
 from serving.engines import EngineComparison
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
 
 _MOST_COLUMNS = 4
-_LATENCIES = {**{f"{level_name(level)} ms": f"{level}_ms" for level in LEVELS}, "max ms": "max_ms"}
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
@@ -42,6 +42,10 @@ def print_summary(result: "RunResult", console: Console) -> None:
     if quality.best_auc is not None:
         table.add_row("best attainable on the generated data", f"{quality.best_auc:.4f}", "")
     console.print(table)
+    parameters = result.trained.manifest.details["num_parameters"]
+    calibration = f"mean score over mean label {quality.mean('valid_calibration'):.3f}"
+    sizes = f"{parameters['embedding']:,} embedding parameters, {parameters['other']:,} others"
+    console.print(f"[dim]{sizes}; {calibration}[/]", soft_wrap=True)
     print_report(result.report, console)
     print_engines(result.ensemble, console)
     store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
@@ -49,28 +53,35 @@ def print_summary(result: "RunResult", console: Console) -> None:
     recipe, workspace = result.recipe.name, result.workspace
     repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
     work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
-    for command, purpose in (
+    commands = [
         (f"mlflow ui --backend-store-uri {store}", "compare runs"),
         (f"rankline serve {recipe}{repository}", "keep the server up"),
-        (f"rankline recommend --recipe {recipe} --user 1 --top 10{work_dir}{repository}", "titles for a user"),
-    ):
+    ]
+    if result.prepared.item is not None:
+        recommend = f"rankline recommend --recipe {recipe} --user 1 --top 10{work_dir}{repository}"
+        commands.append((recommend, "titles for a user"))
+    for command, purpose in commands:
         console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
-    """Latency percentiles and throughput per load, where the time went, and what is wrong with the figures."""
+    """Latency percentiles and throughput per load, where the time went, and what is wrong with the figures.
+
+    Below each figure is how far its interval reaches at most, as a share of it; the report has both bounds.
+    """
     is_open = any(result.rate_per_s is not None for result in report.bench)
     is_alone = all(result.concurrency == 1 for result in report.bench)
     how = "latency from the scheduled time" if is_open else "one request at a time" if is_alone else "closed loop"
-    _heading(console, f"{report.model_name}: {how} over gRPC, raw ids in, scores out")
+    _heading(console, f"{report.model_name}: {how} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence")
     table = _table()
     shown = {
         "rows": [f"{result.batch_size:,}" for result in report.bench],
         "offered/s": [f"{result.rate_per_s or 0:,.0f}" for result in report.bench] if is_open else [],
         "in flight": [str(result.concurrency) for result in report.bench] if not (is_open or is_alone) else [],
-        **{name: [_ms(getattr(result, figure)) for result in report.bench] for name, figure in _LATENCIES.items()},
+        **{f"{level_name(level)} ms": [_percentile(result, level) for result in report.bench] for level in LEVELS},
+        "max ms": [_ms(result.max_ms) for result in report.bench],
         "answered/s": [f"{result.requests_per_s:,.0f}" for result in report.bench] if is_open else [],
-        "rows/s": [f"{result.rows_per_s:,.0f}" for result in report.bench] if not is_open else [],
+        "rows/s": [_rows_per_s(result) for result in report.bench] if not is_open else [],
     }
     columns = {name: cells for name, cells in shown.items() if cells}
     for name in columns:
@@ -79,12 +90,12 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     for result in report.bench if not report.searches else ():  # the rates of a search are tried briefly
-        if remarks := _remarks(result):
-            console.print(f"[dim]{result.load.words}: {escape('; '.join(remarks))}[/]", soft_wrap=True)
+        if notes := list(remarks(result)):
+            console.print(f"[dim]{result.load.words}: {escape('; '.join(notes))}[/]", soft_wrap=True)
+    console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
     _print_breakdown(report, console)
-    for batch_size, search in (report.searches or {}).items():
-        found = "no rate holds it" if search.rate_per_s is None else f"held up to {search.rate_per_s:,.0f} requests/s"
-        console.print(f"{report.slo}, {batch_size:,} rows in a request: [bold]{found}[/]")
+    for sentence in searched(report):
+        console.print(f"[bold]{escape(sentence)}[/]", soft_wrap=True)
     for floor in report.floors:
         console.print(
             f"a model that does nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
@@ -143,15 +154,22 @@ def _percent(share: float | None) -> str:
     return "?" if share is None else f"{share:+.1%}"
 
 
-def _remarks(result: LoadResult) -> list[str]:
-    """What a reader of the figures has to know."""
-    remarks = [] if result.is_stable or result.problem else ["three windows did not agree in the time there was"]
-    remarks += [f"{count:,} ended as {status}" for status, count in result.errors.items()]
-    if result.num_unsent:
-        remarks.append(f"{result.num_unsent:,} could not be sent in time")
-    if result.lag_mean_ms is not None and result.lag_p99_ms is not None:
-        remarks.append(f"sent {result.lag_mean_ms:.2f} ms late in the mean, {result.lag_p99_ms:.2f} at p99")
-    return remarks
+def _percentile(result: LoadResult, level: str) -> str:
+    value: float | None = getattr(result, f"{level}_ms")
+    return _ms(value) if value is None else f"{_ms(value)}\n{_reach(value, result.intervals_ms.get(level))}"
+
+
+def _rows_per_s(result: LoadResult) -> str:
+    return f"{result.rows_per_s:,.0f}\n{_reach(result.rows_per_s, result.rows_per_s_interval)}"
+
+
+def _reach(value: float, bounds: tuple[float | None, float | None] | None) -> str:
+    """How far the farther bound is away."""
+    low, high = bounds or (None, None)
+    if low is None or high is None or not value:
+        return "[dim]±?[/]"
+    share = max(high - value, value - low) / value
+    return f"[dim]±{share:.1%}[/]" if share < 0.0995 else f"[dim]±{share:.0%}[/]"
 
 
 def _ms(value: float | None) -> str:

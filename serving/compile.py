@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from serving.lowerings import LOWERINGS, REFUSED
-from serving.lowerings.expressions import Computed, Expression, Input, Looked
-from serving.plan import ANY_WIDTH, Column, KeyIndex, StepCall, TensorSpec, TransformPlan
+from serving.lowerings.expressions import Computed, Expression, Input, Looked, cast
+from serving.lowerings.stacking import stack_columns
+from serving.plan import ANY_WIDTH, Column, KeyIndex, StackedColumn, StepCall, TensorSpec, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
 from workflows.errors import LoweringError
@@ -27,8 +28,12 @@ from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 _MAX_PADDED_CELLS = 1 << 28
 
 
-def compile_workflow(workflow: nvt.Workflow) -> TransformPlan:
+def compile_workflow(workflow: nvt.Workflow, dtypes: Mapping[str, str] | None = None) -> TransformPlan:
     """Lower a fitted workflow that holds no label.
+
+    Args:
+        workflow: the workflow.
+        dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
 
     Raises:
         LoweringError: an operator has no compiled form; the message names it.
@@ -36,8 +41,16 @@ def compile_workflow(workflow: nvt.Workflow) -> TransformPlan:
     _check_statistics_apart(workflow.output_node)
     specs = tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
     expressions = _evaluate(workflow.output_node, {spec.name: Input(spec) for spec in specs}, {})
-    linked = _Linker({name: expressions[name] for name in workflow.output_schema.column_names})
-    return TransformPlan(inputs=specs, indexes=linked.indexes, steps=linked.steps, columns=linked.columns)
+    wanted = dtypes or {}
+    linked = _Linker(
+        {
+            name: cast(expressions[name], wanted[name]) if name in wanted else expressions[name]
+            for name in workflow.output_schema.column_names
+        }
+    )
+    return TransformPlan(
+        inputs=specs, indexes=linked.indexes, steps=linked.steps, stacks=linked.stacks, columns=linked.columns
+    )
 
 
 def _input_spec(name: str, schema: Any) -> TensorSpec:
@@ -95,7 +108,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
 
 
 class _Linker:
-    """Orders expressions as the indexes, steps and columns of a plan.
+    """Orders expressions as the indexes, steps, stacks and columns of a plan.
 
     Args:
         outputs: name → expression of each output column.
@@ -103,8 +116,9 @@ class _Linker:
 
     def __init__(self, outputs: Mapping[str, Expression]) -> None:
         sources = {name: _source(name, expression) for name, expression in outputs.items()}
+        self.stacks, self._places = stack_columns(sources)
         computed: dict[int, Computed] = {}
-        for source in sources.values():
+        for source in (source for name, source in sources.items() if name not in self._places):
             _gather(source.rows if isinstance(source, Looked) else source, computed)
         first = [node for node in computed.values() if _is_index_of_input(node)]
         then = [node for node in computed.values() if not _is_index_of_input(node)]
@@ -125,7 +139,10 @@ class _Linker:
             return self._index(node)
         return StepCall(step=node.step, inputs=tuple(map(self._reference, node.inputs)))
 
-    def _column(self, name: str, source: Expression) -> Column | ComputedColumn:
+    def _column(self, name: str, source: Expression) -> Column | ComputedColumn | StackedColumn:
+        if name in self._places:
+            stack, row = self._places[name]
+            return StackedColumn(name=name, stack=stack, row=row, dtype=source.dtype.name)
         width = (source.example.width or ANY_WIDTH) if isinstance(source.example, Lists) else None
         if not isinstance(source, Looked):
             return ComputedColumn(name=name, source=self._reference(source), dtype=source.dtype.name, width=width)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from serving.backends.offline import OfflineModel, offline_model, scoring_model
@@ -19,13 +20,14 @@ from serving.compile import compile_workflow
 from serving.engines import BATCH_SIZES, EngineComparison, backend_of, compare_engines, engine_name
 from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
-from serving.merlin import Ensemble, Runtime, TransformWorkflow, postorder_iter_nodes
+from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.model_config import EnsembleConfig, ModelConfig
 from serving.onnx import convert
 from serving.parity import check_parity, plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.version import Served, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.trained import ONNX, Backend, TrainedModel
@@ -63,7 +65,8 @@ def export_ensemble(
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 5, "compile")
-    plan = compile_workflow(serving_workflow)
+    dtypes = _dtypes(prepared.spec)
+    plan = compile_workflow(serving_workflow, dtypes)
     model = offline_model(trained.backend, trained.model_path)
     with _forms(trained, model, needed=backend) as forms:
         served = forms[backend]
@@ -90,7 +93,7 @@ def export_ensemble(
         ):
             graph = (
                 serving_workflow.input_schema.column_names
-                >> TransformWorkflow(serving_workflow)
+                >> _TypedTransform(serving_workflow, dtypes)
                 >> model.operator(serving_workflow.output_schema)
             )
             Ensemble(graph, serving_workflow.input_schema).export(
@@ -102,6 +105,13 @@ def export_ensemble(
             )
     progress.update(5, 5, "published")
     return ExportedEnsemble.load(output, version.number)
+
+
+def _dtypes(spec: FeatureSpec) -> dict[str, str]:
+    """What models take, whatever an operator makes: NVTabular's hashes are int32, its statistics mostly float64."""
+    return dict.fromkeys((f.name for f in spec.categorical), "int64") | dict.fromkeys(
+        (f.name for f in spec.continuous), "float32"
+    )
 
 
 @contextmanager
@@ -124,6 +134,19 @@ def _compare(forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.T
     rows = raw_rows(plan, heldout, max(BATCH_SIZES))
     models = {engine_name(backend): form.model for backend, form in forms.items()}
     return compare_engines(models, plan.run(*plan_inputs(plan, rows))) if len(models) > 1 and len(rows) else None
+
+
+class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
+    """A workflow whose outputs have the dtypes that the plan gives them, or merlin-systems refuses the graph."""
+
+    def __init__(self, workflow: nvt.Workflow, dtypes: Mapping[str, str]) -> None:
+        super().__init__(workflow)
+        self._dtypes = dtypes
+
+    def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
+        """The workflow's, as it is served."""
+        columns = self.workflow.output_schema.column_schemas
+        return Schema([column.with_dtype(np.dtype(self._dtypes[name])) for name, column in columns.items()])
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations

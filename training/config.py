@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from workflows.errors import ConfigError
 
-DECAYS = ("none", "linear", "cosine")
+DECAYS = ("none", "linear", "quadratic", "cosine")
+PRECISIONS = ("float32", "float16", "bfloat16")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
 
@@ -17,6 +18,10 @@ class TrainConfig:
     Attributes:
         model: architecture; a key of `training.models.MODELS`.
         hidden: units of the dense layers.
+        numbers_hidden: units of the dense layers that the numbers go through before they meet the embeddings (dlrm).
+        cross_layers: number of cross layers (dcnv2).
+        cross_rank: rank of their weight matrices; 0 takes full ones (dcnv2).
+        embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
         embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
         embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
             the framework starts from: a truncated normal with deviation 1/√dimension in
@@ -32,9 +37,14 @@ class TrainConfig:
         optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`, in PyTorch of
             `training.torch_optimizers.OPTIMIZERS`.
         learning_rate: at the start.
-        learning_rate_decay: "none", or "linear" or "cosine" down to zero at the end of the last epoch.
+        learning_rate_decay: "none", or "linear", "quadratic" or "cosine" down to zero at the end of the last epoch.
+        warmup_steps: steps in which the learning rate rises linearly from zero, before anything else.
+        decay_start_step: step from which the learning rate decays; until then it stays as it is.
         table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
             more for "rowwise_adagrad", whose accumulators shrink its steps.
+        precision: of activations and gradients: "float32", or "float16" (with loss scaling) or "bfloat16"; weights,
+            losses and scores stay float32.
+        xla: compile the dense part of the model, forward and backward, with XLA (TensorFlow only).
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         batch_size: rows per step.
         epochs: passes over the training data, at most.
@@ -45,6 +55,10 @@ class TrainConfig:
 
     model: str = "mlp"
     hidden: tuple[int, ...] = (128, 128, 128)
+    numbers_hidden: tuple[int, ...] = ()
+    cross_layers: int = 3
+    cross_rank: int = 0
+    embedding_dim: int = 0
     embedding_dim_cap: int = 32
     embedding_init: float = 0.05
     linear_terms: bool = True
@@ -57,7 +71,11 @@ class TrainConfig:
     optimizer: str = "rowwise_adagrad"
     learning_rate: float = 1e-3
     learning_rate_decay: str = "none"
+    warmup_steps: int = 0
+    decay_start_step: int = 0
     table_lr_scale: float | None = None
+    precision: str = "float32"
+    xla: bool = False
     weight_averaging: bool = True
     batch_size: int = 1024
     epochs: int = 4
@@ -65,20 +83,56 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim_cap", "batch_size", "epochs"):
+        for name in ("cross_layers", "embedding_dim_cap", "batch_size", "epochs"):
             self._require(name, getattr(self, name) >= 1, "a whole number of at least 1")
         for name in ("learning_rate", "table_lr_scale", "linear_scale"):
             value = getattr(self, name)
             self._require(name, value is None or 0 < value < math.inf, "a finite number above 0")
         for name in ("embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
-        for name in ("early_stopping_patience", "seed"):
+        for name in (
+            "cross_rank",
+            "embedding_dim",
+            "warmup_steps",
+            "decay_start_step",
+            "early_stopping_patience",
+            "seed",
+        ):
             self._require(name, getattr(self, name) >= 0, "a whole number of at least 0")
         for name in ("dropout", "embedding_dropout"):
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        self._require("hidden", all(units >= 1 for units in self.hidden), "whole numbers of at least 1")
+        for name in ("hidden", "numbers_hidden"):
+            self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
         self._require("learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
+        self._require("precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
         if not is_valid:
             raise ConfigError(f"{name} is {getattr(self, name)!r}, expected {expected}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """How a run is carried out. Nothing here changes what is learnt.
+
+    Attributes:
+        checkpoint_every: steps between checkpoints, of which the last one is kept; 0 writes none.
+        resume: go on from the checkpoint of a run that was interrupted.
+        tensorboard: write losses, metrics and throughput for TensorBoard, beside the model.
+        profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
+    """
+
+    checkpoint_every: int = 0
+    resume: bool = False
+    tensorboard: bool = False
+    profile_steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every < 0:
+            raise ConfigError(f"checkpoint_every is {self.checkpoint_every}, expected a whole number of at least 0.")
+        if self.profile_steps and not (
+            len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
+        ):
+            raise ConfigError(
+                f"profile_steps is {self.profile_steps}, expected two steps of which the first is not later: 90,100."
+            )

@@ -68,6 +68,12 @@ class Fit(Protocol):
     def loss_sum(self) -> float:
         """Sum of the losses of all rows that were learnt from, each as it was at its step."""
 
+    def diverged_at(self) -> int | None:
+        """The first step, counted from 1, whose loss was not finite; None if all were."""
+
+    def num_parameters(self) -> tuple[int, int]:
+        """Weights in embedding tables, and all others."""
+
     def average(self) -> None:
         """Take the weights into their average; nothing to do without `weight_averaging`."""
 
@@ -85,6 +91,17 @@ class Fit(Protocol):
 
     def set_weights(self, weights: Sequence[Array]) -> None:
         """Put such a copy into the model."""
+
+    def state(self) -> dict[str, Array]:
+        """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
+        loss scaling remember, sums of the loss, and the random generators of dropout."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take up such a state.
+
+        Raises:
+            ArtifactError: it is of another model.
+        """
 
     def export(self, path: Path) -> None:
         """Write the model in the format of its backend."""

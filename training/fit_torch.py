@@ -1,29 +1,35 @@
 """Fitting a PyTorch model: see `training.fit.Fit`."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from training import torch_script
 from training.config import TrainConfig
 from training.fit import Array, share_of_sample, swapped
+from training.fit_state import check_state
 from training.loader.chunks import StreamOptions
-from training.loader.splits import check_parquet, checks_of
+from training.loader.splits import check_parquet, checks_of, encoding
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.models import model_builder
 from training.torch_optimizers import Optimizers, check_optimizer
-from workflows.errors import DataError
+from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
+
+_OPTIMIZER = "optimizer/"
 
 
 class TorchFit:
     """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
 
-    Runs on a GPU if there is one. Seeds PyTorch's global generators.
+    Runs on a GPU if there is one. Seeds PyTorch's global generators; dropout goes on from there in a stream of its own,
+    whatever else draws from them. A mixed `precision` is that of training only: what scores and what is exported
+    computes in float32.
     """
 
     PYFUNC = torch_script.__name__
@@ -38,10 +44,17 @@ class TorchFit:
         self._tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
         self._average = _Average(self._tensors) if config.weight_averaging else None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=_device())
+        self._finite_steps = torch.zeros((), dtype=torch.int64, device=_device())
+        self._autocast = torch.autocast(
+            _device().type, getattr(torch, config.precision), enabled=config.precision != "float32"
+        )
+        self._random = _random_states()
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig) -> None:
         """See `Fit`."""
+        if config.xla:
+            raise ConfigError(f"xla is TensorFlow's compiler, and {config.model} is a PyTorch model. Leave it out.")
         check_optimizer(config)
         check_parquet(spec, reader="a PyTorch model")
 
@@ -59,6 +72,7 @@ class TorchFit:
             batch_size=batch_size,
             **options,
         )
+        dataset = encoding(dataset, prepared, spec)
         if not dataset.num_rows:
             raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
         return DLDataLoader(dataset, pin_memory=True, device=_device())
@@ -66,14 +80,29 @@ class TorchFit:
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         """See `Fit`."""
         self.model.train()
-        output = self.model(inputs)
-        loss = functional.binary_cross_entropy_with_logits(output.logit, labels)
-        self._optimizers.step(loss + output.penalty)
+        with self._own_random(), self._autocast:
+            output = self.model(inputs)
+        loss = functional.binary_cross_entropy_with_logits(output.logit.float(), labels)
+        self._optimizers.step(loss + output.penalty.float())
         self._loss_sum += loss.detach() * len(labels)
+        # A sum that is not finite stays so: the counter stands still from the first such step on.
+        self._finite_steps += torch.isfinite(self._loss_sum)
 
     def loss_sum(self) -> float:
         """See `Fit`."""
         return float(self._loss_sum)
+
+    def diverged_at(self) -> int | None:
+        """See `Fit`."""
+        return None if torch.isfinite(self._loss_sum) else int(self._finite_steps) + 1
+
+    def num_parameters(self) -> tuple[int, int]:
+        """See `Fit`."""
+        tables, others = (
+            sum(weight.numel() for weight in weights if weight.requires_grad)
+            for weights in (self._optimizers.tables, self._optimizers.rest)
+        )
+        return tables, others
 
     def average(self) -> None:
         """See `Fit`."""
@@ -105,9 +134,47 @@ class TorchFit:
         for tensor, value in zip(self._tensors, weights, strict=True):
             tensor.copy_(torch.from_numpy(value))
 
+    def state(self) -> dict[str, Array]:
+        """See `Fit`."""
+        return {name: np.array(torch.as_tensor(value).cpu()) for name, value in self._parts().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """See `Fit`."""
+        check_state(state, {name: tuple(np.shape(value)) for name, value in self._parts().items()})
+        for name, tensor in self._tensor_parts().items():
+            tensor.copy_(torch.as_tensor(state[name]))
+        self._optimizers.restore(
+            {name.removeprefix(_OPTIMIZER): value for name, value in state.items() if name.startswith(_OPTIMIZER)}
+        )
+
     def export(self, path: Path) -> None:
         """See `Fit`."""
         torch_script.export_torch_script(self.model, self._spec, path)
+
+    def _parts(self) -> dict[str, Any]:
+        """Name → tensor or number: the state."""
+        optimizer = {_OPTIMIZER + name: value for name, value in self._optimizers.state().items()}
+        return self._tensor_parts() | optimizer
+
+    def _tensor_parts(self) -> dict[str, torch.Tensor]:
+        """The part of the state that is tensors, which can be written to."""
+        parts = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self._average is not None:
+            parts |= {f"average/{number}": tensor for number, tensor in enumerate(self._average.values)}
+            parts["average/count"] = self._average.count
+        parts |= {f"random/{number}": state for number, state in enumerate(self._random)}
+        return parts | {"loss/sum": self._loss_sum, "loss/finite_steps": self._finite_steps}
+
+    @contextmanager
+    def _own_random(self) -> Iterator[None]:
+        """In the block PyTorch draws from the stream of this fit."""
+        outside = _random_states()
+        _set_random_states(self._random)
+        try:
+            yield
+        finally:
+            self._random = _random_states()
+            _set_random_states(outside)
 
 
 class _Average:
@@ -116,12 +183,12 @@ class _Average:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
         self.values = [tensor.clone() for tensor in tensors]
-        self._count = 0
+        self.count = torch.zeros((), dtype=torch.int64)
 
     def update(self) -> None:
-        self._count += 1
+        self.count += 1
         for value, tensor in zip(self.values, self._tensors, strict=True):
-            value.lerp_(tensor, share_of_sample(self._count))
+            value.lerp_(tensor, share_of_sample(int(self.count)))
 
     def swap(self) -> None:
         for value, tensor in zip(self.values, self._tensors, strict=True):
@@ -132,3 +199,13 @@ class _Average:
 
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _random_states() -> list[torch.Tensor]:
+    """States of PyTorch's generators: the CPU's, and one per GPU."""
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+
+
+def _set_random_states(states: Sequence[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    torch.cuda.set_rng_state_all(states[1:])

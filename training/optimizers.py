@@ -11,7 +11,69 @@ from typing import Any
 import tensorflow as tf
 
 from training.config import ROWWISE_TABLE_LR_SCALE
+from training.precision import GROWTH_STEPS, INITIAL_SCALE
+from training.schedules import Schedule
 from workflows.errors import ConfigError
+
+
+class ScheduledRate(tf.keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # tensorflow has no types
+    """A learning rate that follows a `Schedule`.
+
+    Args:
+        learning_rate: at its peak.
+        schedule: the factors by which it is multiplied.
+    """
+
+    def __init__(self, learning_rate: float, schedule: Schedule) -> None:
+        self._learning_rate, self._schedule = learning_rate, schedule
+
+    def __call__(self, step: Any) -> Any:
+        """The rate after so many steps; a float32 scalar."""
+        return tf.cast(self._learning_rate * self._schedule.factor(tf.cast(step, tf.float64), tf), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {"learning_rate": self._learning_rate, "schedule": self._schedule}
+
+
+class LossScale:
+    """Dynamic loss scaling (see `training.precision`), for gradients that are dense or `tf.IndexedSlices`.
+
+    Keras' `LossScaleOptimizer` counts steps that it leaves out as steps of the optimizer; this one does not.
+
+    Attributes:
+        scale: what the loss is to be multiplied by; a float32 variable.
+        good_steps: steps in a row since the scale last changed; an int64 variable.
+    """
+
+    def __init__(self) -> None:
+        self.scale = tf.Variable(INITIAL_SCALE, trainable=False, name="scale")
+        self.good_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="good_steps")
+
+    def apply(self, gradients: list[Any], apply: Callable[[list[Any]], None]) -> None:
+        """Divide the gradients of a scaled loss, call `apply` with them if they are all finite, and adapt the scale."""
+        unscaled = [_divided(gradient, self.scale) for gradient in gradients]
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in unscaled])
+
+        def applied() -> Any:
+            apply(unscaled)
+            return is_finite
+
+        tf.cond(is_finite, applied, lambda: is_finite)
+        steps = self.good_steps + 1
+        grows = steps >= GROWTH_STEPS
+        self.scale.assign(self.scale * tf.where(is_finite, tf.where(grows, 2.0, 1.0), 0.5))
+        self.good_steps.assign(tf.where(is_finite & ~grows, steps, 0))
+
+
+def _divided(gradient: Any, by: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
+    return gradient / by
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 class PlainSGD(tf.keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
@@ -92,7 +154,8 @@ class RowwiseAdagrad(LazyAdam):
     One number per table row adds up the mean square of its gradients, and divides its steps; so rare rows keep large
     steps and frequent ones slow down, at 1/dimension of Adagrad's memory (Gupta et al. 2014, "Training highly
     multiclass classifiers"; FBGEMM's "exact row-wise Adagrad"). Rows that a batch did not look up stay as they are.
-    Tables are the variables whose name ends in `_embedding`, as `tf.feature_column.embedding_column` calls them.
+    Tables are the variables whose name ends in `_embedding`, as `tf.feature_column.embedding_column` calls them, or in
+    `/embedding_weights`, as Keras' own `DenseFeatures` does.
 
     Args:
         learning_rate: a number or a schedule.
@@ -144,7 +207,7 @@ class RowwiseAdagrad(LazyAdam):
 
 
 def _is_table(variable: Any) -> bool:
-    return bool(variable.name.split(":")[0].endswith("_embedding"))
+    return bool(variable.name.split(":")[0].endswith(("_embedding", "/embedding_weights")))
 
 
 def _by_position(var_list: Any, slots: list[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import tensorflow as tf
 
+from training.graph_cut import split_at_features
 from training.layers import DenseFeatures, Lists
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
@@ -83,12 +84,16 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 
     def __init__(self, model: Any, spec: FeatureSpec) -> None:
         super().__init__()
-        self._weights = list(model.variables)
-        score = _score_function(model)
+        layers, head = _split(model)
+        self._weights = [variable for layer in (*layers, head) for variable in layer.variables]
         specs = {
             RAGGED_SIGNATURE: _tensor_specs(spec, padded=False),
             PADDED_SIGNATURE: _tensor_specs(spec, padded=True),
         }
+
+        def score(columns: Mapping[str, Any]) -> Any:
+            # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
+            return head([layer.lookup(columns) for layer in layers], training=False)
 
         def flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
             return {SCORE: score(_from_offsets(spec, inputs))}
@@ -110,17 +115,12 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         return dict(self._signatures)
 
 
-def _score_function(model: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """The model as a function of columns, which `DenseFeatures` takes in more layouts than Keras inputs can have."""
-    layers = [layer for layer in model.layers if isinstance(layer, DenseFeatures)]
-    try:
-        head = tf.keras.Model([layer.output for layer in layers], model.output)
-    except ValueError as error:
-        raise ExportError(
-            f"the model uses an input outside of DenseFeatures ({error}), so it has no serving form."
-        ) from None
-    # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
-    return lambda columns: head([layer.lookup(columns) for layer in layers], training=False)
+def _split(model: Any) -> tuple[list[Any], Any]:
+    """The feature layers, which take columns in more layouts than Keras inputs can have, and the model behind them."""
+    layers, head = split_at_features(model)
+    if foreign := [type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures)]:
+        raise ExportError(f"the model has DenseFeatures of {foreign}, expected those of training.layers.")
+    return [layer.for_serving() for layer in layers], head
 
 
 def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:

@@ -6,15 +6,16 @@ gradients SparseAdam 290 to 430 ms, row-wise Adagrad 130 to 150 ms, SGD 25 to 70
 backward pass; a step without any optimizer takes 390 to 580 ms.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from training.config import ROWWISE_TABLE_LR_SCALE, TrainConfig
+from training.precision import GROWTH_STEPS, INITIAL_SCALE
+from training.schedules import Schedule
 from workflows.errors import ConfigError
 
 Weights: TypeAlias = Sequence[nn.Parameter]
@@ -47,49 +48,149 @@ class RowwiseAdagrad(Optimizer):
                 table.index_add_(0, rows, values * total.rsqrt()[:, None], alpha=-group["lr"])
 
 
+class LossScale:
+    """Dynamic loss scaling, see `training.precision`.
+
+    PyTorch's `GradScaler` decides for each optimizer by itself whether it leaves a step out; here there may be two.
+
+    Attributes:
+        scale: what the loss is to be multiplied by.
+        good_steps: steps in a row since the scale last changed.
+    """
+
+    def __init__(self) -> None:
+        self.scale, self.good_steps = INITIAL_SCALE, 0
+
+    def unscale(self, weights: Weights) -> bool:
+        """Divide the gradients of a scaled loss, adapt the scale, and tell whether the gradients are all finite."""
+        values = [_values(weight) for weight in weights if weight.grad is not None]
+        for value in values:
+            value.div_(self.scale)
+        is_finite = bool(torch.stack([torch.isfinite(value).all() for value in values]).all())
+        self.good_steps = self.good_steps + 1 if is_finite else 0
+        if not is_finite:
+            self.scale /= 2
+        elif self.good_steps == GROWTH_STEPS:
+            self.scale, self.good_steps = 2 * self.scale, 0
+        return is_finite
+
+
+def _values(weight: nn.Parameter) -> torch.Tensor:
+    """The numbers of a gradient, to change in place."""
+    gradient = cast(torch.Tensor, weight.grad)
+    if not gradient.is_sparse:
+        return gradient
+    weight.grad = gradient.coalesce()
+    return weight.grad.values()
+
+
 class Optimizers:
-    """What updates a model: one optimizer or two, one for the tables, with a rate that decays over the run.
+    """What updates a model: one optimizer or two, one for the tables, with a rate that follows the run's schedule.
 
     Tables are the weights of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`; their gradients are made sparse for all
-    optimizers but Adam, whose moments decay in every row at every step.
+    optimizers but Adam, whose moments decay in every row at every step. With the precision "float16" the loss is
+    scaled.
 
     Args:
         model: whose weights.
         config: choices of the run.
         num_steps: steps of the whole run.
 
+    Attributes:
+        tables: weights of embedding tables.
+        rest: all others.
+
     Raises:
         ConfigError: no such optimizer, or one that does not know `table_lr_scale`.
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, num_steps: int) -> None:
-        self._config, self._num_steps, self._done = config, num_steps, 0
-        tables: list[nn.Parameter] = []
+        self._config, self._schedule, self._done = config, Schedule.of(config, num_steps), 0
+        self.tables: list[nn.Parameter] = []
         for module in model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 module.sparse = config.optimizer != "adam"
-                tables.append(cast(nn.Parameter, module.weight))
-        ids = {id(table) for table in tables}
-        self._rest = [weight for weight in model.parameters() if id(weight) not in ids]
-        self._optimizers = _make(config, tables, self._rest)
+                self.tables.append(cast(nn.Parameter, module.weight))
+        ids = {id(table) for table in self.tables}
+        self.rest = [weight for weight in model.parameters() if id(weight) not in ids]
+        self._optimizers = _make(config, self.tables, self.rest)
+        for optimizer in self._optimizers:
+            _make_slots(optimizer, () if config.optimizer == "adam" else self.tables)
+        self._loss_scale = LossScale() if config.precision == "float16" else None
 
     def step(self, loss: torch.Tensor) -> None:
         """Compute the gradients of `loss` and apply them."""
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
+        if self._loss_scale is not None:
+            loss = loss * self._loss_scale.scale
         loss.backward()  # type: ignore[no-untyped-call]
-        decay = _DECAYS[self._config.learning_rate_decay](self._done / self._num_steps)
+        if self._loss_scale is None or self._loss_scale.unscale([*self.tables, *self.rest]):
+            self._apply()
+
+    def state(self) -> dict[str, Any]:
+        """Name → tensor or number: all that the next steps depend on, beside the weights."""
+        state: dict[str, Any] = {"steps": self._done}
+        if self._loss_scale is not None:
+            state |= {"scale": self._loss_scale.scale, "good_steps": self._loss_scale.good_steps}
+        return state | {
+            f"{number}/{position}/{name}": value
+            for number, optimizer in enumerate(self._optimizers)
+            for position, slots in optimizer.state_dict()["state"].items()
+            for name, value in slots.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up such a state, of the same model and choices."""
+        self._done = int(state["steps"])
+        if self._loss_scale is not None:
+            self._loss_scale.scale, self._loss_scale.good_steps = float(state["scale"]), int(state["good_steps"])
+        for number, optimizer in enumerate(self._optimizers):
+            for position, weight in enumerate(_weights(optimizer)):
+                for name, value in optimizer.state[weight].items():
+                    saved = state[f"{number}/{position}/{name}"]
+                    if isinstance(value, torch.Tensor):
+                        value.copy_(torch.as_tensor(saved))
+                    else:
+                        optimizer.state[weight][name] = type(value)(saved)
+
+    def _apply(self) -> None:
+        factor = float(self._schedule.factor(self._done))
         if self._config.weight_decay:
             with torch.no_grad():
-                for weight in self._rest:
-                    weight.mul_(1 - decay * self._config.learning_rate * self._config.weight_decay)
+                for weight in self.rest:
+                    weight.mul_(1 - factor * self._config.learning_rate * self._config.weight_decay)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = decay * group.setdefault("first_lr", group["lr"])
+                group["lr"] = factor * group["peak_lr"]
             # PyTorch asks for a choice; the indices are its own.
             with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
                 optimizer.step()
         self._done += 1
+
+
+def _make_slots(optimizer: Optimizer, sparse: Weights) -> None:
+    """Make what an optimizer remembers about its weights, which PyTorch's do in their first step."""
+    is_sparse = {id(weight) for weight in sparse}
+    for group in optimizer.param_groups:
+        group["peak_lr"], group["lr"] = group["lr"], 0.0
+    for weight in _weights(optimizer):
+        weight.grad = _no_rows(weight) if id(weight) in is_sparse else torch.zeros_like(weight)
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for slots in optimizer.state.values():
+        if "step" in slots:
+            slots["step"] *= 0
+
+
+def _no_rows(table: nn.Parameter) -> torch.Tensor:
+    rows = torch.empty((1, 0), dtype=torch.int64, device=table.device)
+    return torch.sparse_coo_tensor(rows, table.new_empty((0, table.shape[1])), table.shape, check_invariants=False)
+
+
+def _weights(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def check_optimizer(config: TrainConfig) -> None:
@@ -100,13 +201,6 @@ def check_optimizer(config: TrainConfig) -> None:
     """
     table, weight = (nn.Parameter(torch.zeros(1, 1)) for _ in range(2))
     _make(config, [table], [weight])
-
-
-_DECAYS: Mapping[str, Callable[[float], float]] = {
-    "none": lambda done: 1.0,  # noqa: ARG005
-    "linear": lambda done: 1.0 - done,
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
-}
 
 
 def _sgd(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:

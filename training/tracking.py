@@ -20,9 +20,11 @@ import pandas as pd
 from mlflow.data.meta_dataset import MetaDataset
 from mlflow.data.sources import LocalArtifactDatasetSource  # type: ignore[attr-defined]  # made at run time
 from mlflow.entities import LifecycleStage
+from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, Schema, TensorSpec
 from mlflow.types.schema import Array, DataType
+from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
@@ -68,11 +70,13 @@ class RunLog:
     Args:
         run_id: its id in the store.
         uri: tracking URI of the store.
+        is_reopened: whether it goes on where an earlier process left it.
     """
 
-    def __init__(self, run_id: str, uri: str) -> None:
+    def __init__(self, run_id: str, uri: str, *, is_reopened: bool = False) -> None:
         self.run_id = run_id
         self.uri = uri
+        self.is_reopened = is_reopened
         self._datasets: dict[str, Any] = {}
 
     def log_params(self, params: Mapping[str, Any]) -> None:
@@ -98,9 +102,15 @@ class RunLog:
         mlflow.log_input(dataset, context=split)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, *, model_id: str | None = None) -> None:
-        """Record figures; `step` is the epoch. With `model_id` they also stand at the model, for the valid data."""
+        """Record figures at a step or epoch. With `model_id` they also stand at the model, for the valid data."""
         dataset = self._datasets.get("valid") if model_id else None
         mlflow.log_metrics(dict(metrics), step=step, run_id=self.run_id, model_id=model_id, dataset=dataset)
+
+    def note(self, text: str) -> None:
+        """Add a remark to what MLflow shows as the description of the run."""
+        client = mlflow.MlflowClient(self.uri)
+        before = client.get_run(self.run_id).data.tags.get(MLFLOW_RUN_NOTE, "")
+        client.set_tag(self.run_id, MLFLOW_RUN_NOTE, f"{before} {text}".strip())
 
     def log_artifact(self, path: Path) -> None:
         """Store a file, or a directory under its own name."""
@@ -149,11 +159,15 @@ class _Split(MetaDataset):
 
 
 @contextmanager
-def tracked_run(config: TrackingConfig) -> Iterator[RunLog]:
+def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Iterator[RunLog]:
     """Record what the block does as one run.
 
     An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. The process-wide tracking URI is put
     back at the end.
+
+    Args:
+        config: where to.
+        resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a note.
 
     Raises:
         ConfigError: the experiment was deleted in MLflow.
@@ -165,12 +179,20 @@ def tracked_run(config: TrackingConfig) -> Iterator[RunLog]:
     mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]
     try:
         with _quiet():
-            experiment_id = _experiment_id(config)
-            run = mlflow.start_run(experiment_id=experiment_id, run_name=config.run_name, log_system_metrics=True)
+            is_reopened = resumed_id is not None and _has_run(resumed_id)
+            run = mlflow.start_run(
+                run_id=resumed_id if is_reopened else None,
+                experiment_id=None if is_reopened else _experiment_id(config),
+                run_name=None if is_reopened else config.run_name,
+                log_system_metrics=True,
+            )
         status = "FAILED"
         try:
             with _quiet():
-                yield RunLog(run.info.run_id, config.uri)
+                log = RunLog(run.info.run_id, config.uri, is_reopened=is_reopened)
+                if resumed_id is not None and not is_reopened:
+                    log.note(f"Goes on with run {resumed_id}, which is gone.")
+                yield log
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
@@ -180,6 +202,17 @@ def tracked_run(config: TrackingConfig) -> Iterator[RunLog]:
                 mlflow.end_run(status)
     finally:
         mlflow.set_tracking_uri(uri_before)
+
+
+def _has_run(run_id: str) -> bool:
+    """Whether the store has the run, and it was not deleted."""
+    try:
+        stage = mlflow.get_run(run_id).info.lifecycle_stage
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
+    return bool(stage == LifecycleStage.ACTIVE)
 
 
 def _experiment_id(config: TrackingConfig) -> str:

@@ -1,92 +1,158 @@
 """From prepared data to a trained model on disk: fit, evaluate, stop, publish. What fits is behind `training.fit`."""
 
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from training import metrics
-from training.config import TrainConfig
+from training.checkpoints import (
+    Best,
+    Checkpoint,
+    Checkpoints,
+    Position,
+    Reader,
+    all_finite,
+    checkpoint_path,
+    refuse_to_replace,
+)
+from training.config import SessionConfig, TrainConfig
 from training.fit import Array, Batches, Fit, fit_for
 from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
 from training.models import model_named
+from training.observers import Mark, Observer, Throughput, check_session, observers_of
+from training.schedules import Schedule
 from training.tracking import RunLog, TrackingConfig, tracked_run
 from workflows.artifacts import publish, refuse_foreign
-from workflows.errors import DataError, RanklineError
+from workflows.errors import RanklineError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
 from workflows.prepared import KIND as PREPARED
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.trained import KIND, TrainedModel
+from workflows.trained import KIND, Backend, TrainedModel
 
 _EVALUATION_BATCH_SIZE = 16_384
 _AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
 _EXAMPLE_ROWS = 3
-_REPORT_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.2
 
 
 def train(
-    prepared: Path, output: Path, config: TrainConfig, *, tracking: TrackingConfig, progress: Progress = SILENT
+    prepared: Path,
+    output: Path,
+    config: TrainConfig,
+    *,
+    session: SessionConfig | None = None,
+    tracking: TrackingConfig,
+    progress: Progress = SILENT,
 ) -> TrainedModel:
     """Train a model, record the run, and publish the model.
 
-    Seeds the framework's global generators.
+    Seeds the framework's global generators. With checkpoints, a run that does not end can go on: the same model comes
+    out, bit by bit, as without the break, on the same machine, unless the learning rate is changed on the way. The
+    checkpoint goes when the model is there.
 
     Args:
         prepared: directory that `prepare` made.
-        output: where the trained model goes; an earlier one is replaced when the new one is whole.
+        output: where the trained model goes; an earlier one is replaced when the new one is whole. Its checkpoint is
+            NAME-checkpoint beside it, and TensorBoard's files are in tensorboard/RUN_ID.
         config: choices about the run.
+        session: how it is carried out; None for no checkpoints and no TensorBoard.
         tracking: where MLflow records it.
         progress: told about rows; the note has epoch, loss, rate and the last validation AUC.
 
     Raises:
-        ArtifactError: `prepared` is missing or damaged, or `output` is something else.
-        ConfigError: no such model or optimizer, or options that contradict each other.
+        ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
+        ConfigError: no such model or optimizer, options that contradict each other or the checkpoint's, or a
+            checkpoint is there and not to be taken up.
         DataError: the validation data has one class only, or a file is damaged.
-        RanklineError: the loss is not a number any more.
+        MissingExtraError: TensorBoard is asked for and not installed.
+        RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
+            last checkpoint.
     """
+    session = session or SessionConfig()
     refuse_foreign(output, KIND)
     backend = model_named(config.model).backend
     data = PreparedData.load(prepared)
     spec, fingerprint = data.spec, data.manifest.fingerprint
     framework = fit_for(backend)
-    framework.check(spec, config)  # before a run exists
-    with tracked_run(tracking) as run:
-        run.log_params(asdict(config) | _prepare_params(data))
+    framework.check(spec, config)
+    resumed = _resumed(checkpoint_path(output), session, config, fingerprint)
+    batches = framework.batches(prepared, spec, "train", config.batch_size, shuffle=True, seed=config.seed)
+    valid = framework.batches(prepared, spec, "valid", _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
+    num_steps = len(batches) * config.epochs
+    check_session(session, backend, num_steps)  # the last check before a run exists
+    with tracked_run(tracking, resumed_id=resumed.run_id if resumed else None) as log, ExitStack() as at_end:
+        if not log.is_reopened:
+            log.log_params(asdict(config) | _prepare_params(data))
         for split in ("train", "valid"):
-            run.log_dataset(split, prepared / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
-        batches = framework.batches(prepared, spec, "train", config.batch_size, shuffle=True, seed=config.seed)
-        valid = framework.batches(prepared, spec, "valid", _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
-        fit = framework(spec, config, num_steps=len(batches) * config.epochs)
-        best = _Run(fit, batches, valid, spec.metadata.get("group_by"), config, run, progress).run()
+            log.log_dataset(split, prepared / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
+        fit = framework(spec, config, num_steps=num_steps)
+        num_parameters = dict(zip(("embedding", "other"), fit.num_parameters(), strict=True))
+        log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
+        observers = observers_of(session, backend, output.with_name("tensorboard") / log.run_id, log)
+        for observer in observers:
+            at_end.callback(observer.close)
+        checkpoints = Checkpoints(
+            output,
+            session.checkpoint_every,
+            config=config,
+            fingerprint=fingerprint,
+            run_id=log.run_id,
+            last_step=resumed.position.step if resumed else None,
+        )
+        run = _Run(fit, Reader(batches), valid, spec, config, checkpoints, log, observers, progress)
+        if resumed:
+            run.take_up(resumed)
+        best = run.run()
         details = {
-            "run_id": run.run_id,
-            "tracking_uri": run.uri,
+            "run_id": log.run_id,
+            "tracking_uri": log.uri,
             "backend": backend.name,
-            "metrics": best,
+            "metrics": dict(best),
             "config": asdict(config),
+            "num_parameters": num_parameters,
         }
-        with publish(output, KIND, made_from={PREPARED: fingerprint}, details=details) as staging:
-            fit.export(staging / backend.file_name)
-            (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
-            model_id = run.log_model(
-                staging / backend.file_name,
-                spec,
-                _example(prepared, spec),
-                loader_module=fit.PYFUNC,
-                packages=fit.PACKAGES,
-            )
-            best_metrics = {f"model/{name}": figure for name, figure in best.items()}
-            run.log_metrics(best_metrics, int(best["epoch"]), model_id=model_id)
-            run.log_artifact(staging / FILE_NAME)
-            run.log_artifact(prepared / "workflow")
+        _publish(fit, output, backend, data, details, log)
+        checkpoints.remove()
     return TrainedModel.load(output)
+
+
+def _publish(
+    fit: Fit, output: Path, backend: Backend, data: PreparedData, details: dict[str, Any], log: RunLog
+) -> None:
+    """Put the trained model at `output`, and into MLflow with what it was made from."""
+    made_from, best = {PREPARED: data.manifest.fingerprint}, details["metrics"]
+    with publish(output, KIND, made_from=made_from, details=details) as staging:
+        fit.export(staging / backend.file_name)
+        (staging / FILE_NAME).write_text(data.spec.to_yaml(), encoding="utf-8")
+        model_id = log.log_model(
+            staging / backend.file_name,
+            data.spec,
+            _example(data.path, data.spec),
+            loader_module=fit.PYFUNC,
+            packages=fit.PACKAGES,
+        )
+        log.log_metrics({f"model/{name}": value for name, value in best.items()}, int(best["epoch"]), model_id=model_id)
+        log.log_artifact(staging / FILE_NAME)
+        log.log_artifact(data.path / "workflow")
+
+
+def _resumed(path: Path, session: SessionConfig, config: TrainConfig, fingerprint: str) -> Checkpoint | None:
+    """The checkpoint to go on from, if one is asked for; or none is in the way of those to come."""
+    if session.resume:
+        checkpoint = Checkpoint.load(path)
+        checkpoint.check(config, fingerprint)
+        return checkpoint
+    if session.checkpoint_every:
+        refuse_to_replace(path)
+    return None
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:
@@ -102,86 +168,167 @@ class _Run:
     def __init__(
         self,
         fit: Fit,
-        batches: Batches,
+        reader: Reader,
         valid: Batches,
-        group: str | None,
+        spec: FeatureSpec,
         config: TrainConfig,
+        checkpoints: Checkpoints,
         log: RunLog,
+        observers: list[Observer],
         progress: Progress,
     ) -> None:
-        self._fit, self._batches, self._valid, self._group = fit, batches, valid, group
-        self._config, self._log, self._progress = config, log, progress
-        self._average_every = max(1, len(batches) // _AVERAGES_PER_EPOCH)
-        self._note = ""
+        self._fit, self._reader, self._valid, self._spec, self._config = fit, reader, valid, spec, config
+        self._checkpoints, self._log, self._observers, self._progress = checkpoints, log, observers, progress
+        self._schedule = Schedule.of(config, num_steps=len(reader) * config.epochs)
+        self._throughput = Throughput()
+        self._at, self._best = Position(), Best()
+        self._auc: float | None = None  # of the last epoch, for the note
 
-    def run(self) -> dict[str, float]:
+    def take_up(self, checkpoint: Checkpoint) -> None:
+        """Go on where a checkpoint was written."""
+        self._fit.restore(checkpoint.state)
+        self._reader.seek(checkpoint.position, checkpoint.order)
+        self._at, self._best = checkpoint.position, checkpoint.best
+        if checkpoint.config["learning_rate"] != self._config.learning_rate:
+            self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
+
+    def run(self) -> Mapping[str, float]:
         """Train until the last epoch or until it gets no better; the model then has the weights to keep.
 
         Returns:
             The metrics of these weights.
         """
-        patience = self._config.early_stopping_patience
-        best: dict[str, float] = {}
-        best_weights: Sequence[Array] = []
-        for epoch in range(1, self._config.epochs + 1):
-            trained, valid = self._train_epoch(epoch), self._evaluate()
-            self._log.log_metrics({**trained, **valid}, step=epoch)
-            self._note = f", valid AUC {valid['valid_auc']:.4f}"
-            if not patience or not best or valid["valid_auc"] > best["valid_auc"]:
-                best = {**valid, "epoch": float(epoch)}
-                best_weights = self._fit.weights() if patience or epoch == self._config.epochs else []
-            if patience and epoch - best["epoch"] >= patience:
-                break
-        self._fit.set_weights(best_weights)
-        total = self._batches.num_rows * self._config.epochs
+        try:
+            while not self._is_done():
+                self._run_epoch()
+        except KeyboardInterrupt:
+            if (step := self._checkpoints.last_step) is not None:
+                self._report(f"stopped; --resume goes on after step {step}")
+            raise
+        best = self._best.metrics
+        self._fit.set_weights(self._best.weights)
+        total = self._reader.num_rows * self._config.epochs
         self._progress.update(total, total, f"best epoch {best['epoch']:.0f}, valid AUC {best['valid_auc']:.4f}")
         return best
 
-    def _train_epoch(self, epoch: int) -> dict[str, float]:
-        num_rows = self._batches.num_rows
-        rows_before, total = (epoch - 1) * num_rows, num_rows * self._config.epochs
-        loss_before = self._fit.loss_sum()
-        started = reported = time.perf_counter()
-        done, loss = 0, math.nan
-        for number, (inputs, labels) in enumerate(self._batches, start=1):
-            self._fit.step(inputs, labels)
-            if number % self._average_every == 0 or number == len(self._batches):
-                self._fit.average()
-            done += labels.shape[0]
-            now = time.perf_counter()
-            if now - reported >= _REPORT_EVERY_S or number == len(self._batches):
-                reported, loss = now, (self._fit.loss_sum() - loss_before) / done
-                self._check_loss(loss, epoch)
-                note = f"epoch {epoch}/{self._config.epochs}, {done / (now - started):,.0f} rows/s, loss {loss:.4f}"
-                self._progress.update(rows_before + done, total, note + self._note)
-        return {"train_loss": loss, "train_rows_per_s": done / (time.perf_counter() - started)}
+    def _is_done(self) -> bool:
+        done, patience = self._at.epoch - 1, self._config.early_stopping_patience
+        return done >= self._config.epochs or bool(
+            patience and self._best.metrics and done - self._best.metrics["epoch"] >= patience
+        )
 
-    def _check_loss(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
-            raise RanklineError(
-                f"the training loss is {loss} in epoch {epoch}, expected a finite number. "
-                f"Lower the learning rate (it is {self._config.learning_rate:g})."
-            )
+    def _run_epoch(self) -> None:
+        trained, valid = self._train_epoch(), self._evaluate()
+        epoch = self._at.epoch
+        self._log.log_metrics({**trained, **valid}, step=epoch)
+        for observer in self._observers:
+            observer.after_epoch(self._at.step, {**trained, **valid})
+        patience, best = self._config.early_stopping_patience, self._best.metrics
+        if not patience or not best or valid["valid_auc"] > best["valid_auc"]:
+            weights = self._fit.weights() if patience or epoch == self._config.epochs else ()
+            self._check_finite(weights)
+            self._best = Best(metrics={**valid, "epoch": float(epoch)}, weights=weights)
+        self._auc = valid["valid_auc"]
+        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._fit.loss_sum())
+        self._checkpoint()
+
+    def _train_epoch(self) -> dict[str, float]:
+        num_batches = len(self._reader)
+        average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
+        steps_before = self._at.step - self._at.batch
+        began = self._throughput.mark()
+        seen = _Seen(began, self._fit.loss_sum())
+        for batch, (inputs, labels) in enumerate(self._reader, start=self._at.batch + 1):
+            step, is_last = steps_before + batch, batch == num_batches
+            for observer in self._observers:
+                observer.before_step(step)
+            self._fit.step(inputs, labels)
+            self._throughput.add(labels.shape[0])
+            if is_last or batch % average_every == 0:
+                self._fit.average()
+            is_look = is_last or self._throughput.mark().active_s - seen.mark.active_s >= _LOOK_EVERY_S
+            is_due = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
+            if is_look or is_due:
+                self._at = replace(self._at, step=step, batch=batch)
+            if is_look:
+                seen = self._look(began, seen)
+            if is_due:
+                self._checkpoint()
+        return {"train_loss": self._epoch_loss(seen), "train_samples_per_s": self._throughput.since(began)}
+
+    def _look(self, began: Mark, last: "_Seen") -> "_Seen":
+        """Tell how it goes, if it still does; `last` is what was seen the last time."""
+        now, at = _Seen(self._throughput.mark(), self._finite_loss_sum()), self._at
+        figures = {
+            "train_loss": (now.loss_sum - last.loss_sum) / (now.mark.num_rows - last.mark.num_rows),
+            "learning_rate": self._config.learning_rate * float(self._schedule.factor(at.step - 1)),
+        }
+        if self._throughput.is_warm:
+            figures["train_samples_per_s"] = self._throughput.since(last.mark)
+        for observer in self._observers:
+            observer.after_look(at.step, figures)
+        auc = f", valid AUC {self._auc:.4f}" if self._auc is not None else ""
+        rate, loss = self._throughput.since(began), self._epoch_loss(now)
+        self._report(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{auc}")
+        return now
+
+    def _epoch_loss(self, seen: "_Seen") -> float:
+        return (seen.loss_sum - self._at.loss_sum) / self._epoch_rows()
+
+    def _epoch_rows(self) -> int:
+        """Rows of the running epoch that were learnt from; only its last batch may be smaller than the others."""
+        return min(self._at.batch * self._config.batch_size, self._reader.num_rows)
+
+    def _report(self, note: str) -> None:
+        rows_before, total = ((epochs * self._reader.num_rows) for epochs in (self._at.epoch - 1, self._config.epochs))
+        self._progress.update(rows_before + self._epoch_rows(), total, note)
+
+    def _checkpoint(self) -> None:
+        if self._checkpoints.every:
+            with self._throughput.pause():
+                self._finite_loss_sum()
+                state = self._fit.state()
+                self._check_finite(state.values())
+                self._checkpoints.write(self._at, self._reader.order, self._best, state)
+
+    def _finite_loss_sum(self) -> float:
+        loss_sum = self._fit.loss_sum()
+        if not math.isfinite(loss_sum):
+            step = self._fit.diverged_at() or self._at.step
+            epoch, batch = divmod(step - 1, len(self._reader))
+            place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._reader)})"
+            raise self._spoilt(f"the training loss is {loss_sum} since {place}")
+        return loss_sum
+
+    def _check_finite(self, weights: Iterable[Array]) -> None:
+        """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
+        if not all_finite(weights):
+            raise self._spoilt(f"weights are not finite after step {self._at.step}")
+
+    def _spoilt(self, what: str) -> RanklineError:
+        remedy = f"Lower the learning rate (it is {self._config.learning_rate:g})"
+        if (step := self._checkpoints.last_step) is not None:
+            remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
+        return RanklineError(f"{what}, expected finite numbers. {remedy}.")
 
     def _evaluate(self) -> dict[str, float]:
-        """AUC and logloss on the validation data, and GAUC where the spec names a column to `group_by`."""
-        scores, labels, groups = [], [], []
-        with self._fit.averaged():
-            for inputs, label in self._valid:
-                scores.append(self._fit.score(inputs))
-                labels.append(self._fit.array(label))
-                if self._group is not None and self._group in inputs:
-                    groups.append(self._fit.array(inputs[self._group]))
-        label, scored = np.concatenate(labels), np.concatenate(scores)
-        if not np.isfinite(scored).all():
-            raise RanklineError("the model's scores are not finite any more. Lower the learning rate.")
         try:
-            figures = {"valid_auc": metrics.exact_auc(label, scored), "valid_logloss": metrics.logloss(label, scored)}
-        except ValueError as error:
-            raise DataError(f"the validation data cannot be measured: {error} Prepare a larger share of it.") from None
-        if groups and not math.isnan(gauc := metrics.gauc(label, scored, np.concatenate(groups))):
-            figures["valid_gauc"] = gauc
-        return figures
+            figures = metrics.evaluate(self._fit, self._valid, group_by=self._spec.metadata.get("group_by"))
+        except FloatingPointError:
+            raise self._spoilt(f"the model's scores are not finite after step {self._at.step}") from None
+        return {f"valid_{name}": figure for name, figure in figures.items()}
+
+
+class _Seen(NamedTuple):
+    """What was found at a look.
+
+    Attributes:
+        mark: where the run was.
+        loss_sum: what `Fit.loss_sum` was.
+    """
+
+    mark: Mark
+    loss_sum: float
 
 
 def _example(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
@@ -189,7 +336,7 @@ def _example(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
     return pd.DataFrame({name: _plain(column) for name, column in rows.items()})
 
 
-def _plain(column: "Array | Ragged") -> list[Any]:
+def _plain(column: "Array | Ragged") -> "list[Any] | Array":
     if isinstance(column, Ragged):
         return [part.tolist() for part in np.split(column.values, column.offsets[1:-1])]
-    return list(column) if column.ndim == 1 else column.tolist()
+    return column if column.ndim == 1 else column.tolist()

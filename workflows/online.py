@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from workflows.errors import ConfigError
+from workflows.operators import arrow_columns, frame_of
 from workflows.upstream import nvt, quiet_nvtabular
 
 
@@ -24,13 +25,14 @@ class OnlineWorkflow:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
         self._workflow = workflow
         self._reads = list(workflow.input_schema.column_names)
+        self._arrow = arrow_columns(workflow)
         self._keep = [name for name in keep if name not in workflow.output_schema.column_names]
         self.columns = tuple(dict.fromkeys([*self._reads, *self._keep]))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The outputs of the workflow and the kept columns, row by row those of `table`."""
         with quiet_nvtabular():
-            made = pa.Table.from_pandas(self._workflow.transform(table.select(self._reads).to_pandas()))
+            made = pa.Table.from_pandas(self._workflow.transform(frame_of(table.select(self._reads), self._arrow)))
         for name in self._keep:
             made = made.append_column(name, table.column(name))
         return made

@@ -5,19 +5,25 @@ graphs hold have a lowering in `serving/lowerings`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from workflows.categories import FIRST_UNSEEN_ID
-from workflows.errors import ConfigError
+from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
+from workflows.errors import ConfigError, DataError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
+from workflows.hexadecimal import numbers_of_hex
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
 
+from merlin.dag import iter_nodes  # isort: skip
+from merlin.io.worker import get_worker_cache  # isort: skip
 from merlin.schema import Tags  # isort: skip
+from nvtabular.ops.categorify import _write_uniques  # isort: skip
 
 
 LONGEST_SLICE = 1 << 31
@@ -113,7 +119,177 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
         return np.append(part, np.full(self.max_elements - len(part), self.pad_value, dtype=part.dtype))
 
 
-class HashedCategorify(ops.Categorify):  # type: ignore[misc]
+class HexToInt(ops.Operator):  # type: ignore[misc]
+    """Whole numbers of hexadecimal strings, which are smaller and faster to encode than the strings.
+
+    What is missing stays missing, and what is no number of 1 to 15 hexadecimal digits becomes so. The column is
+    float64, whose NaN is what all other operators take for missing: an integer column would be int64 in one part of
+    the data and float64 in another, and a vocabulary of the first refuses the second. Numbers of up to 13 digits are
+    exact; longer ones are rounded to 53 bits, in training as in serving.
+    """
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of strings, lists of strings or categories."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            flat, rebuild = _flattened(df[name])
+            if isinstance(flat.dtype, pd.CategoricalDtype):
+                # A missing value has the code -1, which takes the last.
+                result[name] = rebuild(
+                    np.append(_numbers_of_hex(flat.cat.categories), np.nan)[flat.cat.codes.to_numpy()]
+                )
+            else:
+                result[name] = rebuild(_numbers_of_hex(flat))
+        return result
+
+    @property
+    def output_dtype(self) -> Any:
+        """float64."""
+        return np.float64
+
+
+def arrow_columns(workflow: nvt.Workflow) -> list[str]:
+    """Raw columns that only `HexToInt` reads, which takes strings as Arrow has them: see `frame_of`."""
+    readers: dict[str, set[type]] = {}
+    for node in iter_nodes([workflow.output_node]):
+        for parent in node.parents_with_dependencies:
+            if parent.selector is not None and not parent.parents_with_dependencies:
+                for name in parent.selector.names:
+                    readers.setdefault(name, set()).add(type(node.op))
+    return sorted(name for name, kinds in readers.items() if kinds == {HexToInt})
+
+
+def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
+    """A table as pandas has it, but for some columns, whose strings are not made Python objects."""
+    frame = table.drop_columns(list(arrow)).to_pandas()
+    made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in arrow}
+    return frame.assign(**made)[table.column_names]
+
+
+def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
+    if isinstance(series.dtype, pd.ArrowDtype | pd.CategoricalDtype):
+        given = pa.array(series)
+        values = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    else:
+        values = pa.array(series.to_numpy(dtype=object, na_value=None), pa.large_binary(), from_pandas=True)
+    if not pa.types.is_dictionary(values.type):
+        return numbers_of_hex(values.cast(pa.large_binary()).fill_null(b""))
+    distinct = numbers_of_hex(values.dictionary.cast(pa.large_binary()).fill_null(b""))
+    indices: NDArray[np.int64] = values.indices.fill_null(len(distinct)).to_numpy()
+    return np.append(distinct, np.nan).take(indices)
+
+
+class Categorify(ops.Categorify):  # type: ignore[misc]
+    """`Categorify` that counts and encodes faster, and takes columns of which a whole part is missing.
+
+    NVTabular 23.8 groups each part by each column, merges it with the vocabulary, numbers that may be missing as Python
+    objects, and looks at the first value that is there, which fails where there is none. Vocabularies, which its own
+    functions write, and ids are the same.
+    """
+
+    def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
+        """Count the values of each column."""
+        if self.vocabs or not self._is_simple(col_selector):
+            return super().fit(col_selector, ddf)
+        parts = [delayed(_counts)(part, col_selector.names) for part in ddf.to_delayed()]
+        while len(parts) > 1:
+            groups = range(0, len(parts), _PARTS_AT_ONCE)
+            parts = [delayed(_summed)(parts[first : first + _PARTS_AT_ONCE]) for first in groups]
+        return parts[0]
+
+    def fit_finalize(self, categories: Any) -> None:
+        """Write the vocabularies of what was counted.
+
+        Raises:
+            DataError: a column is missing in all rows.
+        """
+        if counted := {name: value for name, value in categories.items() if isinstance(value, pd.DataFrame)}:
+            options = self._create_fit_options_from_columns(list(counted))
+            directory = Path(self.out_path) / options.stat_name
+            directory.mkdir(parents=True, exist_ok=True)
+            for name, counts in counted.items():
+                selector = nvt.ColumnSelector([name])
+                categories[name] = _write_uniques([counts], str(directory), selector, options, cpu=True)
+        if empty := [name for name, path in categories.items() if not Path(path).exists()]:
+            raise DataError(
+                f"columns {empty} are missing in every training row, so there is nothing to encode. "
+                "Give more rows, or leave the columns out."
+            )
+        super().fit_finalize(categories)
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Encode each selected column or group of columns."""
+        if not self._is_simple(col_selector):
+            return super().transform(col_selector, df)
+        ids = {name: self._ids_of(name, df[name]) for name in col_selector.names}
+        made = _frame({name: column for name, column in ids.items() if column is not None}, df.index)
+        others = [name for name, column in ids.items() if column is None]
+        if not others:
+            return made
+        return super().transform(nvt.ColumnSelector(others), df[others]).join(made)[col_selector.names]
+
+    def _is_simple(self, col_selector: nvt.ColumnSelector) -> bool:
+        is_grouped = any(len(group.names) > 1 for group in col_selector.subgroups)
+        return not self.single_table and self.split_out == 1 and not is_grouped
+
+    def _ids_of(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
+        """Ids of a column that holds numbers or nothing; None for others."""
+        present = column.notna().to_numpy()
+        ids = np.full(len(column), NULL_ID, dtype=self.output_dtype)
+        if present.any():
+            if column.dtype.kind not in "iuf":
+                return None
+            vocabulary = self._vocabulary(name)
+            if vocabulary.index.dtype.kind not in "iuf":
+                return None
+            values = column.to_numpy()[present]
+            with np.errstate(invalid="ignore"):  # a number that is too large becomes one that does not equal it
+                keys = values.astype(vocabulary.index.dtype)
+            position = vocabulary.index.get_indexer(keys)
+            known = (position >= 0) & (keys == values)  # a fraction is no whole number of the vocabulary
+            found = np.full(len(values), FIRST_UNSEEN_ID, dtype=ids.dtype)
+            found[known] = vocabulary.to_numpy()[position[known]]
+            ids[present] = found
+        return ids
+
+    def _vocabulary(self, name: str) -> "pd.Series[Any]":
+        """Value → id, kept in NVTabular's own cache, which is emptied where vocabularies change."""
+        path = self.categories[name]
+        with get_worker_cache("vocabularies") as cache:
+            if path not in cache:
+                frame = pd.read_parquet(path)
+                num_unseen = self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets or 1
+                first = FIRST_UNSEEN_ID + num_unseen
+                ids = frame.index.to_numpy()
+                cache[path] = pd.Series(
+                    ids + first if len(ids) and ids[0] < first else ids, index=pd.Index(frame[name])
+                )
+            return cache[path]
+
+
+_PARTS_AT_ONCE = 8
+
+
+def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """How often each value of each column occurs, missing ones together, in columns named as NVTabular does."""
+    counts = {}
+    for name in names:
+        values, _ = _flattened(df[name])
+        values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
+        counted = pa.array(values, from_pandas=True).value_counts()
+        counts[name] = pd.DataFrame({name: counted.field(0).to_pandas(), f"{name}_size": counted.field(1).to_pandas()})
+    return counts
+
+
+def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """The counts of several parts together."""
+    return {
+        name: pd.concat([part[name] for part in parts]).groupby(name, dropna=False, sort=False).sum().reset_index()
+        for name in parts[0]
+    }
+
+
+class HashedCategorify(Categorify):
     """`Categorify` whose unseen values fall into `num_buckets` buckets by their own hash.
 
     NVTabular 23.8 hashes the row's position together with the value on a CPU (dask's `hash_object_dispatch` includes
@@ -165,6 +341,92 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
         return result
 
 
+class HashShare(StableHashBucket, ops.StatOperator):  # type: ignore[misc]
+    """`StableHashBucket` into as many buckets as a share of the distinct values of each column.
+
+    Their number is estimated by HyperLogLog from 2^14 registers of a column, whatever the size of the data (Flajolet,
+    Fusy, Gandouet & Meunier, 2007; Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017). The
+    standard error is 0.8 %.
+
+    Args:
+        share: of the distinct values, above 0; at least one bucket is left.
+
+    Raises:
+        ConfigError: the share is out of its range.
+    """
+
+    def __init__(self, share: float) -> None:
+        if not 0 < share < np.inf:
+            raise ConfigError(f"HashShare got the share {share}, expected a finite number above 0.")
+        super().__init__({})
+        self.share = share
+
+    def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
+        """Count the distinct values."""
+        names = col_selector.names
+        meta = pd.DataFrame({name: np.zeros(0, dtype=np.uint8) for name in names})
+        return ddf[names].reduction(_sketches, aggregate=_merged_sketches, split_every=_PARTS_AT_ONCE, meta=meta)
+
+    def fit_finalize(self, dask_stats: pd.DataFrame) -> None:
+        """Take up the counts."""
+        for name in dask_stats:
+            self.num_buckets[name] = max(1, int(self.share * num_distinct_of(dask_stats[name].to_numpy())))
+
+    def clear(self) -> None:
+        """Forget the counts."""
+        self.num_buckets: dict[str, int] = {}
+
+    def get_embedding_sizes(self, columns: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Buckets and NVTabular's embedding size of each column; of one bucket before the columns are fitted."""
+        sizes: dict[str, tuple[int, int]] = ops.HashBucket(
+            {n: self.num_buckets.get(n, 1) for n in columns}
+        ).get_embedding_sizes(columns)
+        return sizes
+
+
+_SKETCH_BITS = 14
+
+
+def _sketches(df: pd.DataFrame) -> pd.DataFrame:
+    """HyperLogLog registers [2^14] of each column, uint8."""
+    return pd.DataFrame({name: sketch_of(_flattened(df[name])[0]) for name in df})
+
+
+def sketch_of(series: "pd.Series[Any]") -> NDArray[np.uint8]:
+    """HyperLogLog registers [2^14] of the values that are there."""
+    hashes = hash_values(_values(series[series.notna()]))
+    # What follows the bits that choose the register: 50 bits, which a float64 holds; its exponent tells leading zeros.
+    left = hashes << np.uint64(_SKETCH_BITS)
+    _, exponents = np.frexp(left.astype(np.float64))
+    ranks = np.where(left > 0, 65 - exponents, 65 - _SKETCH_BITS).astype(np.uint8)
+    registers = np.zeros(1 << _SKETCH_BITS, dtype=np.uint8)
+    np.maximum.at(registers, (hashes >> np.uint64(64 - _SKETCH_BITS)).astype(np.int64), ranks)
+    return registers
+
+
+def _merged_sketches(sketches: pd.DataFrame) -> pd.DataFrame:
+    """The registers of several parts, one after the other, as those of all."""
+    return pd.DataFrame(
+        {name: sketches[name].to_numpy().reshape(-1, 1 << _SKETCH_BITS).max(axis=0) for name in sketches}
+    )
+
+
+def num_distinct_of(registers: NDArray[np.uint8]) -> float:
+    """Ertl's improved raw estimator; registers that are full do not occur among fewer than 2^60 values."""
+    num_registers = len(registers)
+    counts = np.bincount(registers, minlength=65 - _SKETCH_BITS) / num_registers
+    if counts[0] == 1:
+        return 0.0
+    total = 0.0
+    for count in counts[64 - _SKETCH_BITS : 0 : -1]:
+        total = (total + count) / 2
+    power, weight, empty = counts[0], 1.0, counts[0]
+    while (power := power**2) * weight > 0:
+        empty += power * weight
+        weight *= 2
+    return float(num_registers / (2 * np.log(2) * (total + empty)))
+
+
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
     """`HashedCross` by the hashes of the values alone; see `HashedCategorify` for why. A missing value hashes to 0."""
 
@@ -187,6 +449,14 @@ class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
             },
             index=df.index,
         )
+
+
+def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
+    """Columns as a frame; arrays of one dtype as one block, which pandas otherwise copies together again and again."""
+    arrays = list(columns.values())
+    if arrays and all(isinstance(array, np.ndarray) and array.dtype == arrays[0].dtype for array in arrays):
+        return pd.DataFrame(np.stack(arrays).T, columns=list(columns), index=index)
+    return pd.DataFrame(dict(columns), index=index)
 
 
 def _flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from workflows.errors import ConfigError
 
 SPLITS = ("random", "time")
+ENCODES = ("offline", "online")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,9 @@ class PrepareConfig:
         split_seed: of the random split.
         frequency_threshold: ids seen less often count as unseen; 0 keeps all.
         hash_buckets: number of ids that unseen values are hashed to; 0 gives them one id together.
+        hash_share: hash all values of a column to so many ids as this share of its distinct values, without a
+            vocabulary or a threshold; 0 keeps vocabularies. For datasets whose graph can (criteo).
+        encode: "offline" writes encoded rows; "online" writes raw ones, which the loader encodes chunk by chunk.
     """
 
     split: str = "random"
@@ -24,12 +28,18 @@ class PrepareConfig:
     split_seed: int = 42
     frequency_threshold: int = 0
     hash_buckets: int = 0
+    hash_share: float = 0.0
+    encode: str = "offline"
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ConfigError(f"split is {self.split!r}. Available: {', '.join(SPLITS)}.")
         if not 0 < self.valid_share < 1:
             raise ConfigError(f"valid_share is {self.valid_share}, expected a share between 0 and 1.")
+        if not 0 <= self.hash_share <= 1:
+            raise ConfigError(f"hash_share is {self.hash_share}, expected a share between 0 and 1.")
+        if self.encode not in ENCODES:
+            raise ConfigError(f"encode is {self.encode!r}. Available: {', '.join(ENCODES)}.")
         for name in ("split_seed", "frequency_threshold", "hash_buckets"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 or more.")

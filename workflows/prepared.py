@@ -2,11 +2,11 @@
 
 A prepared-data artifact holds
 
-    train/, valid/                     encoded rows, several Parquet or TFRecord files
+    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones where `online` is set
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
     heldout.parquet                    raw inputs and encoded label of the validation rows, in the order of valid/
-    catalog.parquet                    one row per item, for people to read
+    catalog.parquet                    one row per item, for people to read; where rows name items
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 KIND = "prepared-data"
+CATALOG, HELDOUT = "catalog.parquet", "heldout.parquet"
+ONLINE = "online"
+"""Metadata of a spec whose splits hold raw rows."""
+
+
+def is_online(spec: FeatureSpec) -> bool:
+    """Whether the splits of a spec hold raw rows, which the loader encodes with the saved workflow."""
+    return bool(spec.metadata.get(ONLINE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,28 +58,42 @@ class PreparedData:
         return tuple(self.spec.metadata["inputs"])
 
     @property
-    def group_by(self) -> str:
-        """Input column whose groups (users) GAUC averages over."""
-        return str(self.spec.metadata["group_by"])
+    def group_by(self) -> str | None:
+        """Input column whose groups (users) GAUC averages over, if there is one."""
+        return self.spec.metadata.get("group_by")
 
     @property
-    def item(self) -> str:
-        """Input column that the catalogue lists."""
-        return str(self.spec.metadata["item"])
+    def item(self) -> str | None:
+        """Input column that the catalogue lists, if there is one."""
+        return self.spec.metadata.get("item")
+
+    @property
+    def online(self) -> bool:
+        """Whether the splits hold raw rows, which the loader encodes with the workflow."""
+        return is_online(self.spec)
 
     def workflow(self) -> "nvt.Workflow":
         """The fitted NVTabular workflow, label included; imports NVTabular, which takes seconds."""
-        from workflows.workflow_store import load_workflow
-
-        return load_workflow(self.path / "workflow")
+        return saved_workflow(self.path)
 
     def heldout(self) -> pa.Table:
         """Raw inputs and encoded label of the validation rows."""
-        return _read_table(self.path / "heldout.parquet")
+        return _read_table(self.path / HELDOUT)
 
-    def catalog(self) -> pa.Table:
-        """One row per item."""
-        return _read_table(self.path / "catalog.parquet")
+    def catalog(self) -> pa.Table | None:
+        """One row per item; None where the rows name no items."""
+        return _read_table(self.path / CATALOG) if CATALOG in self.manifest.files else None
+
+
+def saved_workflow(prepared: Path) -> "nvt.Workflow":
+    """The fitted NVTabular workflow in a directory of prepared data; imports NVTabular, which takes seconds.
+
+    Raises:
+        ArtifactError: missing or damaged.
+    """
+    from workflows.workflow_store import load_workflow
+
+    return load_workflow(prepared / "workflow")
 
 
 def _read_table(path: Path) -> pa.Table:

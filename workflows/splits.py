@@ -1,11 +1,54 @@
 """Which rows train and which validate."""
 
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from workflows.datasets.raw import StreamedRows
 from workflows.errors import ConfigError
+from workflows.prepare_config import PrepareConfig
 
 Rows = npt.NDArray[np.int64]
+
+
+def split_rows(
+    rows: pa.Table | StreamedRows, config: PrepareConfig, time: str | None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Split raw rows as a config says: a table as a whole, a stream batch by batch.
+
+    Args:
+        rows: raw rows.
+        config: says how.
+        time: column of a table that orders the rows, if there is one.
+
+    Yields:
+        "train" or "valid", and rows of it.
+
+    Raises:
+        ConfigError: a part would be empty, or there is no time to split by.
+        DataError: a row of a stream is no row.
+    """
+    by_time = config.split == "time"
+    if isinstance(rows, pa.Table):
+        if by_time and time is None:
+            raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
+        if by_time:
+            parts = time_split(rows[time].to_numpy(), config.valid_share)
+        else:
+            parts = random_split(len(rows), config.valid_share, config.split_seed)
+        for name, part in zip(("train", "valid"), parts, strict=True):
+            yield name, rows.take(pa.array(part))
+        return
+    are_valid = split_of_stream(rows.periods, config.valid_share, by_time=by_time, seed=config.split_seed)
+    for batch in rows.batches():
+        table, valid = pa.Table.from_batches([batch]), are_valid(batch.num_rows)
+        for name, mask in (("train", ~valid), ("valid", valid)):
+            if mask.all():
+                yield name, table
+            elif mask.any():
+                yield name, table.filter(pa.array(mask))
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:
@@ -45,6 +88,60 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
     order = np.argsort(np.asarray(timestamps), kind="stable")
     num_train = _num_train(len(order), valid_share)
     return order[:num_train], order[num_train:]
+
+
+def split_of_stream(
+    periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int
+) -> Callable[[int], npt.NDArray[np.bool_]]:
+    """Split rows that are seen once, batch by batch, from the oldest to the latest.
+
+    By time the fewest last periods validate that hold at least the share. If there is only one period, its last rows
+    do. Otherwise each row is drawn: `numpy.random.default_rng(seed).random(num_rows)` below the share validates,
+    whatever the batches are.
+
+    Args:
+        periods: rows of each period, oldest first.
+        valid_share: share of validation rows, between 0 and 1.
+        by_time: the latest validate, not any.
+        seed: of the draw, at least 0.
+
+    Returns:
+        A function from the number of rows of the next batch to whether each of them validates.
+
+    Raises:
+        ConfigError: the share is out of its range, or a part would be empty.
+    """
+    num_rows = sum(periods)
+    num_train = _num_train(num_rows, valid_share)
+    if not by_time:
+        rng = np.random.default_rng(seed)
+        return lambda size: rng.random(size) < valid_share
+    if len(periods) > 1:
+        num_train = _rows_before_last_periods(periods, num_rows - num_train)
+        if num_train == 0:
+            raise ConfigError(
+                f"the last periods that hold a share of {valid_share} are all there are: {list(periods)} rows. "
+                f"Choose a share of at most {periods[-1] / num_rows:.3f}, or split at random."
+            )
+    seen = 0
+
+    def is_valid(size: int) -> npt.NDArray[np.bool_]:
+        nonlocal seen
+        seen += size
+        return np.arange(seen - size, seen) >= num_train
+
+    return is_valid
+
+
+def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
+    """Rows before the fewest last periods that hold at least so many rows."""
+    num_before = sum(periods)
+    for size in reversed(periods):
+        num_before -= size
+        num_wanted -= size
+        if num_wanted <= 0:
+            break
+    return num_before
 
 
 def _num_train(num_rows: int, valid_share: float) -> int:

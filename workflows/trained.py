@@ -82,7 +82,8 @@ class TrainedModel:
         backend: what runs it.
         run_id: MLflow run that made it.
         tracking_uri: the store that has the run.
-        metrics: `valid_auc`, `valid_logloss`, where users are known `valid_gauc`, and `epoch`, of the weights kept.
+        metrics: of the weights kept: `valid_auc`, `valid_auc_200_thresholds`, `valid_logloss`, `valid_calibration`,
+            where users are known `valid_gauc`, and `epoch`.
         manifest: what `manifest.json` says.
     """
 

@@ -2,6 +2,7 @@
 
 config       how much load, of which kind, for how long
 arrivals     when requests of an open loop are due
+inputs       rows made up from the values that columns are known to have
 requests     rows → serialised requests, before the run
 transport    unary gRPC calls as bytes: `http2`, our own, or `grpcio`
 engine       one process: sends, waits, counts
@@ -16,5 +17,6 @@ measurement  one load from beginning to end
 search       the highest rate that holds a bound
 load         everything that was asked for, one after another
 report       what came of it, as numbers; `compare`: two of them
+words        what the page and the terminal say about it alike
 plot, html   as a picture and as a page; `series` says what both draw, `charts` and `markup` are the page's own means
 """

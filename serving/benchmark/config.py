@@ -9,6 +9,8 @@ from serving.benchmark.percentiles import LEVELS, level_name
 from serving.benchmark.transport import TRANSPORTS
 from workflows.errors import ConfigError
 
+HELDOUT, GENERATED = "heldout", "generated"
+INPUTS = (HELDOUT, GENERATED)
 _SLO = re.compile(r"(?P<level>p\d+(?:\.\d+)?)\s*=\s*(?P<bound>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)")
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -60,7 +62,10 @@ class LoadConfig:
         time_limit_s: longest measurement; the report says if it has not settled by then.
         window_s: length of a window.
         timeout_s: longest wait for an answer.
-        skew: 0 draws all rows alike; above 0, a row's share falls with its rank to this power.
+        inputs: heldout draws rows from the held-out ones; generated makes them up from the values that these have in
+            each column, with some that are unseen and some that are missing.
+        skew: the share of a row, or of a value where inputs are generated, falls with its rank to this power; 0 draws
+            all alike. Unless given, 0 for held-out rows and 1 for generated ones.
         seed: of the draw of rows and of Poisson arrivals.
         tolerance: largest difference from an expected score that passes.
     """
@@ -78,7 +83,8 @@ class LoadConfig:
     time_limit_s: float = 10.0
     window_s: float = 1.0
     timeout_s: float = 10.0
-    skew: float = 0.0
+    inputs: str = HELDOUT
+    skew: float | None = None
     seed: int = 0
     tolerance: float = 1e-5
 
@@ -87,7 +93,7 @@ class LoadConfig:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected more than 0.")
         for name in ("warmup_s", "stability", "skew", "tolerance"):
-            if not getattr(self, name) >= 0:
+            if not (getattr(self, name) or 0) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 0.")
         for name in ("concurrency", "rate"):
             if any(value < 1 for value in getattr(self, name)):
@@ -98,6 +104,8 @@ class LoadConfig:
             )
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"no transport {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
+        if self.inputs not in INPUTS:
+            raise ConfigError(f"no inputs {self.inputs!r}. Available: {', '.join(INPUTS)}.")
         if self.slo is not None:
             Slo.parse(self.slo)
             if self.rate:
@@ -110,6 +118,16 @@ class LoadConfig:
             raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
         if self.is_trace and (self.rate or self.slo):
             raise ConfigError(f"arrivals of the file {self.arrivals} have a rate of their own. Give no rate or slo.")
+
+    @property
+    def row_skew(self) -> float:
+        """By which power rows are drawn; those that were made up are all alike, for their values are not."""
+        return 0.0 if self.inputs == GENERATED else self.skew or 0.0
+
+    @property
+    def value_skew(self) -> float:
+        """By which power values are drawn where inputs are generated."""
+        return 1.0 if self.skew is None else self.skew
 
     @property
     def is_trace(self) -> bool:

@@ -1,6 +1,7 @@
-"""Latencies as an HDR histogram: three significant digits from a nanosecond to an hour, the same size however many.
+"""Latencies as an HDR histogram: three significant digits from a nanosecond to an hour.
 
-The format is HdrHistogram's (hdrhistogram.org), so that files of ours open in its plotter and in other load generators.
+Buckets and files are HdrHistogram's (hdrhistogram.org), so that files of ours open in its plotter and in other load
+generators. Only buckets that hold something are kept: a run has a histogram for every quarter of a second.
 """
 
 from collections.abc import Iterable
@@ -12,38 +13,43 @@ from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
 _LONGEST_NS = 3600 * 10**9
 _SIGNIFICANT_DIGITS = 3
+_STEP_BITS = 10  # buckets from one power of two to the next: 1,024, the first power of two above 10**digits
 
 
 class LatencyHistogram:
     """Counts of nanoseconds. Every figure that is read from it is at most 0.1 % above the recorded one."""
 
     def __init__(self) -> None:
-        self._counts = HdrHistogram(1, _LONGEST_NS, _SIGNIFICANT_DIGITS)
-        self._record = self._counts.record_value
+        self._counts: dict[int, int] = {}  # by number of the bucket
+        self.total = 0
+        """How many were recorded."""
 
-    def record(self, value_ns: int) -> None:
-        """Count one; what is below 0 or above an hour is taken for 0 or an hour."""
-        self._record(min(max(value_ns, 0), _LONGEST_NS))
+    def record(self, value_ns: int, count: int = 1) -> None:
+        """Count one, or several; what is below 0 or above an hour is taken for 0 or an hour."""
+        value_ns = min(max(value_ns, 0), _LONGEST_NS)
+        octave = max(value_ns.bit_length() - _STEP_BITS - 1, 0)
+        bucket = (octave << _STEP_BITS) + (value_ns >> octave)
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.total += count
 
     def merge(self, other: "LatencyHistogram") -> None:
         """Add what another one counted."""
-        if other.total:
-            self._counts.add(other._counts)
-
-    @property
-    def total(self) -> int:
-        """How many were recorded."""
-        return int(self._counts.get_total_count())
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.total += other.total
 
     @property
     def max_ns(self) -> int:
         """The largest; 0 when there is none."""
-        return int(self._counts.get_max_value())
+        return self.at_rank(self.total) if self.total else 0
 
     @property
     def mean_ns(self) -> float:
         """Their mean; 0 when there is none."""
-        return float(self._counts.get_mean_value())
+        if not self.total:
+            return 0.0
+        lows, highs, counts = self._buckets()
+        return float((lows + highs) / 2 @ counts / self.total)
 
     def at_rank(self, rank: int) -> int:
         """The value of the `rank`-th smallest sample, counted from 1."""
@@ -57,20 +63,23 @@ class LatencyHistogram:
 
     def counts(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Distinct values in ascending order, and how often each was recorded."""
-        counts = np.ctypeslib.as_array(self._counts.counts).astype(np.int64)
-        found = np.flatnonzero(counts)
-        top = [self._counts.get_highest_equivalent_value(self._counts.get_value_from_index(int(i))) for i in found]
-        return np.asarray(top, np.int64), counts[found]
+        _, highs, counts = self._buckets()
+        return highs, counts
 
     def encode(self) -> bytes:
         """HdrHistogram's compressed V2 form in base 64."""
-        return bytes(self._counts.encode())
+        whole = HdrHistogram(1, _LONGEST_NS, _SIGNIFICANT_DIGITS)
+        for value, count in zip(*(column.tolist() for column in self.counts()), strict=True):
+            whole.record_value(value, count)
+        return bytes(whole.encode())
 
     @classmethod
     def decode(cls, encoded: bytes) -> "LatencyHistogram":
         """The histogram that `encode` wrote."""
-        histogram = cls()
-        histogram._counts.add(HdrHistogram.decode(encoded))
+        histogram, whole = cls(), HdrHistogram.decode(encoded)
+        counts = np.ctypeslib.as_array(whole.counts)
+        for index in np.flatnonzero(counts).tolist():
+            histogram.record(int(whole.get_value_from_index(index)), int(counts[index]))
         return histogram
 
     @classmethod
@@ -93,16 +102,15 @@ class LatencyHistogram:
         line = f"0.000,{duration_s:.3f},{self.max_ns / 1e6:.3f},{self.encode().decode()}"
         return "\n".join([*head, "#[Histogram log format version 1.3]", names, line]) + "\n"
 
-    def __getstate__(self) -> bytes:
-        return self.encode()
-
-    def __setstate__(self, state: bytes) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._counts.add(HdrHistogram.decode(state))
-
     def __eq__(self, other: Any) -> bool:
-        if not isinstance(other, LatencyHistogram):
-            return NotImplemented
-        return all(np.array_equal(mine, its) for mine, its in zip(self.counts(), other.counts(), strict=True))
+        return self._counts == other._counts if isinstance(other, LatencyHistogram) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _buckets(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Lowest and highest value of each bucket that holds something, in ascending order, and its count."""
+        numbers = np.asarray(sorted(self._counts), np.int64)
+        octaves = np.maximum((numbers >> _STEP_BITS) - 1, 0)
+        steps = numbers - (octaves << _STEP_BITS)
+        counts = np.asarray([self._counts[number] for number in numbers.tolist()], np.int64)
+        return steps << octaves, ((steps + 1) << octaves) - 1, counts

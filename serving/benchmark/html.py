@@ -10,6 +10,7 @@ from serving.benchmark.markup import Markup, joined, tag
 from serving.benchmark.percentiles import CONFIDENCE, LEVELS, level_name
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.series import AXES, PERCENTILES, SHARES, curves, series, some, varying
+from serving.benchmark.words import checked, number, remarks, searched
 
 _STYLE = """
 :root{color-scheme:light dark;--back:#fff;--text:#1c2126;--soft:#59636e;--line:#d8dee4;--bad:#b3261e;
@@ -50,7 +51,7 @@ def to_html(report: BenchmarkReport) -> str:
         tag("p", _how(report), class_="soft"),
         tag("pre", tag("code", report.environment["command"])) if "command" in report.environment else "",
         *(tag("p", problem, class_="bad") for problem in report.problems),
-        *_searches(report),
+        *(tag("p", sentence) for sentence in searched(report)),
         *_section("Figures", *_figures(report)),
         *_section("Pictures", *_pictures(report.bench)),
         *_section("Where the time of a request went", *_breakdowns(report.bench)),
@@ -75,21 +76,12 @@ def _section(title: str, *content: str) -> list[Markup]:
     )
 
 
-def _searches(report: BenchmarkReport) -> Iterator[Markup]:
-    for batch_size, search in (report.searches or {}).items():
-        held = "no rate holds it" if search.rate_per_s is None else f"held up to {number(search.rate_per_s)} requests/s"
-        failed = "" if search.failed_per_s is None else f", not at {number(search.failed_per_s)}"
-        yield tag(
-            "p", f"{report.slo}, {batch_size:,} rows in a request: {held}{failed}; {search.num_probes} rates tried."
-        )
-
-
 def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     if not report.bench:
         yield tag("p", "Nothing was measured.")
         return
     names = {name: f"{level_name(name)} ms" for name in LEVELS}
-    lines = [
+    rows = [
         [
             result.load.words,
             *(_bounded(getattr(result, f"{name}_ms"), result.intervals_ms.get(name)) for name in names),
@@ -99,28 +91,10 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
         ]
         for result in report.bench
     ]
-    yield _table(["load", *names.values(), "max ms", "answered/s", "rows/s"], lines)
-    remarks = [
-        f"{result.load.words}: {remark}"
-        for result in report.bench
-        for remark in (*_withheld(result), *_remarks(result))
-    ]
-    if remarks:
-        yield tag("ul", *(tag("li", remark) for remark in remarks), class_="soft")
-
-
-def _withheld(result: LoadResult) -> Iterator[str]:
-    for name, why in result.withheld.items():
-        yield f"{level_name(name)} is withheld: {why}"
-
-
-def _remarks(result: LoadResult) -> Iterator[str]:
-    if not result.is_stable and not result.problem:
-        yield "three windows did not agree in the time there was"
-    for status, count in result.errors.items():
-        yield f"{count:,} requests ended as {status}"
-    if result.num_unsent:
-        yield f"{result.num_unsent:,} requests could not be sent in time"
+    yield _table(["load", *names.values(), "max ms", "answered/s", "rows/s"], rows)
+    lines = [f"{result.load.words}: {remark}" for result in report.bench for remark in remarks(result)]
+    if lines:
+        yield tag("ul", *(tag("li", line) for line in lines), class_="soft")
 
 
 def _pictures(results: Sequence[LoadResult]) -> list[Markup]:
@@ -205,13 +179,7 @@ def _coarse(breakdown: Breakdown) -> dict[str, float]:
 
 
 def _circumstances(report: BenchmarkReport) -> Iterator[Markup]:
-    checked = (
-        f"{report.num_checked:,} scores were compared with the expected ones; the worst is "
-        f"{number(report.max_abs_error)} off."
-        if report.num_checked
-        else "No scores were compared with expected ones."
-    )
-    yield tag("p", checked)
+    yield tag("p", checked(report))
     if report.floors:
         yield tag("p", "The client alone, against a model that returns its input:")
         names = ["concurrency", "requests_per_s", "p50_ms", "client_cpu_ms"]
@@ -251,16 +219,3 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Markup:
 def _pairs(values: Mapping[str, str]) -> Markup:
     lines = [tag("tr", tag("td", name), tag("td", value, class_="text")) for name, value in values.items()]
     return tag("div", tag("table", tag("tbody", *lines)), class_="wide")
-
-
-def number(value: object) -> str:
-    """A value for reading: four digits of a fraction, all digits of a count, a dash for None."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)

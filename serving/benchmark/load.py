@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from serving.benchmark.breakdown import Statistics
 from serving.benchmark.checks import ScoreCheck
-from serving.benchmark.config import LoadConfig, Slo
+from serving.benchmark.config import GENERATED, LoadConfig, Slo
+from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench
 from serving.benchmark.percentiles import LEVELS, samples_needed
 from serving.benchmark.report import BenchmarkReport, Load, LoadResult
@@ -37,6 +38,7 @@ __all__ = ["LoadConfig", "check_batch_sizes", "measure"]
 
 _DEFAULT = LoadConfig()
 _FIRST_RATE = 100.0
+_NUM_GENERATED = 1 << 16
 _KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
 
 
@@ -57,10 +59,12 @@ def measure(
 
     Args:
         client: connected to the model.
-        rows: raw rows that requests are drawn from; columns that the model does not take are left out.
+        rows: raw rows that requests are drawn from, or whose values make up others; columns that the model does not
+            take are left out.
         batch_sizes: rows per request.
         config: how much load.
         expected: [rows.num_rows], what the model scores these rows; a sample of the scores that come back is compared.
+            Made-up rows are scored before the measurement, alone, where this is given.
         identity: connected to a model on the same server that returns its input; measures the client's own cost.
         process_ids: of the server, if it is on this machine.
         progress: told after each measurement.
@@ -76,6 +80,10 @@ def measure(
     if rows.num_rows == 0:
         raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
     rows = _taken(client, rows)
+    if config.inputs == GENERATED:
+        rng = np.random.default_rng(config.seed)
+        rows = generate(rows, client.schema, _NUM_GENERATED, config.value_skew, rng).combine_chunks()
+        expected = None if expected is None else client.predict(rows)
     check = ScoreCheck(
         expected,
         client.schema.outputs[0],
@@ -254,13 +262,17 @@ def _note(result: LoadResult) -> str:
 
 def _environment(config: LoadConfig) -> dict[str, str]:
     kind = "closed loop" if config.is_closed_loop else "open loop"
+    rows = (
+        f"rows made up with skew {config.value_skew:g}"
+        if config.inputs == GENERATED
+        else f"rows drawn from real ones with skew {config.row_skew:g}"
+    )
     return {
         **versions(),
         "cpu": cpu_name(),
         "cpu_count": str(os.cpu_count()),
         "command": _command(),
-        "load": f"{kind}, {config.processes} client processes with a connection each over {config.transport}, "
-        "rows drawn from real ones",
+        "load": f"{kind}, {config.processes} client processes with a connection each over {config.transport}, {rows}",
     }
 
 

@@ -17,7 +17,7 @@ from serving.benchmark.report import Load, LoadResult, client_cost
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.selfcheck import bottleneck
-from serving.benchmark.windows import is_stable, windows_of
+from serving.benchmark.windows import Windows
 from serving.benchmark.workers import Outcome, Workers
 from serving.client import Client
 from workflows.errors import ServerError
@@ -61,7 +61,9 @@ class Bench:
         due_ns, time_limit_s = _schedule(load, config)
         num_processes = min(config.processes, load.concurrency or config.processes)
         wanted = _CLOSED_LOOP_REQUESTS if due_ns is None else len(due_ns)
-        requests = lay_out(self.client, self.rows, load.batch_size, max(wanted, num_processes), self.rng, config.skew)
+        requests = lay_out(
+            self.client, self.rows, load.batch_size, max(wanted, num_processes), self.rng, config.row_skew
+        )
         jobs = [
             Job(
                 process=number,
@@ -78,10 +80,11 @@ class Bench:
             for number in range(num_processes)
         ]
         readings: list[Reading | None] = []
+        windows = Windows(config.window_s, config.stability)
         outcome = self.workers.run(
             jobs,
             on_begin=lambda: self._look(readings, self.meter.begin),
-            is_enough=lambda slices: self._is_enough(slices, config),
+            is_enough=lambda slices: self._is_enough(slices, windows, config),
             on_end=lambda: self._look(readings, self.meter.end),
         )
         self.check.compare(
@@ -97,13 +100,14 @@ class Bench:
             readings.append(None)
         look_at_processes()
 
-    def _is_enough(self, slices: Sequence[SliceRecord], config: LoadConfig) -> bool:
+    def _is_enough(self, slices: Sequence[SliceRecord], windows: Windows, config: LoadConfig) -> bool:
         self.meter.sample()
+        windows.follow(slices)
         return (
             not config.is_trace
             and len(slices) * SLICE_S >= config.min_duration_s
-            and sum(record.latency.total for record in slices) >= config.min_requests
-            and is_stable(windows_of(slices, config.window_s), config.stability)
+            and windows.num_answered >= config.min_requests
+            and windows.is_stable
         )
 
     def _sum_up(
@@ -111,10 +115,18 @@ class Bench:
     ) -> LoadResult:
         slices = outcome.slices or (SliceRecord(),)
         whole = SliceRecord.merged(slices)
+        windows = Windows(config.window_s, config.stability)
+        windows.follow(slices)  # anew, for answers have come in since
         mean_ms = whole.latency.mean_ns / 1e6
         cost = client_cost(slices)
         refusal = bottleneck(cost, mean_ms, num_processes) if whole.latency.total else ""
         problem = refusal
+        num_late = whole.errors["DEADLINE_EXCEEDED"]
+        if num_late and not refusal and config.slo is None:  # a search offers more than can be done
+            problem = (
+                f"{num_late:,} requests had no answer within {config.timeout_s:g} s: "
+                "the server stalled, or is asked for more than it can do."
+            )
         if outcome.failure:
             problem = f"{outcome.failure} after {len(slices) * SLICE_S:g} s; what is stated is from before."
         elif not whole.latency.total:
@@ -129,7 +141,7 @@ class Bench:
         return LoadResult.from_slices(
             load,
             slices,
-            is_stable=is_stable(windows_of(slices, config.window_s), config.stability),
+            is_stable=windows.is_stable,
             server=self.meter.result(),
             breakdown=breakdown,
             problem=problem,

@@ -4,7 +4,9 @@ The interval of a percentile lies between two order statistics. How many of n in
 percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
 Statistics, 3.2). Latencies are not independent: a slow moment makes many requests slow. So the number of samples above
 the percentile is looked at slice by slice of the run; as much as it varies more than a binomial would, so many fewer
-independent samples are counted (the overdispersion of a quasi-binomial model).
+independent samples are counted (the overdispersion of a quasi-binomial model). Slow moments also outlast a slice: as
+much as neighbouring slices are alike, fewer slices are counted, and few slices say little about how much they vary,
+for which Student's t allows.
 """
 
 import math
@@ -55,9 +57,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
     """
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
-        return Percentile(
-            withheld=f"{whole.total:,} samples, and {needed:,} are needed to bound it with {CONFIDENCE:.0%} confidence"
-        )
+        return Percentile(withheld=f"{whole.total:,} samples, and {needed:,} are needed")
     value_ns = whole.at_rank(math.ceil(level * whole.total))
     num_independent = int(whole.total / _overdispersion(slices, value_ns, level))
     low, high = interval_ranks(num_independent, level)
@@ -108,11 +108,16 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     mean = math.fsum(values) / len(values)
     off = np.asarray(values) - mean
+    num_independent = _num_independent(off)
+    half = _student_t(num_independent - 1) * math.sqrt(float(off @ off) / (len(values) - 1) / num_independent)
+    return max(mean - half, 0.0), mean + half
+
+
+def _num_independent(off: npt.NDArray[np.float64]) -> float:
+    """How many independent values say as much about their mean as a series of deviations from it."""
     squares = float(off @ off)
     alike = max(float(off[1:] @ off[:-1]) / squares, 0.0) if squares else 0.0
-    num_independent = max(len(values) * (1 - alike) / (1 + alike), _FEWEST_INDEPENDENT)
-    half = _student_t(num_independent - 1) * math.sqrt(squares / (len(values) - 1) / num_independent)
-    return max(mean - half, 0.0), mean + half
+    return max(len(off) * (1 - alike) / (1 + alike), min(_FEWEST_INDEPENDENT, len(off)))
 
 
 def _student_t(freedom: float) -> float:
@@ -134,13 +139,15 @@ def _log_binomial(num_samples: int, successes: npt.NDArray[np.int64], level: flo
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:
-    """How many times the variance of a binomial the number of samples above the percentile has; at least 1."""
+    """How many times the variance of a binomial the number of samples above the percentile may have; at least 1."""
     totals = np.asarray([histogram.total for histogram in slices])
     above = np.asarray([histogram.above(value_ns) for histogram in slices])
     totals, above = totals[totals > 0], above[totals > 0]
-    if len(totals) < 2:
+    count = len(totals)
+    if count < 2:
         return 1.0
-    share = above.sum() / totals.sum()  # what is above in fact, for values are rounded
-    variance = ((above - share * totals) ** 2).sum() * len(totals) / (len(totals) - 1)
-    expected = totals.sum() * level * (1 - level)
-    return float(max(variance / expected, 1.0))
+    off = above - totals * (above.sum() / totals.sum())  # from what is above in fact, for values are rounded
+    num_independent = _num_independent(off)
+    variance = float(off @ off) * count / (count - 1) * count / num_independent
+    unsure = (_student_t(num_independent - 1) / NormalDist().inv_cdf(1 - _TAIL)) ** 2
+    return float(max(unsure * variance / (totals.sum() * level * (1 - level)), 1.0))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -321,14 +322,20 @@ class BenchmarkReport:
         return text.getvalue()
 
     def histograms(self) -> dict[str, str]:
-        """Name of a file → its text, for HdrHistogram's tools: one for each load."""
-        return {
-            f"{result.load.name.replace('/', '_')}.hdr": result.latencies().to_log(
+        """Name of a file → its text, for HdrHistogram's tools: one for each load.
+
+        A search tries a rate more than once; from the second time on, the name ends with how many times it was.
+        """
+        files: dict[str, str] = {}
+        times: Counter[str] = Counter()
+        for result in self.bench:
+            name = result.load.name.replace("/", "_")
+            times[name] += 1
+            files[f"{name}_{times[name]}.hdr" if times[name] > 1 else f"{name}.hdr"] = result.latencies().to_log(
                 [f"{self.model_name}, {result.load.name}, latency in nanoseconds, maxima in milliseconds"],
                 result.duration_s,
             )
-            for result in self.bench
-        }
+        return files
 
 
 def client_cost(slices: Sequence[SliceRecord]) -> ClientCost:

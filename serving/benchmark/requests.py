@@ -1,14 +1,15 @@
-"""Requests laid out before a run: rows drawn from real ones, another draw for each request, as bytes for the wire."""
+"""Requests laid out before a run: rows drawn from a table, another draw for each request, as bytes for the wire."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from serving.benchmark.inputs import zipf
 from serving.client import Client, ModelSchema
 
 _MOST_REQUESTS = 100_000
@@ -48,13 +49,13 @@ def lay_out(
     count = min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16))
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
     # Many requests are checked and laid out at once and then cut apart, where all rows have the same length.
-    is_block = is_fixed(client.schema) and not _has_missing(rows)
-    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_block else 1
+    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_fixed(client.schema) else 1
+    masks = {column.mask.name for column in client.schema.columns if column.mask is not None}
     messages: list[bytes] = []
     for begin in range(0, count, per_block):
         block = draws[begin : begin + per_block]
         (message,) = client.prepare(rows.take(pa.array(block.ravel()))).messages
-        messages += _cut(message, len(block), batch_size)
+        messages += _cut(message, len(block), batch_size, masks)
     return Requests(messages=messages, draws=draws)
 
 
@@ -65,14 +66,16 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
         rng: draws.
         num_rows: how many there are to draw from.
         shape: of the result.
-        skew: 0 draws all alike; above 0 the rows are ranked at random, and the share of a row falls with its rank to
-            this power, as popularity does.
+        skew: 0 deals all rows before any comes again; above 0 the rows are ranked at random, and the share of a row
+            falls with its rank to this power, as popularity does.
     """
-    if not skew:
-        return rng.integers(0, num_rows, shape)
-    shares = np.cumsum(np.arange(1, num_rows + 1) ** -skew)
-    ranks = np.searchsorted(shares, rng.random(shape) * shares[-1], side="right")
-    drawn: npt.NDArray[np.int64] = rng.permutation(num_rows)[np.minimum(ranks, num_rows - 1)]
+    drawn: npt.NDArray[np.int64]
+    if skew:
+        drawn = rng.permutation(num_rows)[zipf(rng, num_rows, shape, skew)]
+        return drawn
+    count = math.prod(shape)
+    deals = np.tile(np.arange(num_rows), (-(-count // num_rows), 1))
+    drawn = rng.permuted(deals, axis=1).reshape(-1)[:count].reshape(shape)
     return drawn
 
 
@@ -82,25 +85,26 @@ def is_fixed(schema: ModelSchema) -> bool:
     return all(tensor.datatype != "BYTES" and -1 not in tensor.dims for tensor in tensors)
 
 
-def _has_missing(rows: pa.Table) -> bool:
-    """Values are missing, so that requests differ in whether they say which."""
-    return any(
-        column.null_count or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
-        for column in rows.columns
-    )
+def _cut(message: Any, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
+    """`count` requests of `batch_size` rows out of one that holds all their rows.
 
-
-def _cut(message: Any, count: int, batch_size: int) -> Iterator[bytes]:
-    """`count` requests of `batch_size` rows out of one that holds all their rows."""
+    A mask is left out of the requests that lack nothing, as the client does.
+    """
     if count == 1:
         yield message.SerializeToString()
         return
-    contents = list(message.raw_input_contents)
-    for entry in message.inputs:
+    entries, contents = [type(entry).FromString(entry.SerializeToString()) for entry in message.inputs], []
+    for entry, content in zip(entries, message.raw_input_contents, strict=True):
         entry.shape[0] = batch_size
+        contents.append(memoryview(content))
+    shown: list[int] = []
     for number in range(count):
+        parts = [bytes(content[number * len(content) // count :][: len(content) // count]) for content in contents]
+        kept = [i for i, entry in enumerate(entries) if entry.name not in masks or b"\0" in parts[i]]
+        if kept != shown:
+            del message.inputs[:]
+            message.inputs.extend(entries[i] for i in kept)
+            shown = kept
         del message.raw_input_contents[:]
-        for content in contents:
-            size = len(content) // count
-            message.raw_input_contents.append(content[number * size : (number + 1) * size])
+        message.raw_input_contents.extend(parts[i] for i in kept)
         yield message.SerializeToString()

@@ -25,34 +25,66 @@ class Window:
     rate_per_s: float
     p50_ns: int
 
-
-def windows_of(slices: Sequence[SliceRecord], window_s: float) -> list[Window]:
-    """Cut a run into windows of `window_s`, longer where that holds too few answers. What is left over is in none."""
-    windows: list[Window] = []
-    group: list[SliceRecord] = []
-    num_answered = 0
-    for record in slices:
-        group.append(record)
-        num_answered += record.latency.total
-        if len(group) * SLICE_S >= window_s and num_answered >= _FEWEST_ANSWERS:
-            whole = SliceRecord.merged(group)
-            rate_per_s = whole.num_answered / (len(group) * SLICE_S)
-            windows.append(Window(rate_per_s=rate_per_s, p50_ns=whole.latency.at_rank(math.ceil(num_answered / 2))))
-            group, num_answered = [], 0
-    return windows
+    @classmethod
+    def of(cls, slices: Sequence[SliceRecord]) -> "Window":
+        """The window that some slices with answers make up."""
+        whole = SliceRecord.merged(slices)
+        return cls(
+            rate_per_s=whole.num_answered / (len(slices) * SLICE_S),
+            p50_ns=whole.latency.at_rank(math.ceil(whole.latency.total / 2)),
+        )
 
 
-def is_stable(windows: Sequence[Window], tolerance: float) -> bool:
-    """The last three windows agree.
+class Windows:
+    """Cuts a run into windows while it goes on. What it costs does not grow with the length of the run.
+
+    An answer is counted where it was due, so late ones still change slices that are over: the last windows are read
+    anew when another one ends.
 
     Args:
-        windows: in the order of time.
+        window_s: length of a window; longer where that holds too few answers.
+        tolerance: see `agree`.
+    """
+
+    def __init__(self, window_s: float, tolerance: float) -> None:
+        self._window_s, self._tolerance = window_s, tolerance
+        self._num_seen = 0
+        self.bounds: list[tuple[int, int]] = []
+        """First slice of each window, and the one after its last."""
+        self.num_answered = 0
+        """Answers that came in, in all slices."""
+        self.is_stable = False
+        """The last three windows agreed when the last one ended."""
+
+    def follow(self, slices: Sequence[SliceRecord]) -> None:
+        """Look at slices that are over since the last time.
+
+        Args:
+            slices: all that are over, from the beginning of the run.
+        """
+        self.num_answered += sum(record.num_answered for record in slices[self._num_seen :])
+        self._num_seen = len(slices)
+        num_windows, begin, num_latencies = len(self.bounds), self.bounds[-1][1] if self.bounds else 0, 0
+        for number in range(begin, len(slices)):
+            num_latencies += slices[number].latency.total
+            if (number + 1 - begin) * SLICE_S >= self._window_s and num_latencies >= _FEWEST_ANSWERS:
+                self.bounds.append((begin, number + 1))
+                begin, num_latencies = number + 1, 0
+        if len(self.bounds) > num_windows:
+            last = [Window.of(slices[first:end]) for first, end in self.bounds[-NUM_WINDOWS:]]
+            self.is_stable = agree(last, self._tolerance)
+
+
+def agree(windows: Sequence[Window], tolerance: float) -> bool:
+    """There are three windows, and they agree.
+
+    Args:
+        windows: the last ones of a run.
         tolerance: largest difference between two of them, as a share of the smaller figure.
     """
-    last = windows[-NUM_WINDOWS:]
-    if len(last) < NUM_WINDOWS:
+    if len(windows) < NUM_WINDOWS:
         return False
     return all(
         max(figures) <= (1 + tolerance) * min(figures)
-        for figures in ([w.rate_per_s for w in last], [w.p50_ns for w in last])
+        for figures in ([w.rate_per_s for w in windows], [w.p50_ns for w in windows])
     )

@@ -133,7 +133,7 @@ class _Gathering:
         self._slices: dict[int, SliceRecord] = {}
         self._samples: list[tuple[int, int, bytes]] = []
         self._reached = [0] * len(pipes)
-        self._num_seen = 0
+        self._over: list[SliceRecord] = []  # slices that no process sends in any more
         self._num_slices: int | None = None
         self._failure = ""
 
@@ -141,7 +141,7 @@ class _Gathering:
         try:
             self._gather()
         except KeyboardInterrupt:  # nothing more is read; the processes end with their pipes
-            num_over = min(self._reached)
+            num_over = self._num_over()
             if self._num_slices is not None or num_over < 1:
                 raise
             self._num_slices, self._failure = num_over, "stopped by Ctrl-C"
@@ -174,6 +174,9 @@ class _Gathering:
                 self._on_begin()
             self._decide(running)
 
+    def _num_over(self) -> int:
+        return min(*self._reached, self._most_slices)  # after the last one, answers are only waited for
+
     def _until_begin_s(self) -> float:
         return max(self._measure_s - time.perf_counter(), 0)
 
@@ -185,11 +188,11 @@ class _Gathering:
         self._reached[process] = reached
 
     def _decide(self, running: set[Connection]) -> None:
-        num_over = min(self._reached)
-        if self._num_slices is not None or not running or num_over <= self._num_seen:
+        num_over = self._num_over()
+        if self._num_slices is not None or not running or num_over <= len(self._over):
             return
-        self._num_seen = num_over
-        if self._is_enough([self._slices.get(number, SliceRecord()) for number in range(num_over)]):
+        self._over += [self._slices.setdefault(number, SliceRecord()) for number in range(len(self._over), num_over)]
+        if self._is_enough(self._over):
             self._num_slices = num_over
             self._on_end()
             for pipe in running:

@@ -43,8 +43,8 @@ class ClientConfig:
         retry_deadlines: send again what was not answered in time, too, which may make a busy server busier.
         backoff_s: pause before the first retry; it doubles with each further one.
         transport: one of `TRANSPORTS`.
-        shared_memory: hand inputs over in shared memory; for a server on this machine that allows it. Worth it from
-            about a megabyte of inputs on.
+        shared_memory: hand inputs over in shared memory; for a server on this machine that allows it, Triton 24.09 or
+            later. Worth it from about a megabyte of inputs on.
         tls: encrypts the connection.
         key: opens protocols that the server restricts, such as shared memory.
     """

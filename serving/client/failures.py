@@ -10,7 +10,7 @@ UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
 _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
-_UNKNOWN_REGION = "Unable to find shared memory region"
+_UNKNOWN_REGION, _REGION_IN_USE = "Unable to find shared memory region", "it is currently in use"
 
 
 class CallError(Exception):
@@ -43,12 +43,17 @@ class CallError(Exception):
     @property
     def is_refused(self) -> bool:
         """The server has looked at the request and will not run it."""
-        return self.status in _REFUSED or self.is_busy
+        return self.status in _REFUSED or self.is_busy or _RESTRICTED in self.details
 
     @property
     def is_unknown_region(self) -> bool:
         """The server was never told of a region: it is another one than the one that was."""
         return _UNKNOWN_REGION in self.details
+
+    @property
+    def is_region_in_use(self) -> bool:
+        """The server does not unregister a region yet, for it has not finished a request with it."""
+        return _REGION_IN_USE in self.details
 
     @property
     def is_late(self) -> bool:

@@ -1,6 +1,6 @@
 """Triton's protocol over gRPC, through tritonclient's stubs: sync and asyncio."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from serving.client.config import ClientConfig, is_loopback
 from serving.client.failures import UNAVAILABLE, CallError
 from serving.client.requests import decode
 from serving.client.schema import ModelSchema, TensorSchema
-from serving.client.shared_memory import RegionPool
+from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import Array, WireTensor
 from serving.control import KEY_HEADER
 
@@ -81,26 +81,36 @@ class GrpcTransport(_Messages):
     def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
         assert self._pool is not None
         region = self._pool.take(tensors)
+        if region is None:
+            self._unregister(self._pool.lost())
+            region = self._pool.make(tensors)
         try:
             if not region.is_registered:
                 self._call(self._stub.SystemSharedMemoryRegister, region.registration)
                 region.is_registered = True
             response = self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
-        except CallError as failure:
-            self._pool.give_back_failed(region, failure)
+        except BaseException as error:  # a cancelled task too
+            self._pool.give_back_failed(region, error)
             raise
         self._pool.give_back(region)
         return response
 
+    def _unregister(self, regions: Iterable[Region]) -> None:
+        """Have the server unmap regions, but for those that it still reads."""
+        assert self._pool is not None
+        for region in regions:
+            try:
+                self._call(self._stub.SystemSharedMemoryUnregister, region.unregistration)
+            except CallError as failure:
+                if not failure.is_region_in_use:  # the server is gone, and its mapping too
+                    break
+            else:
+                self._pool.forget(region)
+
     def close(self) -> None:
         """End the connection."""
-        for name in self._pool.close() if self._pool is not None else ():
-            try:
-                self._call(
-                    self._stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-                )
-            except CallError:  # the server is gone, and its mapping too
-                break
+        if self._pool is not None:
+            self._unregister(self._pool.close())
         self._channel.close()
 
     def _call(self, method: Any, message: Any) -> Any:
@@ -148,26 +158,36 @@ class AsyncGrpcTransport(_Messages):
     async def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
         assert self._pool is not None
         region = self._pool.take(tensors)
+        if region is None:
+            await self._unregister(self._pool.lost())
+            region = self._pool.make(tensors)
         try:
             if not region.is_registered:
                 await self._call(self._stub.SystemSharedMemoryRegister, region.registration)
                 region.is_registered = True
             response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
-        except CallError as failure:
-            self._pool.give_back_failed(region, failure)
+        except BaseException as error:  # a cancelled task too
+            self._pool.give_back_failed(region, error)
             raise
         self._pool.give_back(region)
         return response
 
+    async def _unregister(self, regions: Iterable[Region]) -> None:
+        """Have the server unmap regions, but for those that it still reads."""
+        assert self._pool is not None
+        for region in regions:
+            try:
+                await self._call(self._stub.SystemSharedMemoryUnregister, region.unregistration)
+            except CallError as failure:
+                if not failure.is_region_in_use:  # the server is gone, and its mapping too
+                    break
+            else:
+                self._pool.forget(region)
+
     async def close(self) -> None:
         """End the connection."""
-        for name in self._pool.close() if self._pool is not None else ():
-            try:
-                await self._call(
-                    self._stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
-                )
-            except CallError:  # the server is gone, and its mapping too
-                break
+        if self._pool is not None:
+            await self._unregister(self._pool.close())
         await self._channel.close()
 
     async def _call(self, method: Any, message: Any) -> Any:

@@ -2,6 +2,12 @@
 
 tritonclient's own module for this needs `pkg_resources`, which setuptools no longer has, so regions are made with the
 standard library. The server maps a region by its name below /dev/shm.
+
+A request that was given up, being late or cancelled, may still be read by the server whenever it gets to it. Its region
+is *lost*: nothing is written to it any more. Before a new region is made, the server is asked to unregister the lost
+ones. Triton 24.09 and 24.10 refuse while they still use one, later releases unmap it when they are done with it; an
+earlier one would read what is no longer there (its pull requests 7567 and 7743). So there are at most as many lost
+regions as requests that the server has not finished, and those that failed since a region was last made.
 """
 
 import threading
@@ -12,7 +18,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.client.failures import CallError
+from serving.client.failures import UNAVAILABLE, CallError
 from serving.client.tensors import WireTensor
 
 _SMALLEST_BYTES = 1 << 20
@@ -40,6 +46,11 @@ class Region:
         return service_pb2.SystemSharedMemoryRegisterRequest(
             name=self.name, key=f"/{self.name}", byte_size=self.num_bytes
         )
+
+    @property
+    def unregistration(self) -> Any:
+        """What tells the server to unmap it; one that does not know it has nothing against that."""
+        return service_pb2.SystemSharedMemoryUnregisterRequest(name=self.name)
 
     def put(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
         """Copy tensors into it; returns the message that points at them."""
@@ -71,45 +82,80 @@ class RegionPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Region] = []
         self._all: list[Region] = []
+        self._free: list[Region] = []
+        self._lost: list[Region] = []
+        self._is_closed = False
 
-    def take(self, tensors: Sequence[WireTensor]) -> Region:
-        """A region with room for tensors, that nobody else has."""
-        num_bytes = sum(_aligned(tensor.data.nbytes) for tensor in tensors)
+    def take(self, tensors: Sequence[WireTensor]) -> Region | None:
+        """A free region with room for tensors, that nobody else has then; None if there is none.
+
+        Raises:
+            CallError: the pool is closed.
+        """
+        num_bytes = _size_of(tensors)
         with self._lock:
+            if self._is_closed:
+                raise CallError(UNAVAILABLE, "the client is closed")
             fitting = [region for region in self._free if region.num_bytes >= num_bytes]
-            if fitting:
-                region = min(fitting, key=lambda region: region.num_bytes)
-                self._free.remove(region)
-                return region
-            region = Region(max(1 << (num_bytes - 1).bit_length() if num_bytes else 0, _SMALLEST_BYTES))
-            self._all.append(region)
+            if not fitting:
+                return None
+            region = min(fitting, key=lambda region: region.num_bytes)
+            self._free.remove(region)
             return region
+
+    def make(self, tensors: Sequence[WireTensor]) -> Region:
+        """A new region with room for tensors, that nobody else has."""
+        num_bytes = _size_of(tensors)
+        region = Region(max(1 << (num_bytes - 1).bit_length() if num_bytes else 0, _SMALLEST_BYTES))
+        with self._lock:
+            self._all.append(region)
+        return region
 
     def give_back(self, region: Region) -> None:
         """Let others have a region."""
         with self._lock:
             self._free.append(region)
 
-    def give_back_failed(self, region: Region, failure: CallError) -> None:
+    def give_back_failed(self, region: Region, error: BaseException) -> None:
         """Let others have the region of a request that failed, if that is safe.
 
         It is not where the server may still read it. Where a server has ended, the next one knows none of the regions.
         """
-        if not region.is_registered or (failure.is_refused and not failure.is_unknown_region):
-            self.give_back(region)
-        elif not failure.is_late:
-            with self._lock:
+        is_refused = isinstance(error, CallError) and error.is_refused and not error.is_unknown_region
+        has_ended = isinstance(error, CallError) and not error.is_late and not is_refused
+        with self._lock:
+            (self._free if is_refused else self._lost).append(region)
+            if has_ended:
+                self._lost += self._free
                 self._free.clear()
 
-    def close(self) -> list[str]:
-        """Give up all regions; returns the names of those that the server was told of."""
+    def lost(self) -> tuple[Region, ...]:
+        """Regions that the server may still read."""
         with self._lock:
-            regions, self._all, self._free = self._all, [], []
+            return tuple(self._lost)
+
+    def forget(self, region: Region) -> None:
+        """Give up a lost region that the server has unregistered."""
+        with self._lock:
+            if region not in self._lost:  # another thread was faster
+                return
+            self._lost.remove(region)
+            self._all.remove(region)
+        region.unlink()
+
+    def close(self) -> list[Region]:
+        """Give up all regions, for the server to unregister."""
+        with self._lock:
+            self._is_closed = True
+            regions, self._all, self._free, self._lost = self._all, [], [], []
         for region in regions:
             region.unlink()
-        return [region.name for region in regions if region.is_registered]
+        return regions
+
+
+def _size_of(tensors: Sequence[WireTensor]) -> int:
+    return sum(_aligned(tensor.data.nbytes) for tensor in tensors)
 
 
 def _aligned(num_bytes: int) -> int:

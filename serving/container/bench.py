@@ -3,7 +3,7 @@
     python -m serving.container.bench --url triton:8001 --model movielens --prepared work/movielens/prepared
 
 It is `rankline bench` without what that needs NVTabular and MLflow for: nothing is logged, the table goes to standard
-output.
+output. The status is 1 where something is wrong with a measurement.
 """
 
 import argparse
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 from serving.benchmark.load import check_batch_sizes, measure
+from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.words import checked, remarks
 from serving.client import Client
 from workflows.auc import exact_auc
 from workflows.errors import RanklineError
@@ -21,14 +23,13 @@ def main() -> int:
     """Parse, measure, print; the exit status."""
     options = _parser().parse_args()
     try:
-        _bench(options.url, options.model, options.prepared, tuple(options.batch_sizes))
+        return show(_bench(options.url, options.model, options.prepared, tuple(options.batch_sizes)))
     except RanklineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    return 0
 
 
-def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) -> None:
+def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) -> BenchmarkReport:
     prepared = PreparedData.load(directory)
     heldout = prepared.heldout()
     rows = heldout.select(list(prepared.inputs))
@@ -37,13 +38,22 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
         scores = client.predict(rows)
         auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
         print(f"{model} at {url}: AUC {auc:.4f} on {rows.num_rows:,} held-out rows", flush=True)
-        report = measure(client, rows, batch_sizes, expected=scores)
+        return measure(client, rows, batch_sizes, expected=scores)
+
+
+def show(report: BenchmarkReport) -> int:
+    """Print the figures, and what is wrong with them to standard error; the exit status, which is 1 if anything is."""
     print(f"{'rows':>7}{'p50 ms':>10}{'p99 ms':>10}{'requests/s':>12}{'rows/s':>12}")
     for load in report.bench:
         latencies = "".join(f"{'–' if ms is None else f'{ms:.2f}':>10}" for ms in (load.p50_ms, load.p99_ms))
         print(f"{load.batch_size:>7,}{latencies}{load.requests_per_s:>12,.0f}{load.rows_per_s:>12,.0f}")
+    for load in report.bench:
+        for remark in remarks(load):
+            print(f"{load.load.words}: {remark}")
+    print(checked(report))
     for problem in report.problems:
-        print(problem)
+        print(problem, file=sys.stderr)
+    return 1 if report.problems else 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,12 @@ tables at compile time is folded there.
 
 from nvtabular.ops.add_metadata import AddMetadata
 
-from serving.lowerings.categorical import lower_categorify, lower_stable_hash_bucket, lower_stable_hashed_cross
+from serving.lowerings.categorical import (
+    lower_categorify,
+    lower_hex_to_int,
+    lower_stable_hash_bucket,
+    lower_stable_hashed_cross,
+)
 from serving.lowerings.continuous import (
     lower_bucketize,
     lower_clip,
@@ -29,7 +34,10 @@ from serving.lowerings.joins import (
 from serving.lowerings.lists import lower_list_slice, lower_null_to_empty_list, lower_padded_list_slice
 from workflows.operators import (
     Bucketize,
+    Categorify,
     HashedCategorify,
+    HashShare,
+    HexToInt,
     NullToEmptyList,
     PaddedListSlice,
     StableHashBucket,
@@ -61,8 +69,11 @@ LOWERINGS: dict[type, Lowering] = {
     ops.DropLowCardinality: lower_unchanged,
     ops.Rename: lower_rename,
     ops.Categorify: lower_categorify,
+    Categorify: lower_categorify,
     HashedCategorify: lower_categorify,
     StableHashBucket: lower_stable_hash_bucket,
+    HashShare: lower_stable_hash_bucket,
+    HexToInt: lower_hex_to_int,
     StableHashedCross: lower_stable_hashed_cross,
     ops.FillMissing: lower_fill_missing,
     ops.FillMedian: lower_fill_median,

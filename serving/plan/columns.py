@@ -133,13 +133,15 @@ def _validity(array: pa.Array) -> Mask:
 
 
 def is_missing(column: AnyColumn) -> NDArray[np.bool_]:
-    """Which rows are missing: bool [num_rows]."""
+    """Which rows are missing: bool [num_rows], of stacked numbers [num_columns, num_rows]."""
     if column.valid is not None:
         return ~column.valid
-    if isinstance(column, Vector) and is_float(column):
+    if isinstance(column, Lists) or is_string(column):
+        return np.zeros(num_rows_of(column), dtype=np.bool_)
+    if is_float(column):
         missing: NDArray[np.bool_] = np.isnan(column.values)
         return missing
-    return np.zeros(num_rows_of(column), dtype=np.bool_)
+    return np.zeros(column.values.shape, dtype=np.bool_)
 
 
 def is_string(vector: Vector) -> bool:

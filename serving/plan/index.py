@@ -1,6 +1,6 @@
 """Finds the table row of a key: by position where whole numbers are dense, else by hash. Nothing is built at load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,7 +60,7 @@ class KeyIndex:
             return cls(
                 input=input_name, num_unknown=num_unknown, missing_row=missing_row, strings=keys, seed=seed, **slots
             )
-        words = _words(keys)
+        words = as_words(keys)
         first, last = (int(words.min()), int(words.max())) if len(words) else (0, -1)
         num_slots = last - first + 3
         if num_slots > len(words) * _DENSE_SLOTS_PER_KEY + _DENSE_SLOTS_FREE:
@@ -76,6 +76,14 @@ class KeyIndex:
         """What it reads, as a step tells it."""
         return (self.input,)
 
+    def hashed(self) -> "KeyIndex":
+        """The same index of numbers by hash, if it is dense."""
+        if self.hashes is not None:
+            return self
+        slots = np.flatnonzero(self.rows)
+        words = (slots + np.int64(self.origin))[np.argsort(self.rows[slots])]
+        return replace(self, origin=0, **_hashed(hash_ids(words), self.num_unknown))
+
     def run(self, column: AnyColumn) -> AnyColumn:
         """Rows of the keys: a vector of int64, or lists of them."""
         if isinstance(column, Lists):
@@ -89,7 +97,7 @@ class KeyIndex:
         else:
             if keys.dtype.kind == "f":
                 valid = mask_of(~np.isnan(keys))
-            words = _words(keys)
+            words = as_words(keys)
             if self.hashes is None:
                 # All that lies outside the slots, differences that wrap too, falls to the first or last of them.
                 rows = self.rows.take(words - np.int64(self.origin), mode="clip")
@@ -130,8 +138,8 @@ class KeyIndex:
         return rows
 
 
-def _words(keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Keys as distinct 64-bit words; the two zeros of floats are one key."""
+def as_words(keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Keys, of any shape, as distinct 64-bit words; the two zeros of floats are one key."""
     if keys.dtype.kind == "f":
         return (keys.astype(np.float64) + 0.0).view(np.int64)
     return keys.astype(np.int64, copy=False)

@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.plan.columns import AnyColumn, Lists, Padded, Vector, lists_of, num_rows_of, padded_of, vector_of
+from serving.plan.columns import AnyColumn, Lists, Padded, Vector, lists_of, padded_of, vector_of
 from serving.plan.index import KeyIndex
+from serving.plan.stacks import STACKED_STEPS, Stack
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
 from workflows.errors import ArtifactError, RequestError
 from workflows.tensor_names import MISSING_LIST, NNZS, VALUES
 
 PLAN_FILE = "plan.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ANY_WIDTH = -1
 """Width of lists that are as wide as the longest of a batch."""
 
@@ -145,6 +146,36 @@ class Computed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StackedColumn:
+    """One output column that is a row of a stack.
+
+    Attributes:
+        name: column name.
+        stack: number of the stack.
+        row: which of its columns.
+        dtype: NumPy dtype name.
+    """
+
+    name: str
+    stack: int
+    row: int
+    dtype: str
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Name, dtype and width."""
+        return TensorSpec(name=self.name, dtype=self.dtype)
+
+    def read(self, stacks: list[Vector]) -> NDArray[Any]:
+        """The values that were computed."""
+        values, valid = stacks[self.stack]
+        if valid is not None:
+            _refuse_missing(self.name, valid[self.row])
+        column: NDArray[Any] = values[self.row]
+        return column
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransformPlan:
     """The transform of one serving graph.
 
@@ -153,20 +184,38 @@ class TransformPlan:
         indexes: the indexes on raw columns.
         columns: the output columns, in the workflow's order.
         steps: what is computed of raw columns and earlier results, in order; an index of computed keys is one.
+        stacks: what is computed of several raw columns together.
     """
 
     inputs: tuple[TensorSpec, ...]
     indexes: tuple[KeyIndex, ...]
-    columns: tuple[Column | Computed, ...]
+    columns: tuple[Column | Computed | StackedColumn, ...]
     steps: tuple[StepCall | KeyIndex, ...] = ()
+    stacks: tuple[Stack, ...] = ()
 
     def __post_init__(self) -> None:
         names = {spec.name for spec in self.inputs}
         for made, call in enumerate((*self.indexes, *self.steps)):
             _check_references(call.inputs, names, made)
         made = len(self.indexes) + len(self.steps)
+        for stack in self.stacks:
+            _check_references(stack.inputs, names, 0)
         for column in self.columns:
-            _check_references((column.index if isinstance(column, Column) else column.source,), names, made)
+            if isinstance(column, StackedColumn):
+                _check_references((column.stack,), set(), len(self.stacks))
+            else:
+                _check_references((column.index if isinstance(column, Column) else column.source,), names, made)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(spec.name for spec in self.inputs)
+
+    @cached_property
+    def _alone(self) -> tuple[TensorSpec, ...]:
+        """Raw columns that an index, a step or an output reads by themselves."""
+        read = {name for call in (*self.indexes, *self.steps) for name in call.inputs}
+        read |= {column.source for column in self.columns if isinstance(column, Computed)}
+        return tuple(spec for spec in self.inputs if spec.name in read)
 
     def run(
         self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
@@ -186,29 +235,45 @@ class TransformPlan:
             RequestError: an input is missing, has another dtype, the inputs differ in length, or a value is missing
                 where the workflow does not expect it.
         """
-        columns = self._columns_of(inputs, valid or {})
+        valid = valid or {}
+        self._check(inputs, valid)
+        columns = {spec.name: _column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self._alone}
         results: list[AnyColumn] = [index.run(columns[index.input]) for index in self.indexes]  # type: ignore[index]
-        if self.steps:
+        stacks: list[Vector] = []
+        if self.steps or self.stacks:
             with np.errstate(all="ignore"):  # the logarithm of a negative number is NaN, as in NVTabular
+                stacks.extend(self._run(stack, inputs, valid) for stack in self.stacks)
                 for call in self.steps:
                     results.append(call.run(*(columns[n] if isinstance(n, str) else results[n] for n in call.inputs)))
-        return {column.name: column.read(columns, results) for column in self.columns}
+        return {
+            column.name: column.read(stacks) if isinstance(column, StackedColumn) else column.read(columns, results)
+            for column in self.columns
+        }
 
-    def _columns_of(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> dict[str, AnyColumn]:
-        columns = {}
+    def _run(self, stack: Stack, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> Vector:
+        try:
+            return stack.run(inputs, valid)  # type: ignore[arg-type]  # checked: no lists
+        except (pa.ArrowException, TypeError):
+            for spec in self.inputs:  # one of them holds what is no string, and says so alone
+                if spec.name in stack.inputs:
+                    _column_of(spec, inputs[spec.name], None)
+            raise
+
+    def _check(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
         lengths = set()
         for spec in self.inputs:
-            name = spec.name
-            if name not in inputs:
-                raise RequestError(f"input {name!r} is missing. Expected: {[s.name for s in self.inputs]}.")
-            columns[name] = column = _column_of(spec, inputs[name], valid.get(name))
-            lengths.add(num_rows_of(column))
+            given = inputs.get(spec.name)
+            if given is None:
+                raise RequestError(f"input {spec.name!r} is missing. Expected: {[s.name for s in self.inputs]}.")
+            lengths.add(_checked_length(spec, given))
         if len(lengths) > 1:
-            by_name = {name: num_rows_of(column) for name, column in columns.items()}
+            by_name = {spec.name: _checked_length(spec, inputs[spec.name]) for spec in self.inputs}
             raise RequestError(f"inputs have different numbers of rows: {by_name}. Give the same number for each.")
-        if unknown := valid.keys() - columns.keys():
-            raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(columns)}.")
-        return columns
+        if unknown := valid.keys() - self._names:
+            raise RequestError(f"valid names {sorted(unknown)}, which are no inputs. Available: {sorted(self._names)}.")
+        for name, mask in valid.items():
+            if mask.dtype != np.bool_ or mask.ndim != 1 or len(mask) not in lengths:
+                raise RequestError(f"valid of {name!r} is {mask.dtype} {list(mask.shape)}, expected bool {[*lengths]}.")
 
     def save(self, directory: Path) -> None:
         """Write the plan into a new directory."""
@@ -219,6 +284,7 @@ class TransformPlan:
             "inputs": [encode(spec, writer) for spec in self.inputs],
             "indexes": [encode(index, writer) for index in self.indexes],
             "steps": [encode(step, writer) for step in self.steps],
+            "stacks": [encode(stack, writer) for stack in self.stacks],
             "columns": [encode(column, writer) for column in self.columns],
         }
         (directory / PLAN_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -239,7 +305,7 @@ class TransformPlan:
                 )
             parts = {
                 name: tuple(decode(entry, _KINDS, directory) for entry in document[name])
-                for name in ("inputs", "indexes", "steps", "columns")
+                for name in ("inputs", "indexes", "steps", "stacks", "columns")
             }
             return cls(**parts)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, pa.ArrowException) as error:
@@ -247,8 +313,11 @@ class TransformPlan:
 
 
 _KINDS: dict[str, type] = {
-    kind.__name__: kind for kind in (TensorSpec, KeyIndex, StepCall, Column, Computed, Vector, Lists, *STEPS)
-}
+    kind.__name__: kind
+    for kind in (
+        TensorSpec, KeyIndex, StepCall, Stack, Column, Computed, StackedColumn, Vector, Lists, *STEPS, *STACKED_STEPS,
+    )
+}  # fmt: skip
 
 
 def _check_references(references: tuple[Reference, ...], names: set[str], num_made: int) -> None:
@@ -257,20 +326,22 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
             raise ValueError(f"{reference!r} is neither one of the inputs {sorted(names)} nor an earlier result")
 
 
-def _column_of(spec: TensorSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
-    """A raw column, checked."""
-    values = given.values if isinstance(given, Padded) else given
-    if isinstance(given, Padded) != (spec.width is not None):
-        wanted = "one value per row" if spec.width is None else "padded lists"
+def _checked_length(spec: TensorSpec, given: NDArray[Any] | Padded) -> int:
+    """Rows of a raw column of the right shape and dtype."""
+    is_list = spec.width is not None
+    if isinstance(given, Padded) != is_list:
+        wanted = "padded lists" if is_list else "one value per row"
         raise RequestError(f"input {spec.name!r} is {type(given).__name__}, expected {wanted}.")
-    if values.ndim != (1 if spec.width is None else 2):
+    values: Any = given.values if is_list else given  # type: ignore[union-attr]  # checked
+    if values.ndim != 1 + is_list:
         raise RequestError(f"input {spec.name!r} has shape {list(values.shape)}, expected one value or list per row.")
     if values.dtype != spec.numpy_dtype:
         raise RequestError(f"input {spec.name!r} is {values.dtype}, expected {spec.dtype}.")
-    if valid is not None and (valid.dtype != np.bool_ or valid.shape != (len(values),)):
-        raise RequestError(
-            f"valid of {spec.name!r} is {valid.dtype} {list(valid.shape)}, expected bool [{len(values)}]."
-        )
+    return len(values)
+
+
+def _column_of(spec: TensorSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
+    """A raw column."""
     if isinstance(given, Padded) and _shortest(spec.name, given) == MISSING_LIST:
         there = given.lengths != MISSING_LIST
         valid = there if valid is None else valid & there
@@ -296,9 +367,14 @@ def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
     elements = column.elements if isinstance(column, Lists) else column
     for part in (column, elements):
         if part.valid is not None:
-            raise RequestError(
-                f"column {name!r} is missing, first in row {int(np.argmin(part.valid))}, and would reach the model. "
-                "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
-            )
+            _refuse_missing(name, part.valid)
     values: NDArray[Any] = elements.values
     return padded_of(column) if isinstance(column, Lists) else values
+
+
+def _refuse_missing(name: str, valid: NDArray[np.bool_]) -> None:
+    if not valid.all():
+        raise RequestError(
+            f"column {name!r} is missing, first in row {int(np.argmin(valid))}, and would reach the model. "
+            "Send a value, or fill it in the workflow: FillMissing, NullToEmptyList."
+        )

@@ -26,14 +26,25 @@ from serving.plan.columns import (
     with_one_more,
 )
 from workflows.hashing import bucket_of_many, hash_values
+from workflows.hexadecimal import numbers_of_hex
 
-_FUNCTIONS: dict[str, Any] = {
+FUNCTIONS: dict[str, Any] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.true_divide,
     "log": np.log,
 }
+
+
+def check_function(name: str) -> None:
+    """Refuse what is not one of `FUNCTIONS`.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if name not in FUNCTIONS:
+        raise ValueError(f"function {name!r} is not one of {sorted(FUNCTIONS)}")
 
 
 class Step:
@@ -73,11 +84,20 @@ class Cast(Step):
     def _compute(self, column: Vector) -> Vector:
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
-            return Vector(_numbers(column).astype(dtype, copy=False))
+            return Vector(numbers_of(column).astype(dtype, copy=False))
         if is_float(column):
             missing = is_missing(column)
             return Vector(np.where(missing, 0, column.values).astype(dtype), mask_of(~missing))
         return Vector(column.values.astype(dtype, copy=False), column.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HexToInt(Step):
+    """Strings of hexadecimal digits as numbers, float64; missing where they are no numbers."""
+
+    def _compute(self, column: Vector) -> Vector:
+        numbers = numbers_of_hex(column.values)
+        return Vector(numbers if column.valid is None else np.where(column.valid, numbers, np.nan))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +108,11 @@ class Arithmetic(Step):
     operand: int | float | None = None
 
     def __post_init__(self) -> None:
-        if self.function not in _FUNCTIONS:
-            raise ValueError(f"function {self.function!r} is not one of {sorted(_FUNCTIONS)}")
+        check_function(self.function)
 
     def _compute(self, *columns: Vector) -> Vector:
-        operands = [*map(_numbers, columns), *([] if self.operand is None else [self.operand])]
-        return Vector(_FUNCTIONS[self.function](*operands))
+        operands = [*map(numbers_of, columns), *([] if self.operand is None else [self.operand])]
+        return Vector(FUNCTIONS[self.function](*operands))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +163,7 @@ class Digitize(Step):
     descending: bool
 
     def _compute(self, column: Vector) -> Vector:
-        bins = np.searchsorted(self.boundaries, _numbers(column), side="right")
+        bins = np.searchsorted(self.boundaries, numbers_of(column), side="right")
         return Vector((len(self.boundaries) - bins if self.descending else bins).astype(np.int32))
 
 
@@ -265,7 +284,7 @@ class NullToEmpty(Step):
         return lists._replace(valid=None)
 
 
-def _numbers(column: Vector) -> NDArray[Any]:
+def numbers_of(column: Vector) -> NDArray[Any]:
     """Values to compute with: as pandas does, integers become float64 where one is missing."""
     values: NDArray[Any] = column.values
     return values if column.valid is None else np.where(column.valid, values.astype(np.float64), np.nan)
@@ -274,6 +293,7 @@ def _numbers(column: Vector) -> NDArray[Any]:
 STEPS: tuple[type[Step], ...] = (
     Take,
     Cast,
+    HexToInt,
     Arithmetic,
     Fill,
     IsMissing,

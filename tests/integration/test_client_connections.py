@@ -24,6 +24,7 @@ from tiny_models import MAX_BATCH_SIZE, write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
+from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
@@ -361,10 +362,12 @@ def test_a_restricted_protocol_asks_for_its_key(server: EmbeddedServer) -> None:
             client.predict({"x": [1]})
 
 
-def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> None:
-    def regions() -> set[str]:
-        return {path.name for path in Path("/dev/shm").glob("psm_*")}
+def regions() -> set[str]:
+    """Shared memory of clients."""
+    return {path.name for path in Path("/dev/shm").glob("psm_*")}
 
+
+def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> None:
     before = regions()
     with Client(
         server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
@@ -379,6 +382,64 @@ def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> Non
         with ThreadPoolExecutor(2) as pool:
             assert [scores.tolist() for scores in pool.map(client.predict, [{"x": [50]}] * 2)] == [[50]] * 2
         assert len(regions() - before) == 2
+    assert regions() <= before
+
+
+def registered(server: EmbeddedServer) -> set[str]:
+    """Regions that the server has mapped."""
+    with grpc.insecure_channel(server.endpoints.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        key = (("triton-grpc-protocol-" + KEY_HEADER, server.shared_memory_key),)
+        return set(stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest(), metadata=key).regions)
+
+
+def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_done(server: EmbeddedServer) -> None:
+    before = regions()
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
+    with Client(server.endpoints.grpc, "echo", config) as client:
+        with pytest.raises(DeadlineError):
+            client.predict({"x": [1300]})
+        (late,) = regions() - before
+        assert client.predict({"x": [1]}).tolist() == [1]  # behind the late one
+        assert late in registered(server)
+        assert len(regions() - before) == 2
+        with ThreadPoolExecutor(2) as pool:  # two at a time: one of them needs a new region
+            assert [scores.tolist() for scores in pool.map(client.predict, [{"x": [100]}] * 2)] == [[100]] * 2
+        assert late not in regions() | registered(server)
+        assert len(regions() - before) == 2
+    assert regions() <= before
+    assert registered(server) <= before
+
+
+def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer) -> None:
+    before = regions()
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=0.3)
+    with Client(server.endpoints.grpc, "echo", config) as client, Client(server.endpoints.grpc, "echo") as patient:
+        for _ in range(3):
+            with pytest.raises(DeadlineError):
+                client.predict({"x": [500]})
+            patient.predict({"x": [0]})  # after what was begun
+            assert len(regions() - before) == 1
+    assert regions() <= before
+
+
+def test_a_cancelled_task_does_not_keep_its_shared_memory(server: EmbeddedServer) -> None:
+    async def scenario() -> None:
+        config = ClientConfig(shared_memory=True, key=server.shared_memory_key)
+        async with AsyncClient(server.endpoints.grpc, "echo", config) as client:
+            for _ in range(3):
+                task = asyncio.create_task(client.predict({"x": [150]}))
+                await asyncio.sleep(0.05)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+                await asyncio.to_thread(patient.predict, {"x": [0]})  # after what was begun
+                assert (await client.predict({"x": [1]})).tolist() == [1]
+                assert len(regions() - before) <= 2
+
+    before = regions()
+    with Client(server.endpoints.grpc, "echo") as patient:
+        asyncio.run(scenario())
     assert regions() <= before
 
 

@@ -196,7 +196,7 @@ def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplac
 
 
 def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workplace: Workplace) -> None:
-    bench = ["bench", "--batch-sizes", "64", "--min-duration-s", "1", "--time-limit-s", "1", "--json", "now.json"]
+    bench = ["bench", "--batch-sizes", "64", "--min-duration-s", "3", "--time-limit-s", "3", "--json", "now.json"]
     faster = json.loads((workplace.path / "result.json").read_text())
     for entry in faster["bench"]:
         entry["p50_ms"] /= 10

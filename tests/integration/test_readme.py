@@ -1,4 +1,4 @@
-"""Every command that the README and docs/serving.md show, in their order, in one directory; long data made short."""
+"""Every command that the README, docs/serving.md and docs/criteo.md show, in one directory; long data made short."""
 
 import os
 import re
@@ -14,11 +14,14 @@ import pandas as pd
 import pytest
 
 from serving.export_config import ExportConfig
+from workflows.datasets.criteo_files import COLUMNS, LABEL
+from workflows.datasets.criteo_generator import generate_criteo
 from workflows.datasets.movielens_generator import generate_movielens
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+CRITEO = (ROOT / "docs" / "criteo.md").read_text(encoding="utf-8")
 
 
 def commands(document: str) -> list[str]:
@@ -50,6 +53,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, table in (("ratings", ratings), ("movies", movies)):
         lines = ["::".join(map(str, row)) for row in table.itertuples(index=False)]
         (path / "ml-1m" / f"{name}.dat").write_text("\n".join(lines) + "\n", encoding="latin-1", errors="replace")
+    generate_criteo(path / "days", num_rows=1_000, seed=2, cardinality_scale=0.001)
+    clicks = pd.read_csv(path / "days" / "day_0", sep="\t", names=COLUMNS, dtype=str)
+    clicks.drop(columns=LABEL).to_csv(path / "clicks.csv", index=False)
     return path
 
 
@@ -58,7 +64,9 @@ def test_the_readme_shows_commands() -> None:
     assert len(COMMANDS) > 7
 
 
-@pytest.mark.parametrize("command", [*(line for line in COMMANDS if line != "make test"), *commands(SERVING)])
+@pytest.mark.parametrize(
+    "command", [*(line for line in COMMANDS if line != "make test"), *commands(SERVING), *commands(CRITEO)]
+)
 def test_a_command_of_the_documents_works(command: str, directory: Path, free_port: int) -> None:
     verb = next((verb for verb in SHORTER if command.startswith(verb)), None)
     more = SHORTER[verb].format(work=directory / "demo", port=free_port) if verb else ""

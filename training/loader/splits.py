@@ -1,18 +1,22 @@
 """The one place that opens a split of prepared data, whatever format its files have."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions
+from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import PARQUET, TFRECORD, FeatureSpec
+from workflows.prepared import is_online, saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
 if TYPE_CHECKING:
+    from training.loader.epochs import ParquetLoader
     from training.loader.tensorflow import KerasSequenceLoader
     from training.loader.tfrecord import TFRecordLoader
+
+L = TypeVar("L", bound="ParquetLoader[Any]")
 
 
 def tensorflow_loader(
@@ -37,7 +41,7 @@ def tensorflow_loader(
     if source.type == TFRECORD:
         loader = _tfrecord_loader(files, spec, batch_size, num_rows=source.num_rows, shuffle=shuffle, seed=seed)
     else:
-        loader = _parquet_loader(files, spec, batch_size, shuffle=shuffle, seed=seed)
+        loader = encoding(_parquet_loader(files, spec, batch_size, shuffle=shuffle, seed=seed), prepared, spec)
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader
@@ -67,6 +71,23 @@ def _parquet_loader(
     )
 
 
+def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
+    """A loader of a split as it is; where the split holds raw rows, with the workflow that encodes them mapped onto it.
+
+    Args:
+        loader: of Parquet files, not used yet.
+        prepared: directory of the prepared data.
+        spec: its feature spec.
+
+    Returns:
+        The same loader.
+
+    Raises:
+        ArtifactError: the workflow is missing or damaged.
+    """
+    return loader.map(saved_workflow(prepared)) if is_online(spec) else loader
+
+
 def checks_of(spec: FeatureSpec) -> StreamOptions:
     """What a spec says about values: which ids there are, and what stands for missing ones."""
     return {
@@ -87,9 +108,12 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
     source, inputs = spec.source(split), (*spec.categorical, *spec.continuous)
     files = [prepared / name for name in source.files]
     if source.type != TFRECORD:
-        names = [feature.name for feature in inputs]
+        # As a model has them: ids int64, numbers float32.
+        dtypes = {feature.name: np.float32 if feature.cardinality is None else np.int64 for feature in inputs}
         options: StreamOptions = {**checks_of(spec), "shuffle": False}
-        return next(ChunkStream(files, names, batch_size=num_rows, **options).batches())
+        transform = _transform(prepared, spec)
+        stream = ChunkStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)
+        return next(stream.batches())
     loader = _tfrecord_loader(files, spec, num_rows, num_rows=source.num_rows, shuffle=False, seed=0)
     tensors, _ = next(iter(loader))
     columns = {name: tensor.numpy()[:, 0] for name, tensor in tensors.items()}
@@ -101,6 +125,14 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
         else columns[feature.name]
         for feature in inputs
     }
+
+
+def _transform(prepared: Path, spec: FeatureSpec) -> Transform | None:
+    if not is_online(spec):
+        return None
+    from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
+
+    return OnlineWorkflow(saved_workflow(prepared))
 
 
 def check_parquet(spec: FeatureSpec, *, reader: str) -> None:

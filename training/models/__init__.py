@@ -33,6 +33,8 @@ class Model:
 
 MODELS: Mapping[str, Model] = {
     "mlp": Model(backend=TENSORFLOW, module="training.models.mlp"),
+    "dlrm": Model(backend=TENSORFLOW, module="training.models.dlrm"),
+    "dcnv2": Model(backend=TENSORFLOW, module="training.models.dcnv2"),
     "torch_mlp": Model(backend=PYTORCH, module="training.models.torch_mlp"),
 }
 

@@ -1,16 +1,23 @@
-"""What Keras models are built from: inputs `keras_inputs`, one output, a probability named "output"."""
+"""What Keras models are built from: inputs `keras_inputs`, one output, a probability named "output".
 
-from collections.abc import Iterable
+Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
+float32.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from training.config import TrainConfig
+from training.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
 from workflows.categories import FIRST_UNSEEN_ID
+from workflows.errors import SpecError
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
 
+@tf.keras.utils.register_keras_serializable("rankline")
 class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
     """Starts an embedding table uniform in ± `scale`, with zeros for the reserved ids.
 
@@ -50,16 +57,77 @@ def embedding_columns(features: Iterable[Feature], config: TrainConfig) -> list[
     return [
         _embedding_column(
             feature,
-            min(feature.embedding_shape[1], config.embedding_dim_cap),
+            config.embedding_dim or min(feature.embedding_shape[1], config.embedding_dim_cap),
             UniformIds(config.embedding_init) if config.embedding_init else None,
         )
         for feature in features
     ]
 
 
-def linear_columns(features: Iterable[Feature]) -> list[Any]:
-    """One weight per id, starting at zero."""
-    return [_embedding_column(feature, 1, tf.keras.initializers.Zeros()) for feature in features]
+def number_columns(features: Iterable[Feature]) -> list[Any]:
+    """One numeric column per feature.
+
+    Raises:
+        SpecError: a feature is a list.
+    """
+    features = list(features)
+    if lists := [feature.name for feature in features if feature.is_list]:
+        raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+    return [tf.feature_column.numeric_column(feature.name) for feature in features]
+
+
+def feature_layer(columns: Sequence[Any], features: Iterable[Feature], config: TrainConfig, **options: Any) -> Any:
+    """The layer that turns columns about `features` into a matrix."""
+    if any(feature.is_list for feature in features):
+        return DenseFeatures(columns, **options)
+    return scalar_layer(columns, config, **options)
+
+
+def scalar_layer(columns: Sequence[Any], config: TrainConfig, **options: Any) -> Any:
+    """The same where no feature is a list; tables are fused if that is faster for the batches of `config`."""
+    num_ids = config.batch_size * sum(hasattr(column, "categorical_column") for column in columns)
+    return ScalarDenseFeatures(columns, fused=num_ids <= FUSED_IDS, **options)
+
+
+def embedded(inputs: Any, spec: FeatureSpec, config: TrainConfig) -> Any:
+    """Embeddings and numbers of all features side by side, with dropout."""
+    columns = embedding_columns(spec.categorical, config) + number_columns(spec.continuous)
+    regularizer = penalty(config.l2_embedding)
+    layer = feature_layer(columns, spec.categorical, config, activity_regularizer=regularizer, name="features")
+    return dropped(layer(inputs), config.embedding_dropout)
+
+
+def dropped(x: Any, share: float) -> Any:
+    """`x` with dropout in training."""
+    return tf.keras.layers.Dropout(share)(x) if share else x
+
+
+def penalty(weight: float) -> Any:
+    """A penalty on the squared norm of what a layer gives, averaged over the rows; None without weight."""
+    return tf.keras.regularizers.L2(weight) if weight else None
+
+
+def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initializer: Any = "glorot_uniform") -> Any:
+    """Dense layers with ReLU and dropout, one behind the other."""
+    for width in units:
+        dense = Dense(width, activation="relu", kernel_initializer=first_initializer)
+        x, first_initializer = dropped(dense(x), dropout), "glorot_uniform"
+    return x
+
+
+def logit(x: Any) -> Any:
+    """One linear unit, (N, 1) in float32."""
+    return tf.keras.layers.Dense(1, dtype=tf.float32)(x)
+
+
+def score(logit: Any, inputs: Any, spec: FeatureSpec, config: TrainConfig) -> Any:
+    """The probability "output", (N, 1): with `linear_terms` the weights of the row's ids are added to the logit."""
+    if config.linear_terms and spec.categorical:
+        columns = [_embedding_column(feature, 1, tf.keras.initializers.Zeros()) for feature in spec.categorical]
+        options = {"activity_regularizer": penalty(config.l2_linear), "dtype": tf.float32, "name": "linear"}
+        weights = feature_layer(columns, spec.categorical, config, **options)(inputs)
+        logit += config.linear_scale * tf.reduce_sum(weights, axis=1, keepdims=True)
+    return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name="output")(logit)
 
 
 def _embedding_column(feature: Feature, dimension: int, initializer: Any) -> Any:

@@ -55,7 +55,10 @@ class TorchMLP(nn.Module):
         self._config = config
         self._ids = [feature.name for feature in spec.categorical]
         self._numbers = [feature.name for feature in spec.continuous]
-        dims = [min(feature.embedding_shape[1], config.embedding_dim_cap) for feature in spec.categorical]
+        dims = [
+            config.embedding_dim or min(feature.embedding_shape[1], config.embedding_dim_cap)
+            for feature in spec.categorical
+        ]
         self.embeddings = nn.ModuleList(map(_table, spec.categorical, dims))
         for table in self.embeddings:
             if config.embedding_init:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 class Generator(Protocol):
     """Writes a dataset of the same shape, so that everything runs without a download."""
 
-    def __call__(self, directory: Path, *, num_rows: int, seed: int, progress: Progress) -> object:
-        """Write raw files into `directory`, and `truth.json` with the `best_auc` that any model can reach."""
+    def __call__(
+        self, directory: Path, *, num_rows: int, seed: int, cardinality_scale: float, progress: Progress
+    ) -> object:
+        """Write raw files into `directory`, and `truth.json` with the `best_auc` that any model can reach.
+
+        `cardinality_scale` multiplies the number of distinct ids.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +37,9 @@ class Dataset:
         graph: raw data and choices → NVTabular workflow, not yet fitted. Its input columns are those of the raw rows.
         inputs: raw columns that a serving request holds.
         label: column of the label, raw and encoded.
-        time: raw column that orders the rows.
-        group_by: input column whose groups GAUC averages over.
-        item: input column that the catalogue lists.
+        time: raw column that orders the rows; None where they are streamed, which is in order.
+        group_by: input column whose groups GAUC averages over, if there is one.
+        item: input column that the catalogue lists, if there is one.
         archives: name → downloadable archive.
     """
 
@@ -44,7 +49,7 @@ class Dataset:
     graph: Callable[[RawData, PrepareConfig], "nvt.Workflow"]
     inputs: tuple[str, ...]
     label: str
-    time: str
-    group_by: str
-    item: str
+    time: str | None = None
+    group_by: str | None = None
+    item: str | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)

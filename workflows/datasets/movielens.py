@@ -31,6 +31,7 @@ def movielens_graph(raw: RawData, config: PrepareConfig) -> "nvt.Workflow":
     from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
     from workflows.upstream import nvt, ops, quiet_nvtabular
 
+    assert raw.catalog is not None  # its reader always has one
     movies = raw.catalog.select([MOVIE_ID, GENRES]).to_pandas()
     with quiet_nvtabular():
         if config.hash_buckets:

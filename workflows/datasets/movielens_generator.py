@@ -102,7 +102,9 @@ class _World:
     active_s: Floats
 
 
-def generate_movielens(directory: Path, *, num_rows: int, seed: int, progress: Progress = SILENT) -> GeneratedTruth:
+def generate_movielens(
+    directory: Path, *, num_rows: int, seed: int, cardinality_scale: float = 1.0, progress: Progress = SILENT
+) -> GeneratedTruth:
     """Write ratings.csv and movies.csv in the layout of ml-latest, and truth.json when both are whole.
 
     The same arguments give the same bytes. Memory: one block of a million rows, and some 50 bytes for each row while
@@ -112,20 +114,21 @@ def generate_movielens(directory: Path, *, num_rows: int, seed: int, progress: P
         directory: where to write; made if missing.
         num_rows: ratings, at least 1000. The numbers of users and movies grow with it as they do in MovieLens.
         seed: at least 0.
+        cardinality_scale: multiplies the numbers of users and movies; a user keeps at least 20 rows.
         progress: told the rows written.
 
     Raises:
-        ConfigError: `num_rows` or `seed` is too small.
+        ConfigError: `num_rows` or `seed` is too small, or `cardinality_scale`: a user cannot rate a movie twice.
     """
     if num_rows < MIN_ROWS:
         raise ConfigError(f"{num_rows} rows were asked for, expected at least {MIN_ROWS}. Give a larger number.")
     if seed < 0:
         raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+    rng = np.random.default_rng(seed)
+    world = _make_world(num_rows, cardinality_scale, rng)
     directory.mkdir(parents=True, exist_ok=True)
     truth_path = directory / "truth.json"
     truth_path.unlink(missing_ok=True)
-    rng = np.random.default_rng(seed)
-    world = _make_world(num_rows, rng)
     _write_movies(directory / "movies.csv", world, rng)
     labels = np.empty(num_rows, dtype=np.bool_)
     logits = np.empty(num_rows)
@@ -152,9 +155,15 @@ def generate_movielens(directory: Path, *, num_rows: int, seed: int, progress: P
     return truth
 
 
-def _make_world(num_rows: int, rng: np.random.Generator) -> _World:
-    num_users, num_movies = (_between(num_rows, column) for column in (1, 2))
+def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generator) -> _World:
+    num_users, num_movies = (max(1, round(_between(num_rows, column) * cardinality_scale)) for column in (1, 2))
+    num_users = min(num_users, num_rows // _MIN_ROWS_PER_USER)
     rows_per_user = _share_out(num_rows, num_users, rng)
+    if rows_per_user.max() > num_movies:
+        raise ConfigError(
+            f"cardinality_scale {cardinality_scale} leaves {num_movies} movies, and a user rates {rows_per_user.max()} "
+            "different ones. Give a larger scale, or fewer rows."
+        )
     popularity = rng.lognormal(sigma=1.6, size=num_movies)
     popularity /= popularity.sum()
     genres = _draw_genres(num_movies, rng)

@@ -1,7 +1,7 @@
 """What every dataset reader hands on: interactions, a catalogue, and an account of what was left out."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,19 +14,39 @@ from workflows.artifacts import sha256_of
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamedRows:
+    """Rows of files that may be larger than memory, read whenever they are asked for.
+
+    Attributes:
+        schema: of the batches.
+        periods: rows of each stretch of time, such as a day, oldest first.
+        batches: opens the rows, from the oldest period to the latest, in batches of bounded size; a batch is of one
+            period. Raises DataError, with file and line, where a row is no row.
+    """
+
+    schema: pa.Schema
+    periods: tuple[int, ...]
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+
+    def __len__(self) -> int:
+        """Rows of all periods."""
+        return sum(self.periods)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RawData:
     """A dataset as it was found on disk.
 
     Attributes:
         rows: one row per interaction, in file order.
-        catalog: one row per item.
+        catalog: one row per item; None where the rows name no items.
         dropped: reason → number of rows left out of `rows`.
         noticed: remark → number of rows that it is true of; they are kept.
         fingerprint: SHA-256 over the source files, see `fingerprint_of`.
     """
 
-    rows: pa.Table
-    catalog: pa.Table
+    rows: pa.Table | StreamedRows
+    catalog: pa.Table | None = None
     dropped: Mapping[str, int] = field(default_factory=dict)
     noticed: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str

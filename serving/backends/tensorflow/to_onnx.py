@@ -62,14 +62,19 @@ def _combine_padded(graph: Any, nodes: Sequence[Any]) -> Any:
     other sums on each run with several threads (onnxruntime#18048, still so in 1.31).
     """
     for node in list(nodes):
-        if node.type in _COMBINERS and (padded := _padding_of(node)):
-            _replace(graph, node, *padded)
+        if node.type in _COMBINERS and (lists := _lists_of(node)):
+            _replace(graph, node, *lists)
     return graph.get_nodes()
 
 
-def _padding_of(node: Any) -> tuple[str, str] | None:
-    """The padded values [N, W] and their mask, if that is where a segment reduction has its values and rows from."""
-    _, values, rows, _ = node.inputs
+def _lists_of(node: Any) -> tuple[str, str, str] | None:
+    """Table, padded ids [N, W] and their mask, if that is where a segment reduction has its values and rows from.
+
+    It has looked the ids up itself, or takes each of the values that a gather has looked up.
+    """
+    table, values, rows, _ = node.inputs
+    if values.type == "Range" and table.type == "GatherV2" and _is_from_zero(values):
+        table, values = table.inputs[:2]
     if values.type != "GatherNd" or rows.type != "StridedSlice":
         return None
     places = values.inputs[1]
@@ -78,10 +83,15 @@ def _padding_of(node: Any) -> tuple[str, str] | None:
     ] == [1, 1, 2]
     if places.type != "Where" or rows.inputs[0] is not places or not is_first_column:
         return None
-    return values.input[0], places.input[0]
+    return table.output[0], values.input[0], places.input[0]
 
 
-def _replace(graph: Any, node: Any, padded: str, mask: str) -> None:
+def _is_from_zero(counted: Any) -> bool:
+    start, _, step = counted.inputs
+    return [end.get_tensor_value() for end in (start, step) if end.is_const()] == [0, 1]
+
+
+def _replace(graph: Any, node: Any, table: str, padded: str, mask: str) -> None:
     """Table rows of all places [N, W, dimension], those outside of the mask times zero."""
 
     def add(kind: str, *inputs: str, **attributes: Any) -> str:
@@ -95,7 +105,7 @@ def _replace(graph: Any, node: Any, padded: str, mask: str) -> None:
     if (root := _COMBINERS[node.type]) is not None:
         length = add("ReduceSum", weights, constant([2]), keepdims=1)
         weights = add("Div", weights, add(root, add("Max", length, constant(1.0, np.float32))))
-    combined = add("MatMul", weights, add("Gather", node.input[0], ids))
+    combined = add("MatMul", weights, add("Gather", table, ids))
     shapes, dtypes, outputs = node.output_shapes, node.output_dtypes, node.output
     graph.remove_node(node.name)
     graph.make_node("Squeeze", [combined, constant([1])], outputs=outputs, shapes=shapes, dtypes=dtypes)

@@ -1,3 +1,4 @@
+import csv as python_csv
 import io
 import json
 from pathlib import Path
@@ -7,19 +8,29 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rankline.rows import from_options, read_rows, select, write_scores
+from rankline.rows import format_of, from_options, read_rows, select, typed_row, write_scores
 from workflows.errors import ConfigError, DataError
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
 
 
 def test_options_become_one_row_with_json_values() -> None:
-    row = from_options(["--userId", "1", "--name=Zoë", "--tags", "[1, 2]"])
-    assert row.to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
+    texts = from_options(["--userId", "1", "--name=Zoë", "--tags", "[1, 2]"])
+    assert texts == {"userId": "1", "name": "Zoë", "tags": "[1, 2]"}
+    assert typed_row(texts, ["name"]).to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
 
 
 def test_null_is_a_missing_value() -> None:
-    assert from_options(["--userId", "null", "--tags", "[]"]).to_pylist() == [{"userId": None, "tags": []}]
+    assert typed_row({"userId": "null", "C1": "null"}, ["C1"]).to_pylist() == [{"userId": None, "C1": None}]
+
+
+@pytest.mark.parametrize("text", ["00123456", "12345678", "5e104321", "true", "NA", '"a"'])
+def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
+    assert typed_row({"C1": text}, ["C1"]).to_pylist() == [{"C1": text}]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        python_csv.writer(file).writerows([["C1", "I1"], [text, "1"], ["", ""]])
+    rows = read_rows(str(tmp_path / "rows.csv"), "csv", ["C1"])
+    assert rows.to_pylist() == [{"C1": text, "I1": 1}, {"C1": None, "I1": None}]
 
 
 @pytest.mark.parametrize("arguments", [["userId", "1"], ["--userId"], ["--", "1"]])
@@ -30,7 +41,7 @@ def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[st
 
 def test_a_number_that_no_column_holds_is_refused() -> None:
     with pytest.raises(DataError, match="no row that can be sent"):
-        from_options(["--userId", "99999999999999999999"])
+        typed_row({"userId": "99999999999999999999"}, [])
 
 
 def write(path: Path, format_name: str) -> None:
@@ -45,11 +56,12 @@ def write(path: Path, format_name: str) -> None:
 @pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
 def test_each_format_is_told_by_its_ending_and_comes_back_with_scores(tmp_path: Path, format_name: str) -> None:
     write(tmp_path / f"rows.{format_name}", format_name)
-    rows, found = read_rows(str(tmp_path / f"rows.{format_name}"), None)
-    assert (rows, found) == (ROWS, format_name)
-    write_scores(rows, np.array([0.25, 0.5], np.float32), found, tmp_path / f"scored.{format_name}")
-    scored, _ = read_rows(str(tmp_path / f"scored.{format_name}"), None)
-    assert scored.to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
+    path, scored = str(tmp_path / f"rows.{format_name}"), tmp_path / f"scored.{format_name}"
+    assert format_of(path, None) == format_name
+    rows = read_rows(path, format_name, [])
+    assert rows == ROWS
+    write_scores(rows, np.array([0.25, 0.5], np.float32), format_name, scored)
+    assert read_rows(str(scored), format_name, []).to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
 
 
 @pytest.mark.parametrize("format_name", ["csv", "parquet", None])
@@ -59,21 +71,21 @@ def test_stdin_holds_any_format_and_json_lines_unless_told(
     write(tmp_path / "rows", format_name or "jsonl")
     stdin = io.TextIOWrapper(io.BytesIO((tmp_path / "rows").read_bytes()))
     monkeypatch.setattr("sys.stdin", stdin)  # the process's own input, not what is tested
-    assert read_rows("-", format_name) == (ROWS, format_name or "jsonl")
+    assert read_rows("-", format_of("-", format_name), []) == ROWS
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"")])
 def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
-        read_rows(str(tmp_path / name), None)
+        read_rows(str(tmp_path / name), format_of(str(tmp_path / name), None), [])
 
 
 def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.csv does not exist"):
-        read_rows(str(tmp_path / "rows.csv"), None)
+        format_of(str(tmp_path / "rows.csv"), None)
     with pytest.raises(ConfigError, match="--format is 'xls'. Available: csv, parquet, jsonl"):
-        read_rows("rows.csv", "xls")
+        format_of("rows.csv", "xls")
 
 
 def test_the_ending_of_the_output_names_its_format(tmp_path: Path) -> None:
@@ -87,7 +99,7 @@ def test_the_ending_of_the_output_names_its_format(tmp_path: Path) -> None:
 
 def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Give --format csv\|parquet\|jsonl"):
-        read_rows("rows.xlsx", None)
+        format_of("rows.xlsx", None)
 
 
 def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:

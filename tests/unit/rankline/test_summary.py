@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -34,15 +35,43 @@ def printed(*results: LoadResult, **changes: object) -> str:
     return console.file.getvalue()
 
 
-def test_what_is_withheld_is_a_dash_and_all_fits_a_terminal() -> None:
+def test_what_is_withheld_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
     text = printed(*(result(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
     cells = line.split()
     assert [cells[5], cells[7]] == ["–", "26,214,400"]
     assert [float(cell) for cell in (*cells[1:5], cells[6])] == pytest.approx([200, 360, 380, 396, 400], rel=0.001)
+    assert "rows 16384: p99.9 withheld: 400 samples, and 3,688 are needed" in text
     assert "movielens_transform_v1, infer" in text
     assert "…" not in text
+
+
+def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
+    bounded = replace(
+        result(ALONE),
+        p50_ms=10.0,
+        p90_ms=20.0,
+        p95_ms=20.0,
+        rows_per_s=1000.0,
+        intervals_ms={"p50": (9.95, 10.02), "p90": (17.0, 25.0), "p95": (19.0, None)},
+        rows_per_s_interval=(800.0, 1100.0),
+    )
+    text = printed(bounded)
+    lines = text.splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("1  "))
+    assert lines[at + 1].split() == ["±0.5%", "±25%", "±?", "±?", "±20%"]
+    for cell in ("±0.5%", "±25%"):
+        end = lines[at + 1].index(cell) + len(cell)
+        assert lines[at][:end].split()[-1] in ("10.00", "20.00")  # right below it
+    assert "± at 95% confidence" in text
+
+
+def test_how_many_scores_were_checked_is_said() -> None:
+    assert "no scores were compared" in printed(result(ALONE))
+    assert "1,234 scores were compared with the expected ones; the worst is 3e-08 off" in printed(
+        result(ALONE), num_checked=1234, max_abs_error=3e-8
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +99,7 @@ def test_the_search_and_the_cost_of_the_client_are_said() -> None:
     floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
     rate = result(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
     text = printed(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
-    assert "p99=10ms, 1 rows in a request: held up to 740 requests/s" in text
+    assert "p99=10ms, 1 rows in a request: held up to 740 requests/s, not at 780; 9 rates tried" in text
     assert "6,000 requests/s, 0.031 ms of processor time" in text
 
 

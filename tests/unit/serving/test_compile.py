@@ -14,7 +14,7 @@ from serving.compile import compile_workflow
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.plan import Column, Computed, Padded, TransformPlan
 from workflows.errors import LoweringError
-from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
+from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
@@ -183,3 +183,20 @@ def test_every_operator_of_nvtabular_is_lowered_or_refused() -> None:
     known = {op for op in vars(ops).values() if isinstance(op, type) and issubclass(op, ops.Operator)}
     abstract = {ops.Operator, ops.StatOperator}
     assert {op.__name__ for op in known - abstract - set(LOWERINGS) - set(REFUSED)} == set()
+
+
+@pytest.mark.parametrize("num_columns", [1, 6])
+def test_outputs_have_the_dtypes_that_a_model_takes(tmp_path: Path, num_columns: int) -> None:
+    names = [f"x{number}" for number in range(num_columns)]
+    rows = pd.DataFrame({name: [1.5, -2.0, 0.25, 7.0] for name in names} | {"id": [3, 4, 5, 3]})
+    workflow = fitted(lambda: (names >> ops.Normalize()) + (["id"] >> StableHashBucket(7)), rows, tmp_path)
+    plan = compile_workflow(workflow, dict.fromkeys(names, "float32") | {"id": "int64"})
+    request = {name: rows[name].to_numpy() for name in rows}
+    own, wanted = compile_workflow(workflow).run(request), plan.run(request)
+    assert {array.dtype.name for name, array in own.items() if name != "id"} == {"float64"}
+    assert own["id"].dtype == np.int32
+    for name, array in wanted.items():
+        assert array.dtype == {column.name: column.spec.dtype for column in plan.columns}[name]
+        np.testing.assert_array_equal(array, own[name].astype(array.dtype))
+    assert wanted["id"].dtype == np.int64
+    assert wanted["x0"].dtype == np.float32

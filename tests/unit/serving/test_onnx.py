@@ -19,7 +19,7 @@ from serving.backends.offline import offline_model, scoring_model
 from serving.onnx import convert
 from serving.plan import Padded
 from training.config import TrainConfig
-from training.models import mlp, torch_mlp
+from training.models import dcnv2, dlrm, mlp, torch_mlp
 from training.saved_model import export_saved_model
 from training.torch_script import export_torch_script
 from workflows.artifacts import publish
@@ -45,10 +45,10 @@ SPEC = FeatureSpec(
 TAGS = {"tags__values": tf.TensorSpec([None, None], tf.int64), "tags__nnzs": tf.TensorSpec([None, 1], tf.int32)}
 
 
-def publish_model(path: Path, backend: str, write: Callable[[Path], object]) -> TrainedModel:
+def publish_model(path: Path, backend: str, write: Callable[[Path], object], spec: FeatureSpec = SPEC) -> TrainedModel:
     details = {"backend": backend, "run_id": "r", "tracking_uri": "", "metrics": {}}
     with publish(path, KIND, details=details) as staging:
-        (staging / FILE_NAME).write_text(SPEC.to_yaml(), encoding="utf-8")
+        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         write(staging)
     return TrainedModel.load(path)
 
@@ -107,6 +107,42 @@ def test_it_scores_as_the_trained_model_does(
     scores = scoring_model(ONNX, converted).score_served(rows)
     assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
     np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+
+
+SCALARS = FeatureSpec(
+    features=(
+        *(Feature(name=f"C{n}", dtype="int64", cardinality=20 + n, embedding_dim=4) for n in range(6)),
+        *(Feature(name=f"I{n}", dtype="float32") for n in range(3)),
+        Feature(name="label", dtype="float32"),
+    ),
+    channels={
+        "categorical": tuple(f"C{n}" for n in range(6)),
+        "continuous": tuple(f"I{n}" for n in range(3)),
+        "label": ("label",),
+    },
+)
+FUSED = TrainConfig(embedding_dim=8, numbers_hidden=(16,), hidden=(16, 16), cross_layers=2, precision="bfloat16")
+
+
+@pytest.mark.parametrize("module", [mlp, dlrm, dcnv2])
+def test_models_with_fused_tables_score_as_they_did(module: Any, tmp_path: Path) -> None:
+    tf.keras.utils.set_random_seed(0)
+    model = module.build(SCALARS, FUSED)
+    for variable in model.trainable_variables:
+        variable.assign(tf.random.normal(variable.shape, stddev=0.3))
+    trained = publish_model(
+        tmp_path / "m", "tensorflow", lambda at: export_saved_model(model, SCALARS, at / "model.savedmodel"), SCALARS
+    )
+    convert(trained, tmp_path / "model.onnx")
+    expected, converted = scoring_model(TENSORFLOW, trained.model_path), scoring_model(ONNX, tmp_path / "model.onnx")
+    rng = np.random.default_rng(0)
+    for num_rows in (0, 1, 2, 500):
+        rows = {f"C{n}": rng.integers(0, 20 + n, num_rows) for n in range(6)}
+        rows |= {f"I{n}": rng.random(num_rows, np.float32) for n in range(3)}
+        scores = converted.score_served(rows)
+        assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
+        np.testing.assert_allclose(scores, expected.score_served(rows), rtol=0, atol=TOLERANCE)
+    assert scores.std() > 0.01
 
 
 def test_the_tensors_are_those_of_the_padded_layout(converted: Path) -> None:
@@ -174,8 +210,9 @@ def tf_model(path: Path, function: Callable[..., Any], specs: Mapping[str, Any],
         (tf.sparse.segment_sqrt_n, lambda lengths: np.sqrt(np.maximum(lengths, 1))),
     ],
 )
+@pytest.mark.parametrize("is_looked_up_before", [True, False])
 def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
-    combine: Any, divisor_of: Callable[[Any], Any], tmp_path: Path
+    combine: Any, divisor_of: Callable[[Any], Any], is_looked_up_before: bool, tmp_path: Path
 ) -> None:
     module = tf.Module()
     table = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
@@ -184,7 +221,10 @@ def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
     def padded(tags__values, tags__nnzs):  # type: ignore[no-untyped-def]
         places = tf.where(tf.range(tf.shape(tags__values)[1]) < tags__nnzs)
         ids, num_rows = tf.gather_nd(tags__values, places), tf.shape(tags__values)[0]
-        return {"score": combine(tf.convert_to_tensor(module.table), ids, places[:, 0], num_segments=num_rows)}
+        table, indices = tf.convert_to_tensor(module.table), ids
+        if is_looked_up_before:
+            table, indices = tf.gather(module.table, ids), tf.range(tf.size(ids))
+        return {"score": combine(table, indices, places[:, 0], num_segments=num_rows)}
 
     convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
     nodes = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from training.config import TrainConfig
+from training.config import SessionConfig, TrainConfig
 from workflows.errors import ConfigError
 
 
@@ -21,6 +21,13 @@ from workflows.errors import ConfigError
         {"learning_rate": 0.0},
         {"learning_rate": float("inf")},
         {"learning_rate_decay": "steps"},
+        {"warmup_steps": -1},
+        {"decay_start_step": -1},
+        {"precision": "float64"},
+        {"numbers_hidden": (0,)},
+        {"cross_layers": 0},
+        {"cross_rank": -1},
+        {"embedding_dim": -1},
         {"batch_size": 0},
         {"epochs": 0},
         {"early_stopping_patience": -1},
@@ -30,6 +37,21 @@ from workflows.errors import ConfigError
 def test_options_out_of_range_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected"):
         TrainConfig(**option)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"checkpoint_every": -1}, "checkpoint_every"),
+        ({"profile_steps": (5,)}, "profile_steps"),
+        ({"profile_steps": (9, 5)}, "profile_steps"),
+        ({"profile_steps": (0, 5)}, "profile_steps"),
+    ],
+)
+def test_choices_of_a_session_out_of_range_are_refused(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*, expected"):
+        SessionConfig(**options)
+    assert SessionConfig(checkpoint_every=5, profile_steps=(5, 5)).profile_steps == (5, 5)
 
 
 def test_no_hidden_layer_is_a_choice() -> None:

@@ -1,10 +1,11 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.layers import DenseFeatures
+from training.layers import DenseFeatures, ScalarDenseFeatures
 from workflows.errors import ConfigError
 
 fc = tf.feature_column
@@ -56,6 +57,23 @@ def test_gradients_touch_only_looked_up_rows() -> None:
     assert set(gradients["tags"].indices.numpy()) == {2, 3}
     np.testing.assert_allclose(tf.convert_to_tensor(gradients["tags"]), [[0, 0], [0, 0], [1, 1], [1, 1]])
     np.testing.assert_allclose(tf.convert_to_tensor(gradients["user"])[:, 0], [1, 1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("make", [DenseFeatures, partial(ScalarDenseFeatures, fused=False), ScalarDenseFeatures])
+def test_no_table_is_read_as_a_whole(make: Any) -> None:
+    """Which would copy it, once an optimizer has updated rows of it."""
+    layer = make([embedding("user", 5, 3), *([embedding("tags", 4, 2)] if make is DenseFeatures else [])])
+
+    def gradients(rows: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(rows) ** 2)
+        return [gradient.values for gradient in tape.gradient(loss, layer.trainable_variables)]
+
+    layer(inputs())
+    graph = tf.function(gradients).get_concrete_function(inputs()).graph
+    kinds = [operation.type for operation in graph.get_operations()]
+    assert kinds.count("ResourceGather") == len(layer.tables)
+    assert "ReadVariableOp" not in kinds
 
 
 def test_indicator_columns_count_ids() -> None:

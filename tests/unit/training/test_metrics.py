@@ -1,11 +1,16 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+import tensorflow as tf
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from training.metrics import exact_auc, gauc, logloss
+from training.config import TrainConfig
+from training.fit_torch import TorchFit
+from training.metrics import calibration, evaluate, exact_auc, gauc, logloss, quality, thresholded_auc
+from workflows.feature_spec import FeatureSpec
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=60)
 
@@ -36,3 +41,67 @@ def test_gauc_does_not_see_differences_between_groups() -> None:
     label, group = np.array([1, 0, 1, 0]), np.array([1, 1, 2, 2])
     assert gauc(label, np.array([0.2, 0.1, 0.9, 0.8]), group) == 1.0
     assert exact_auc(label, np.array([0.2, 0.1, 0.9, 0.8])) == 0.75
+
+
+def keras_auc(label: object, score: object, num_thresholds: int) -> float:
+    metric = tf.keras.metrics.AUC(num_thresholds=num_thresholds)
+    metric.update_state(label, score)
+    return float(metric.result())
+
+
+SCORES = st.one_of(st.integers(0, 20).map(lambda n: n / 20), st.floats(0, 1, width=32))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), SCORES), max_size=40), st.sampled_from([2, 3, 21, 200]))
+@example([(True, 0.0), (False, 1.0)], 200)
+def test_the_thresholded_auc_is_that_of_keras(rows: list[tuple[bool, float]], num_thresholds: int) -> None:
+    label, score = (np.array(column) for column in zip(*rows, (True, 0.5), (False, 0.5), strict=True))
+    expected = keras_auc(label, score.astype(np.float32), num_thresholds)
+    assert thresholded_auc(label, score, num_thresholds) == pytest.approx(expected, abs=1e-6)
+
+
+def test_thresholds_tie_what_lies_between_them_and_many_of_them_tie_nothing() -> None:
+    rng = np.random.default_rng(0)
+    label = rng.random(500) < 0.5
+    score = 0.0102 + 0.004 * rng.random(500) + 0.0005 * label  # between two of 200 thresholds
+    assert thresholded_auc(label, score) == pytest.approx(0.5)
+    assert thresholded_auc(label, score, 1_000_000) == pytest.approx(exact_auc(label, score), abs=1e-3)
+    assert exact_auc(label, score) > 0.55
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_one_class_has_no_thresholded_auc(label: float) -> None:
+    with pytest.raises(ValueError, match="both classes"):
+        thresholded_auc(np.full(3, label), np.array([0.1, 0.2, 0.3]))
+
+
+def test_calibration_is_what_was_predicted_by_what_happened() -> None:
+    score = np.full(1_000_000, 0.3, np.float32)
+    assert calibration(np.arange(1_000_000) % 4 == 0, score) == pytest.approx(0.3 / 0.25, rel=1e-6)
+
+
+def test_quality_has_every_figure_and_that_of_groups_where_there_is_one() -> None:
+    label, score = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.9, 0.2, 0.4, 0.6])
+    figures = quality(label, score, np.array([1, 1, 2, 2]))
+    assert figures == {
+        "auc": exact_auc(label, score),
+        "auc_200_thresholds": pytest.approx(0.75),
+        "logloss": logloss(label, score),
+        "calibration": pytest.approx(1.05),
+        "gauc": 0.5,
+    }
+    assert "gauc" not in quality(label, score)
+    assert "gauc" not in quality(label, score, np.arange(4))
+
+
+@pytest.mark.parametrize("group_by", ["userId", "not an input", None])
+def test_a_split_is_measured_with_groups_where_there_are_some(group_by: str | None, prepared: Path) -> None:
+    spec = FeatureSpec.read(prepared)
+    fit = TorchFit(spec, TrainConfig(model="torch_mlp"), num_steps=1)
+    valid = TorchFit.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
+    scores = np.concatenate([fit.score(inputs) for inputs, _ in valid])
+    labels = np.concatenate([fit.array(label) for _, label in valid])
+    figures = evaluate(fit, valid, group_by=group_by)
+    assert ("gauc" in figures) == (group_by == "userId")
+    assert {name: figures[name] for name in figures if name != "gauc"} == quality(labels, scores)

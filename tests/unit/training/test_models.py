@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,8 +10,8 @@ import tensorflow as tf
 from training.config import TrainConfig
 from training.models import MODELS, model_builder
 from training.models.base import UniformIds
-from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec
+from workflows.errors import ConfigError, SpecError
+from workflows.feature_spec import Feature, FeatureSpec
 from workflows.trained import TENSORFLOW
 
 
@@ -23,16 +26,106 @@ def batch() -> dict[str, Any]:
 
 
 KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW]
+TAKE_LISTS = ["mlp", "dcnv2"]
+
+SCALARS = FeatureSpec(
+    features=(
+        Feature(name="userId", dtype="int64", cardinality=60, embedding_dim=16),
+        Feature(name="movieId", dtype="int64", cardinality=40, embedding_dim=12),
+        Feature(name="age", dtype="float32"),
+        Feature(name="price", dtype="float32"),
+        Feature(name="rating", dtype="float32"),
+    ),
+    channels={"categorical": ("userId", "movieId"), "continuous": ("age", "price"), "label": ("rating",)},
+)
+CONFIG = TrainConfig(embedding_dim=4, hidden=(16, 8), numbers_hidden=(8,), embedding_init=0.5)
+
+
+def scalars(num_rows: int = 3) -> dict[str, Any]:
+    rng = np.random.default_rng(num_rows)
+    return {
+        "userId": tf.constant(rng.integers(3, 60, (num_rows, 1))),
+        "movieId": tf.constant(rng.integers(3, 40, (num_rows, 1))),
+        "age": tf.constant(rng.random((num_rows, 1), np.float32)),
+        "price": tf.constant(rng.random((num_rows, 1), np.float32)),
+    }
 
 
 @pytest.mark.parametrize("name", KERAS_MODELS)
-def test_every_keras_model_takes_the_loaders_names_and_gives_a_probability(name: str, spec: FeatureSpec) -> None:
-    model = model_builder(name)(spec, TrainConfig())
+@pytest.mark.parametrize("num_rows", [0, 1, 5])
+def test_every_keras_model_takes_the_loaders_names_and_gives_a_probability(name: str, num_rows: int) -> None:
+    model = model_builder(name)(SCALARS, CONFIG)
+    scores = model(scalars(num_rows)).numpy()
+    assert sorted(model.input) == sorted(scalars())
+    assert model.output_names == ["output"]
+    assert scores.shape == (num_rows, 1)
+    assert ((scores > 0) & (scores < 1)).all()
+
+
+@pytest.mark.parametrize("name", TAKE_LISTS)
+def test_lists_are_taken_where_embeddings_stand_side_by_side(name: str, spec: FeatureSpec) -> None:
+    model = model_builder(name)(spec, CONFIG)
     scores = model(batch()).numpy()
     assert sorted(model.input) == sorted(batch())
-    assert model.output_names == ["output"]
     assert scores.shape == (3, 1)
-    assert ((scores > 0) & (scores < 1)).all()
+    assert len(np.unique(scores)) == 3
+
+
+@contextmanager
+def policy(name: str) -> Iterator[None]:
+    tf.keras.mixed_precision.set_global_policy(name)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, precision: str) -> None:
+    config = replace(CONFIG, precision=precision)
+    exact = model_builder(name)(SCALARS, config)
+    with policy(f"mixed_{precision}"):
+        mixed = model_builder(name)(SCALARS, config)
+    mixed.set_weights(exact.get_weights())
+    with tf.GradientTape() as tape:
+        scores = mixed(scalars(64), training=True)
+        loss = tf.reduce_mean(scores)
+    assert {variable.dtype for variable in mixed.variables} == {tf.float32}
+    assert scores.dtype == mixed.get_layer("linear").compute_dtype == tf.float32
+    assert mixed.get_layer("features").compute_dtype == precision
+    np.testing.assert_allclose(scores, exact(scalars(64)), atol=0.01)
+    assert not np.array_equal(scores, exact(scalars(64)))
+    for gradient in tape.gradient(loss, mixed.trainable_variables):
+        assert np.isfinite(gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient).all()
+
+
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_tables_get_sparse_gradients(name: str) -> None:
+    model = model_builder(name)(SCALARS, CONFIG)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(scalars()))
+    gradients = zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True)
+    sparse = {variable.name: isinstance(gradient, tf.IndexedSlices) for variable, gradient in gradients}
+    assert {name for name, is_sparse in sparse.items() if is_sparse} == {
+        "features/width_4_embedding:0",
+        "linear/width_1_embedding:0",
+    }
+
+
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_fused_linear_terms_add_one_weight_per_id_to_the_logit(name: str) -> None:
+    model = model_builder(name)(SCALARS, replace(CONFIG, linear_scale=2.0))
+    rows = scalars()
+    before = model(rows).numpy()
+    # The tables stand in the order of the columns' names: movieId, userId.
+    movies, users = rows["movieId"].numpy()[:, 0], 40 + rows["userId"].numpy()[:, 0]
+    table = model.get_layer("linear").tables["width_1_embedding"]
+    table.scatter_update(tf.IndexedSlices([[0.5], [0.25]], [movies[0], users[1]]))
+    after = model(rows).numpy()
+    logit = [np.log(score / (1 - score))[:, 0] for score in (before, after)]
+    expected = 2 * (0.5 * (movies == movies[0]) + 0.25 * (users == users[1]))
+    np.testing.assert_allclose(logit[1] - logit[0], expected, atol=1e-5)
 
 
 def test_embedding_dimensions_follow_the_spec_up_to_the_cap(spec: FeatureSpec) -> None:
@@ -40,6 +133,11 @@ def test_embedding_dimensions_follow_the_spec_up_to_the_cap(spec: FeatureSpec) -
     shapes = {name: tuple(table.shape) for name, table in model.get_layer("features").tables.items()}
     assert shapes == {"userId": (60, 12), "movieId": (40, 12), "genres": (8, 4)}
     assert [layer.units for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)] == [128, 128, 128, 1]
+
+
+def test_an_embedding_dim_is_that_of_every_table(spec: FeatureSpec) -> None:
+    model = model_builder("mlp")(spec, TrainConfig(embedding_dim=20, embedding_dim_cap=12))
+    assert {table.shape[1] for table in model.get_layer("features").tables.values()} == {20}
 
 
 def test_linear_terms_add_one_weight_per_id_to_the_logit(spec: FeatureSpec) -> None:
@@ -76,7 +174,8 @@ def test_reserved_ids_start_at_zero_and_known_ones_within_the_scale() -> None:
     table = UniformIds(0.1)((50, 4)).numpy()
     assert not table[:3].any()
     assert 0.05 < np.abs(table[3:]).max() <= 0.1
-    assert UniformIds.from_config(UniformIds(0.1).get_config()).scale == 0.1
+    again = tf.keras.initializers.deserialize(tf.keras.initializers.serialize(UniformIds(0.1)))
+    assert (type(again), again.scale) == (UniformIds, 0.1)
 
 
 def test_without_a_scale_tables_start_as_the_embedding_columns_do(spec: FeatureSpec) -> None:
@@ -84,6 +183,23 @@ def test_without_a_scale_tables_start_as_the_embedding_columns_do(spec: FeatureS
     assert table.std() == pytest.approx(0.88 / np.sqrt(16), rel=0.15)  # a normal cut at two deviations has 0.88 of it
 
 
+@pytest.mark.parametrize("name", TAKE_LISTS)
+def test_a_list_of_numbers_is_refused_by_name(name: str) -> None:
+    lists = Feature(name="prices", dtype="float32", is_list=True, max_length=3)
+    spec = FeatureSpec(
+        features=(*SCALARS.features, lists), channels={**SCALARS.channels, "continuous": ("age", "prices")}
+    )
+    with pytest.raises(SpecError, match=r"continuous features \['prices'\] are lists, expected one number per row"):
+        model_builder(name)(spec, CONFIG)
+
+
+@pytest.mark.parametrize("name", TAKE_LISTS)
+def test_numbers_alone_will_do(name: str) -> None:
+    spec = FeatureSpec(features=SCALARS.features, channels={**SCALARS.channels, "categorical": ()})
+    model = model_builder(name)(spec, CONFIG)
+    assert model({key: scalars()[key] for key in ("age", "price")}).shape == (3, 1)
+
+
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'mpl'. Available: mlp"):
+    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, dlrm, mlp, torch_mlp"):
         model_builder("mpl")

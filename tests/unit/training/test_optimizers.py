@@ -3,8 +3,21 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
-from training.optimizers import OPTIMIZERS, LazyAdam, PlainSGD, RowwiseAdagrad, make_optimizer
+from training.config import DECAYS
+from training.optimizers import (
+    OPTIMIZERS,
+    LazyAdam,
+    LossScale,
+    PlainSGD,
+    RowwiseAdagrad,
+    ScheduledRate,
+    make_optimizer,
+)
+from training.precision import GROWTH_STEPS, INITIAL_SCALE
+from training.schedules import Schedule
 from workflows.errors import ConfigError
 
 
@@ -141,3 +154,85 @@ def test_unknown_names_and_options_are_refused() -> None:
         make_optimizer("sgd", learning_rate=0.1, batch_size=1, table_lr_scale=2.0)
     with pytest.raises(ConfigError, match="no amsgrad"):
         LazyAdam(amsgrad=True)
+
+
+@given(st.sampled_from(DECAYS), st.integers(0, 50), st.integers(0, 80), st.integers(0, 120))
+def test_a_scheduled_rate_is_the_schedule_in_tensorflow(decay: str, warmup: int, begin: int, step: int) -> None:
+    schedule = Schedule(num_steps=100, decay=decay, warmup_steps=warmup, decay_start_step=begin)
+    rate = ScheduledRate(0.3, schedule)(tf.constant(step, tf.int64))
+    assert rate.dtype == tf.float32
+    assert float(rate) == pytest.approx(0.3 * schedule.factor(step), rel=1e-6, abs=1e-9)
+
+
+def test_without_warmup_the_rates_are_those_of_keras() -> None:
+    keras = {
+        "linear": tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0),
+        "quadratic": tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0, power=2.0),
+        "cosine": tf.keras.optimizers.schedules.CosineDecay(0.1, 20),
+    }
+    for decay, theirs in keras.items():
+        ours = ScheduledRate(0.1, Schedule(num_steps=20, decay=decay))
+        for step in range(22):
+            np.testing.assert_allclose(ours(step), theirs(step), rtol=1e-5, atol=1e-8)
+
+
+def test_a_rate_survives_the_config_of_its_optimizer() -> None:
+    rate = ScheduledRate(0.1, Schedule(num_steps=20, decay="cosine"))
+    again = ScheduledRate.from_config(rate.get_config())
+    assert float(again(7)) == float(rate(7)) < 0.1
+
+
+def scaled_step(scale: LossScale, optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """One step of `optimizer` in a graph; what it was given."""
+    given: list[Any] = []
+
+    def apply(unscaled: list[Any]) -> None:
+        given.extend(unscaled)
+        optimizer.apply_gradients(zip(unscaled, variables, strict=True))
+
+    tf.function(lambda: scale.apply(gradients, apply), autograph=False)()
+    return given
+
+
+def test_gradients_of_a_scaled_loss_are_divided_and_stay_sparse() -> None:
+    rows, kernel, scale = table(), table("kernel"), LossScale()
+    plain_rows, plain_kernel = table(), table("kernel")
+    one, other = PlainSGD(0.1), PlainSGD(0.1)
+    for optimizer, variables in ((one, [rows, kernel]), (other, [plain_rows, plain_kernel])):
+        optimizer.build(variables)
+    gradient, dense = sparse([1, 4, 1]), tf.ones((6, 2))
+    large = tf.IndexedSlices(gradient.values * INITIAL_SCALE, gradient.indices, gradient.dense_shape)
+    given = scaled_step(scale, one, [large, dense * INITIAL_SCALE], [rows, kernel])
+    other.apply_gradients([(gradient, plain_rows), (dense, plain_kernel)])
+    assert [type(value) is tf.IndexedSlices for value in given] == [True, False]
+    np.testing.assert_array_equal(rows, plain_rows)
+    np.testing.assert_array_equal(kernel, plain_kernel)
+    assert (float(scale.scale), int(scale.good_steps)) == (INITIAL_SCALE, 1)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_one_overflow_leaves_the_step_out_and_halves_the_scale(bad: float, is_sparse: bool) -> None:
+    rows, kernel, scale, optimizer = table(), table("kernel"), LossScale(), LazyAdam(0.1)
+    optimizer.build([rows, kernel])
+    before = [variable.numpy() for variable in (rows, kernel, *optimizer.variables)]
+    gradients = [sparse([2]), tf.ones((6, 2))]
+    if is_sparse:
+        gradients[0] = tf.IndexedSlices(gradients[0].values * bad, gradients[0].indices, gradients[0].dense_shape)
+    else:
+        gradients[1] = tf.tensor_scatter_nd_update(gradients[1], [[3, 1]], [bad])
+    scaled_step(scale, optimizer, gradients, [rows, kernel])
+    for variable, kept in zip((rows, kernel, *optimizer.variables), before, strict=True):
+        np.testing.assert_array_equal(variable, kept)
+    assert (float(scale.scale), int(scale.good_steps)) == (INITIAL_SCALE / 2, 0)
+
+
+def test_the_scale_doubles_after_many_good_steps() -> None:
+    kernel, scale, optimizer = table("kernel"), LossScale(), PlainSGD(0.1)
+    optimizer.build([kernel])
+    scale.good_steps.assign(GROWTH_STEPS - 2)
+    seen = []
+    for _ in range(3):
+        scaled_step(scale, optimizer, [tf.ones((6, 2))], [kernel])
+        seen.append((float(scale.scale), int(scale.good_steps)))
+    assert seen == [(INITIAL_SCALE, GROWTH_STEPS - 1), (2 * INITIAL_SCALE, 0), (2 * INITIAL_SCALE, 1)]

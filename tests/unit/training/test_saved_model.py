@@ -10,7 +10,7 @@ from training.config import TrainConfig
 from training.models import model_builder
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.errors import ArtifactError, ExportError
-from workflows.feature_spec import FeatureSpec
+from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 
 WIDTH = 4
@@ -93,6 +93,60 @@ def test_one_trace_serves_every_batch_size_and_holds_no_keras_object(model: tupl
     assert not any("pickle" in path.name or path.suffix == ".pkl" for path in model[1].rglob("*"))
 
 
+SCALARS = FeatureSpec(
+    features=(
+        *(Feature(name=f"C{n}", dtype="int64", cardinality=50 + n, embedding_dim=4 + n % 2) for n in range(5)),
+        *(Feature(name=f"I{n}", dtype="float32") for n in range(3)),
+        Feature(name="label", dtype="float32"),
+    ),
+    channels={
+        "categorical": tuple(f"C{n}" for n in range(5)),
+        "continuous": tuple(f"I{n}" for n in range(3)),
+        "label": ("label",),
+    },
+)
+FUSED = {
+    "mlp": TrainConfig(embedding_init=1.0),
+    "dlrm": TrainConfig(embedding_dim=8, numbers_hidden=(16,), embedding_init=1.0),
+    "dlrm, tables apart": TrainConfig(embedding_dim=8, embedding_init=1.0, batch_size=65_536),
+    "dlrm, padded": TrainConfig(embedding_dim=8, numbers_hidden=(16,), embedding_init=1.0, precision="bfloat16"),
+    "dcnv2": TrainConfig(cross_rank=4, embedding_init=1.0),
+}
+
+
+def scalars(num_rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(num_rows)
+    ids = {f"C{n}": tf.constant(rng.integers(0, 50 + n, num_rows)) for n in range(5)}
+    return {**ids, **{f"I{n}": tf.constant(rng.random(num_rows, np.float32)) for n in range(3)}}
+
+
+@pytest.fixture(scope="module", params=FUSED)
+def fused(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    keras_model = model_builder(request.param.split(",")[0])(SCALARS, FUSED[request.param])
+    path = tmp_path_factory.mktemp("fused") / "model.savedmodel"
+    export_saved_model(keras_model, SCALARS, path)
+    return keras_model, path
+
+
+def test_tables_that_learnt_apart_are_served_as_one(tmp_path: Path) -> None:
+    keras_model = model_builder("dlrm")(SCALARS, FUSED["dlrm, tables apart"])
+    assert len(keras_model.get_layer("features").tables) == 5
+    export_saved_model(keras_model, SCALARS, tmp_path / "m")
+    shapes = [shape for _, shape in tf.train.list_variables(str(tmp_path / "m" / "variables" / "variables"))]
+    assert [260, 8] in shapes
+    assert [50, 8] not in shapes
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 333])
+def test_fused_tables_are_served_by_both_signatures(fused: tuple[Any, Path], num_rows: int) -> None:
+    flat = scalars(num_rows)
+    padded = {name: column[:, None] for name, column in flat.items()}
+    expected = fused[0](padded)
+    assert expected.shape == (num_rows, 1)
+    for name, rows in ((RAGGED_SIGNATURE, flat), (PADDED_SIGNATURE, padded)):
+        np.testing.assert_allclose(load_signature(fused[1], name)(**rows)["score"], expected, atol=1e-6)
+
+
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Path]) -> None:
@@ -107,6 +161,17 @@ def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Pat
     table = TensorTable({name: tensor.numpy() for name, tensor in rows[RAGGED_SIGNATURE].items()})
     got = operator.transform(None, table)
     np.testing.assert_allclose(got["score"].values, model[0](rows["keras"]), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_merlin_systems_scores_fused_tables(fused: tuple[Any, Path]) -> None:
+    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    from merlin.table import TensorTable
+
+    rows = scalars(3)
+    table = TensorTable({name: tensor.numpy() for name, tensor in rows.items()})
+    got = PredictTensorflow(str(fused[1])).transform(None, table)["score"].values
+    np.testing.assert_allclose(got, fused[0]({name: column[:, None] for name, column in rows.items()}), atol=1e-6)
 
 
 def test_pyfunc_scores_data_frames(model: tuple[Any, Path]) -> None:
@@ -127,6 +192,13 @@ def test_a_model_that_bypasses_dense_features_is_refused(spec: FeatureSpec, tmp_
     shifted = keras_model.output * keras_model.input["age"]
     with pytest.raises(ExportError, match="outside of DenseFeatures"):
         export_saved_model(tf.keras.Model(keras_model.input, shifted), spec, tmp_path / "m")
+
+
+def test_a_model_with_keras_own_dense_features_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
+    inputs = {"age": tf.keras.Input((1,), name="age")}
+    x = tf.keras.layers.DenseFeatures([tf.feature_column.numeric_column("age")])(inputs)
+    with pytest.raises(ExportError, match="expected those of training.layers"):
+        export_saved_model(tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x)), spec, tmp_path / "m")
 
 
 def test_what_is_no_savedmodel_or_lacks_the_signature_is_refused(model: tuple[Any, Path], tmp_path: Path) -> None:

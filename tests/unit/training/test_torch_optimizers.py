@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -6,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from training.config import TrainConfig
-from training.torch_optimizers import OPTIMIZERS, Optimizers, check_optimizer
+from training.config import DECAYS, TrainConfig
+from training.precision import GROWTH_STEPS, INITIAL_SCALE
+from training.schedules import Schedule
+from training.torch_optimizers import OPTIMIZERS, LossScale, Optimizers, check_optimizer
 from workflows.errors import ConfigError
 
 CONFIG = TrainConfig(
@@ -84,22 +85,18 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_rows_mean_squares() -> None:
         np.testing.assert_allclose(model.table.weight.detach(), table, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("decay", "factor"),
-    [
-        ("none", lambda t: 1.0),
-        ("linear", lambda t: 1 - t / 4),
-        ("cosine", lambda t: (1 + math.cos(t * math.pi / 4)) / 2),
-    ],
-)
-def test_the_learning_rate_decays_over_the_run(decay: str, factor: Any) -> None:
-    model = Tiny()
-    optimizers = Optimizers(model, replace(CONFIG, learning_rate_decay=decay), num_steps=4)
-    for step in range(4):
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("warmup_steps", [0, 2])
+def test_the_learning_rate_follows_the_schedule(decay: str, warmup_steps: int) -> None:
+    model, schedule = Tiny(), Schedule(num_steps=6, decay=decay, warmup_steps=warmup_steps, decay_start_step=3)
+    options = {"learning_rate_decay": decay, "warmup_steps": warmup_steps, "decay_start_step": 3}
+    optimizers = Optimizers(model, replace(CONFIG, **options), num_steps=6)
+    for step in range(6):
         before = model.table.weight.detach().clone()
         optimizers.step(model(torch.tensor([1])))
         moved = before - model.table.weight.detach()
-        torch.testing.assert_close(moved[1], 0.1 * factor(step) * model.table.weight.grad.to_dense()[1])
+        gradient = model.table.weight.grad.to_dense()[1]
+        torch.testing.assert_close(moved[1], 0.1 * float(schedule.factor(step)) * gradient)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -130,3 +127,61 @@ def test_table_lr_scale_moves_tables_only(name: str) -> None:
 def test_what_it_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_optimizer(replace(CONFIG, **options))
+
+
+def gradients(model: Tiny) -> list[torch.Tensor]:
+    return [weight.grad.to_dense() for weight in model.parameters()]
+
+
+def test_gradients_of_a_scaled_loss_are_divided_and_stay_sparse() -> None:
+    plain, scaled, scale = Tiny(), Tiny(), LossScale()
+    for model in (plain, scaled):
+        model.table.sparse = True
+    batch = torch.tensor([1, 2, 2])
+    plain(batch).backward()
+    (scaled(batch) * scale.scale).backward()
+    assert scale.unscale(list(scaled.parameters()))
+    assert scaled.table.weight.grad.is_sparse
+    for got, expected in zip(gradients(scaled), gradients(plain), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert (scale.scale, scale.good_steps) == (INITIAL_SCALE, 1)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+def test_an_overflow_leaves_the_step_out_for_all_weights_and_halves_the_scale(name: str, bad: float) -> None:
+    model = Tiny()
+    optimizers = Optimizers(model, replace(CONFIG, optimizer=name, precision="float16", weight_decay=0.1), 10)
+    optimizers.step(model(torch.tensor([1, 2])))
+    before = [np.array(value) for value in optimizers.state().values()]
+    weights = [weight.detach().clone() for weight in model.parameters()]
+    # Only the dense weight's gradient is not finite.
+    optimizers.step(model(torch.tensor([1, 2])) + model.dense[0] * bad)
+    for weight, kept in zip(model.parameters(), weights, strict=True):
+        assert torch.equal(weight, kept)
+    after = optimizers.state()
+    assert (after.pop("scale"), after.pop("good_steps")) == (INITIAL_SCALE / 2, 0)
+    for value, kept in zip(after.values(), [before[0], *before[3:]], strict=True):
+        np.testing.assert_array_equal(np.array(value), kept)
+
+
+def test_the_scale_doubles_after_many_good_steps() -> None:
+    weight, scale, seen = torch.nn.Parameter(torch.ones(2)), LossScale(), []
+    scale.good_steps = GROWTH_STEPS - 2
+    for _ in range(3):
+        weight.grad = torch.ones(2)
+        scale.unscale([weight])
+        seen.append((scale.scale, scale.good_steps))
+    assert seen == [(INITIAL_SCALE, GROWTH_STEPS - 1), (2 * INITIAL_SCALE, 0), (2 * INITIAL_SCALE, 1)]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_remembers_has_its_names_from_the_start(name: str) -> None:
+    model, _ = stepped([], optimizer=name)
+    optimizers = Optimizers(model, replace(CONFIG, optimizer=name), 10)
+    start = {entry: np.array(value) for entry, value in optimizers.state().items()}
+    assert all(np.array_equal(weight.detach(), np.ones(weight.shape)) for weight in model.parameters())
+    assert all(not value.any() for entry, value in start.items() if entry.endswith(("step", "exp_avg", "steps")))
+    optimizers.step(model(torch.tensor([1, 2])))
+    assert optimizers.state().keys() == start.keys()
+    assert optimizers.state()["steps"] == 1

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
 
 from training.tracking import TrackingConfig, tracked_run
 from workflows.errors import ConfigError
@@ -101,3 +102,40 @@ def test_a_store_elsewhere_keeps_run_and_artifacts(
     assert client(elsewhere).get_run(run.run_id).info.status == "FINISHED"
     assert [file.path for file in client(elsewhere).list_artifacts(run.run_id)] == ["note.txt"]
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_run_that_broke_goes_on_under_its_own_name(config: TrackingConfig) -> None:
+    named = replace(config, run_name="first")
+    with pytest.raises(ValueError), tracked_run(named) as run:
+        run.log_params({"epochs": 2})
+        run.log_metrics({"valid_auc": 0.6}, step=1)
+        raise ValueError
+    assert not run.is_reopened
+    with tracked_run(replace(config, run_name="second"), resumed_id=run.run_id) as again:
+        assert client(config).get_run(run.run_id).info.status == "RUNNING"
+        again.log_metrics({"valid_auc": 0.7}, step=2)
+    assert again.is_reopened
+    stored = client(config).get_run(run.run_id)
+    assert (stored.info.status, stored.info.run_name, stored.data.params) == ("FINISHED", "first", {"epochs": "2"})
+    assert [m.value for m in client(config).get_metric_history(run.run_id, "valid_auc")] == [0.6, 0.7]
+    assert "mlflow.note.content" not in stored.data.tags
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingConfig, is_deleted: bool) -> None:
+    gone = "0" * 32
+    if is_deleted:
+        with tracked_run(config) as run:
+            gone = run.run_id
+        client(config).delete_run(gone)
+    with tracked_run(config, resumed_id=gone) as run:
+        run.note("More to say.")
+    assert run.run_id != gone
+    assert not run.is_reopened
+    note = client(config).get_run(run.run_id).data.tags["mlflow.note.content"]
+    assert note == f"Goes on with run {gone}, which is gone. More to say."
+
+
+def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
+    with pytest.raises(MlflowException, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
+        pass

@@ -77,6 +77,14 @@ def test_the_artifact_says_what_it_is_made_from(trained: TrainedModel, prepared:
     assert TrainedModel.load(trained.path) == trained
 
 
+def test_artifact_and_run_say_how_many_weights_there_are(trained: TrainedModel) -> None:
+    counts = trained.manifest.details["num_parameters"]
+    assert counts["embedding"] >= 60 * 16 + 40 * 12 + 8 * 4  # the tables of the spec
+    assert counts["other"] > 128 * 128
+    params = mlflow.MlflowClient(trained.tracking_uri).get_run(trained.run_id).data.params
+    assert {part: int(params[f"num_parameters.{part}"]) for part in counts} == counts
+
+
 def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, prepared: Path) -> None:
     client = mlflow.MlflowClient(trained.tracking_uri)
     run = client.get_run(trained.run_id)
@@ -84,7 +92,11 @@ def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, pr
     assert run.data.params["batch_size"] == "64"
     epochs = [metric.step for metric in client.get_metric_history(trained.run_id, "valid_auc")]
     assert epochs == list(range(1, len(epochs) + 1))
-    assert {"train_loss", "train_rows_per_s", "valid_logloss", "valid_gauc"} <= set(run.data.metrics)
+    assert {
+        "train_loss", "train_samples_per_s", "valid_auc_200_thresholds", "valid_logloss", "valid_calibration",
+        "valid_gauc",
+    } <= set(run.data.metrics)  # fmt: skip
+    assert run.data.metrics["train_samples_per_s"] > 0
     fingerprint = load_manifest(prepared, "prepared-data").fingerprint
     assert {(entry.dataset.name, entry.dataset.digest) for entry in run.inputs.dataset_inputs} == {
         ("prepared-train", fingerprint[:36]),
@@ -177,7 +189,9 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_old_model(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     config = TrainConfig(batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
-    with pytest.raises(RanklineError, match=r"loss is .* in epoch 1.*Lower the learning rate"):
+    with pytest.raises(
+        RanklineError, match=r"loss is nan since step \d \(epoch 1, batch \d of 8\).*Lower the learning rate"
+    ):
         train(prepared, tmp_path / "model", config, tracking=tracking)
     assert list(tmp_path.iterdir()) == []
     client = mlflow.MlflowClient(tracking.uri)

@@ -65,7 +65,7 @@ def test_the_run_has_metrics_by_epoch_and_a_logged_model_that_scores(trained: Tr
     client = mlflow.MlflowClient(trained.tracking_uri)
     run = client.get_run(trained.run_id)
     assert run.data.params["model"] == "torch_mlp"
-    assert {"train_loss", "train_rows_per_s", "valid_auc", "valid_logloss", "valid_gauc"} <= set(run.data.metrics)
+    assert {"train_loss", "train_samples_per_s", "valid_auc", "valid_logloss", "valid_gauc"} <= set(run.data.metrics)
     location = Path(trained.tracking_uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "models"
     stored = location / run.outputs.model_outputs[0].model_id / "artifacts"
     assert "torch==" in (stored / "requirements.txt").read_text()
@@ -175,7 +175,9 @@ def test_an_id_outside_its_table_is_told_with_file_and_column(
 
 def test_a_loss_that_is_no_number_stops_the_run(prepared: Path, tmp_path: Path, tracking: TrackingConfig) -> None:
     config = TrainConfig(model="torch_mlp", batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
-    with pytest.raises(RanklineError, match=r"loss is .* in epoch 1.*Lower the learning rate"):
+    with pytest.raises(
+        RanklineError, match=r"loss is nan since step \d \(epoch 1, batch \d of 8\).*Lower the learning rate"
+    ):
         train(prepared, tmp_path / "model", config, tracking=tracking)
     assert list(tmp_path.iterdir()) == []
 

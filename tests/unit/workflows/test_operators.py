@@ -6,17 +6,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
-from workflows.errors import ConfigError
+from workflows.errors import ConfigError, DataError
 from workflows.operators import (
     Bucketize,
+    Categorify,
     HashedCategorify,
+    HashShare,
+    HexToInt,
     NullToEmptyList,
     PaddedListSlice,
     StableHashBucket,
     StableHashedCross,
+    arrow_columns,
+    frame_of,
+    num_distinct_of,
+    sketch_of,
 )
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
@@ -33,6 +41,7 @@ HASHED: dict[str, Callable[[], Any]] = {
     "HashedCategorify": lambda: ["word", "number", "key", "words"] >> HashedCategorify(num_buckets=4, max_size=7),
     "StableHashBucket": lambda: ["word", "number", "key", "words"] >> StableHashBucket(1000),
     "StableHashedCross": lambda: [["word", "number"], ["key", "word"]] >> StableHashedCross(1000),
+    "HashShare": lambda: ["word", "number", "key", "words"] >> HashShare(100),
 }
 
 
@@ -76,6 +85,9 @@ def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:
         (lambda: ["key"] >> Bucketize({"key": [3]}), [0, 0, 1, 1, 0, 0]),
         (lambda: ["words"] >> NullToEmptyList() >> PaddedListSlice(2, pad_value="-"), [["a", "q"], ["-", "-"]]),
         (lambda: ["key"] >> StableHashBucket(1), [0] * 6),
+        (lambda: ["key"] >> HashShare(0.25), [0] * 6),
+        (lambda: ["word"] >> HexToInt() >> ops.FillMissing(-1), [10.0, 11.0, -1.0, -1.0, 10.0, 10.0]),
+        (lambda: ["word"] >> HexToInt() >> Categorify(), [3, 4, 1, 1, 3, 3]),
     ],
 )
 def test_operators_survive_saving_as_data(tmp_path: Path, graph: Callable[[], Any], expected: list[Any]) -> None:
@@ -92,3 +104,116 @@ def test_nvtabulars_own_bucketize_cannot_be_saved_as_data(tmp_path: Path) -> Non
     save_workflow(fitted(lambda: ["key"] >> ops.Bucketize([2, 4]), tmp_path / "fit"), tmp_path / "saved")
     with pytest.raises(Exception, match="not data"):
         load_workflow(tmp_path / "saved")
+
+
+CODES = ["68fd1e64", "0F", None, "no", "", "0f", "1234567890abc"]
+NUMBERS = [0x68FD1E64, 15, np.nan, np.nan, np.nan, 15, 0x1234567890ABC]
+
+
+@pytest.mark.parametrize("dtype", [object, "category", "string", pd.ArrowDtype(pa.large_string())])
+def test_hexadecimal_strings_of_every_kind_become_numbers(dtype: Any) -> None:
+    frame = pd.DataFrame({"code": pd.Series(CODES, dtype=dtype), "bytes": [code and code.encode() for code in CODES]})
+    made = HexToInt().transform(nvt.ColumnSelector(["code", "bytes"]), frame)
+    np.testing.assert_array_equal(made["code"], NUMBERS)
+    np.testing.assert_array_equal(made["bytes"], NUMBERS)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> None:
+    table = pa.table({"code": pa.array(CODES).cast(kind), "number": [1.5] * len(CODES)})
+    frame = frame_of(table.slice(1), ["code"])
+    assert list(frame) == ["code", "number"]
+    made = HexToInt().transform(nvt.ColumnSelector(["code"]), frame)
+    np.testing.assert_array_equal(made["code"], NUMBERS[1:])
+
+
+def test_hexadecimal_columns_that_are_missing_whole_stay_missing() -> None:
+    frame = pd.DataFrame({"nan": [np.nan, np.nan], "none": [None, None], "category": pd.Categorical([None, None])})
+    made = HexToInt().transform(nvt.ColumnSelector(list(frame)), frame)
+    assert made.isna().all(axis=None)
+    assert set(made.dtypes) == {np.dtype("float64")}
+
+
+def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(
+            (["a", "b"] >> HexToInt() >> Categorify())
+            + (["b"] >> StableHashBucket(3) >> ops.Rename(postfix="_hashed"))
+            + (["c"] >> ops.LogOp())
+        )
+    assert arrow_columns(workflow) == ["a"]
+
+
+@pytest.mark.parametrize("make", [Categorify, lambda: HashedCategorify(num_buckets=4, max_size=7)])
+def test_a_part_in_which_a_column_is_missing_whole_is_encoded_as_null(tmp_path: Path, make: Callable[[], Any]) -> None:
+    workflow = fitted(lambda: ["word", "number", "key"] >> make(), tmp_path)
+    whole = ROWS[["word", "number", "key"]]
+    part = whole.assign(word=None, number=np.nan)
+    with quiet_nvtabular():
+        encoded, usual = workflow.transform(part), workflow.transform(whole)
+    assert encoded[["word", "number"]].eq(1).all(axis=None)
+    assert list(encoded) == list(usual)
+    assert encoded.dtypes.tolist() == usual.dtypes.tolist()
+    assert encoded["key"].tolist() == usual["key"].tolist()
+
+
+def test_a_column_without_any_value_to_learn_from_is_refused(tmp_path: Path) -> None:
+    rows = nvt_rows(pd.DataFrame({"code": pd.Series([None, None], dtype=object), "other": ["a", "b"]}))
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(["code", "other"] >> HexToInt() >> Categorify())
+        keep_vocabularies_in(workflow, tmp_path)
+        with pytest.raises(DataError, match=r"columns \['code'\] are missing in every training row"):
+            workflow.fit(rows)
+
+
+def nvt_rows(rows: pd.DataFrame) -> nvt.Dataset:
+    with quiet_nvtabular():
+        return nvt.Dataset(rows)
+
+
+@pytest.mark.parametrize(("num_distinct", "npartitions"), [(1, 1), (500, 3), (60_000, 11)])
+def test_buckets_are_a_share_of_the_distinct_values_over_all_parts(num_distinct: int, npartitions: int) -> None:
+    drawn = np.arange(4 * num_distinct) % num_distinct
+    rows = pd.DataFrame({"key": drawn * 7919, "word": [f"w{key // 2}" if key % 2 == 0 else None for key in drawn]})
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(["key", "word"] >> HashShare(0.75))
+        workflow.fit(nvt.Dataset(rows, npartitions=npartitions))
+        ids = workflow.transform(rows)
+    for name, column in workflow.output_schema.column_schemas.items():
+        num_buckets = column.properties["embedding_sizes"]["cardinality"]
+        assert num_buckets == pytest.approx(max(1, 0.75 * rows[name].nunique()), rel=0.03)
+        assert ids[name].between(0, num_buckets - 1).all()
+
+
+@pytest.mark.parametrize("num_distinct", [0, 1, 10, 1_000, 10_000, 40_000, 80_000, 1_000_000])
+def test_distinct_values_are_counted_within_three_standard_errors(num_distinct: int) -> None:
+    values = pd.Series(np.arange(num_distinct) * 0x9E3779B97F4A7C15 % 2**63, dtype=np.int64)
+    assert num_distinct_of(sketch_of(values)) == pytest.approx(num_distinct, rel=0.024)
+
+
+def test_a_share_out_of_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"HashShare got the share 0, expected a finite number above 0"):
+        HashShare(0)
+
+
+@pytest.mark.parametrize("options", [{}, {"freq_threshold": 3}, {"max_size": 9}, {"dtype": np.int32}])
+def test_vocabularies_and_ids_are_nvtabulars(tmp_path: Path, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {
+            "key": rng.zipf(1.5, 500) % 40,
+            "number": np.where(rng.random(500) < 0.2, np.nan, rng.zipf(1.5, 500) % 30 * rng.choice([-1.0, 1.0], 500)),
+            "word": rng.choice(["a", "é", "b\0", "", None, "z"], 500),
+            "words": [list(rng.choice(["p", "q", "r"], size)) for size in rng.integers(1, 4, 500)],
+        }
+    )
+    made = []
+    for name, operator in (("ours", Categorify), ("nvtabular", ops.Categorify)):
+        with quiet_nvtabular():
+            workflow = nvt.Workflow(list(rows) >> operator(**options))
+            keep_vocabularies_in(workflow, tmp_path / name)
+            workflow.fit(nvt.Dataset(rows, npartitions=11))
+            made.append(workflow.transform(rows))
+    assert_frame_equal(made[0], made[1])
+    for path in (tmp_path / "nvtabular" / "categories").iterdir():
+        assert_frame_equal(pd.read_parquet(tmp_path / "ours" / "categories" / path.name), pd.read_parquet(path))

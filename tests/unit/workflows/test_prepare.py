@@ -23,7 +23,7 @@ prepare = partial(prepare_rows, source="generated")
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
     directory = tmp_path_factory.mktemp("raw")
-    MOVIELENS.generate(directory, num_rows=9_000, seed=3, progress=_Recorder())
+    MOVIELENS.generate(directory, num_rows=9_000, seed=3, cardinality_scale=1.0, progress=_Recorder())
     return MOVIELENS.read(directory)
 
 
@@ -92,6 +92,18 @@ def test_preparing_twice_gives_the_same_rows(prepared: PreparedData, raw: RawDat
         pd.testing.assert_frame_equal(split(again, name), split(prepared, name))
 
 
+def test_rows_that_fill_many_parts_become_more_files_and_are_the_same(
+    prepared: PreparedData, raw: RawData, tmp_path: Path
+) -> None:
+    again = prepare(MOVIELENS, raw, tmp_path / "prepared", best_auc=0.8, part_rows=100)
+    files = [pq.ParquetFile(again.path / file).metadata for file in again.spec.source("train").files]
+    assert [file.num_rows for file in files] == [1440] * 5
+    assert {file.row_group(number).num_rows for file in files for number in range(file.num_row_groups)} == {50, 40}
+    for name in ("train", "valid"):
+        pd.testing.assert_frame_equal(split(again, name), split(prepared, name))
+    assert again.heldout().equals(prepared.heldout())
+
+
 def test_the_time_split_validates_on_the_latest(raw: RawData, tmp_path: Path) -> None:
     prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", PrepareConfig(split="time", valid_share=0.1))
     latest = raw.rows.sort_by("timestamp").slice(len(raw.rows) - 900)
@@ -125,10 +137,12 @@ def _raw_ids(raw: RawData, name: str) -> "np.ndarray":  # type: ignore[type-arg]
     return raw.rows["movieId"].to_numpy()[rows]  # type: ignore[no-any-return]
 
 
-def test_progress_ends_at_all_rows(raw: RawData, tmp_path: Path) -> None:
+def test_progress_rises_to_its_total(raw: RawData, tmp_path: Path) -> None:
     recorder = _Recorder()
     prepare(MOVIELENS, raw, tmp_path / "prepared", progress=recorder)
-    assert recorder.reports[-1] == (len(raw.rows), len(raw.rows))
+    done, totals = zip(*recorder.reports, strict=True)
+    assert list(done) == sorted(done)
+    assert set(totals) == {done[-1]}
 
 
 def test_one_class_only_is_refused_and_the_old_artifact_stays(raw: RawData, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from workflows.datasets.raw import StreamedRows
 from workflows.errors import ConfigError
-from workflows.splits import random_split, time_split
+from workflows.prepare_config import PrepareConfig
+from workflows.splits import random_split, split_of_stream, split_rows, time_split
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
 
@@ -63,3 +66,76 @@ def test_an_empty_part_is_refused(num_rows, share):
 def test_a_negative_seed_is_refused():
     with pytest.raises(ConfigError, match="seed is -1"):
         random_split(100, 0.2, -1)
+
+
+def streamed(periods, batch_size):
+    """Rows that count from 0, in batches of one period each."""
+    schema = pa.schema({"row": pa.int64()})
+
+    def batches():
+        first = 0
+        for size in periods:
+            for start in range(first, first + size, batch_size):
+                rows = np.arange(start, min(start + batch_size, first + size))
+                yield pa.record_batch([rows], schema=schema)
+            first += size
+
+    return StreamedRows(schema=schema, periods=tuple(periods), batches=batches)
+
+
+def split_streamed(periods, batch_size, **choices):
+    parts = {"train": [], "valid": []}
+    for name, table in split_rows(streamed(periods, batch_size), PrepareConfig(**choices), "row"):
+        assert len(table)
+        parts[name] += table["row"].to_pylist()
+    return parts["train"], parts["valid"]
+
+
+PERIODS = st.lists(st.integers(1, 50), min_size=1, max_size=6)
+
+
+@given(periods=PERIODS, share=SHARES, batch_size=st.integers(1, 60))
+def test_a_stream_split_by_time_validates_on_the_fewest_whole_last_periods(periods, share, batch_size):
+    num_rows, wanted = sum(periods), sum(periods) * share
+    if len(periods) > 1:
+        num_last = next(n for n in range(1, len(periods) + 1) if sum(periods[-n:]) >= wanted - 1e-6)
+        num_valid = sum(periods[-num_last:])
+    else:
+        num_valid = math.ceil(round(wanted, 6))
+    if num_valid == num_rows:
+        with pytest.raises(ConfigError, match="Choose a(nother)? share"):
+            split_streamed(periods, batch_size, split="time", valid_share=share)
+        return
+    train, valid = split_streamed(periods, batch_size, split="time", valid_share=share)
+    assert train == list(range(num_rows - num_valid))
+    assert valid == list(range(num_rows - num_valid, num_rows))
+
+
+def test_one_period_of_8000_rows_trains_on_the_first_6400():
+    train, valid = split_streamed([8000], 999, split="time", valid_share=0.2)
+    assert (len(train), valid[0], valid[-1]) == (6400, 6400, 7999)
+
+
+@given(
+    periods=PERIODS.filter(lambda sizes: sum(sizes) > 20),
+    seed=st.integers(0, 99),
+    sizes=st.tuples(*[st.integers(1, 60)] * 2),
+)
+def test_a_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, sizes):
+    one, other = (split_streamed(periods, size, split="random", valid_share=0.3, split_seed=seed) for size in sizes)
+    assert one == other
+    expected = np.random.default_rng(seed).random(sum(periods)) < 0.3
+    assert one[1] == np.flatnonzero(expected).tolist()
+    assert one[0] == np.flatnonzero(~expected).tolist()
+
+
+def test_a_table_without_time_is_split_at_random_only():
+    rows = pa.table({"row": range(10)})
+    with pytest.raises(ConfigError, match="the rows have no time"):
+        list(split_rows(rows, PrepareConfig(split="time"), None))
+    assert [len(part) for _, part in split_rows(rows, PrepareConfig(split="random"), None)] == [8, 2]
+
+
+def test_periods_that_leave_nothing_to_train_on_are_refused_with_the_share_that_does():
+    with pytest.raises(ConfigError, match=r"\[90, 10\] rows. Choose a share of at most 0\.100"):
+        split_of_stream([90, 10], 0.2, by_time=True, seed=0)

@@ -81,7 +81,7 @@ def merged(slices: dict[int, SliceRecord]) -> SliceRecord:
     return SliceRecord.merged(slices.values())
 
 
-@settings(deadline=None)  # an HDR histogram takes a while to make, and longer on a busy machine
+@settings(deadline=None)  # a busy machine takes its time
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES)
 def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
     due_ms: list[int], service_ms: list[int]

@@ -18,7 +18,17 @@ def histogram_of(samples: list[int]) -> LatencyHistogram:
     return histogram
 
 
-@settings(deadline=None)  # an HDR histogram takes a while to make, and longer on a busy machine
+@settings(deadline=None)  # an HDR histogram of the library takes a while to make, and longer on a busy machine
+@given(SAMPLES)
+def test_buckets_and_encoding_are_those_of_the_library(samples: list[int]) -> None:
+    whole = HdrHistogram(1, HOUR_NS, 3)
+    for sample in samples:
+        whole.record_value(sample)
+        assert histogram_of([sample]).at_rank(1) == whole.get_highest_equivalent_value(sample)
+    assert histogram_of(samples).encode() == whole.encode()
+    assert histogram_of(samples).max_ns == whole.get_max_value()
+
+
 @given(SAMPLES)
 def test_every_rank_is_the_sample_of_that_rank_within_a_thousandth(samples: list[int]) -> None:
     histogram = histogram_of(samples)
@@ -29,7 +39,6 @@ def test_every_rank_is_the_sample_of_that_rank_within_a_thousandth(samples: list
     assert abs(histogram.mean_ns - np.mean(samples)) <= 0.001 * np.mean(samples)
 
 
-@settings(deadline=None)
 @given(SAMPLES, SAMPLES)
 def test_two_processes_count_what_one_would(mine: list[int], its: list[int]) -> None:
     merged = LatencyHistogram.merged([histogram_of(mine), histogram_of(its)])
@@ -58,6 +67,10 @@ def test_what_is_out_of_range_is_counted_at_its_end() -> None:
     assert histogram.total == 2
     assert histogram.at_rank(1) == 0
     assert HOUR_NS <= histogram.max_ns <= HOUR_NS * 1.001
+
+
+def test_a_quarter_of_a_second_takes_little_memory() -> None:
+    assert len(pickle.dumps(histogram_of(list(range(1_000_000, 2_000_000, 2000))))) < 10_000
 
 
 def test_an_empty_one_merges_and_travels() -> None:

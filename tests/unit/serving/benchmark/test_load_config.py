@@ -16,6 +16,8 @@ from workflows.errors import ConfigError
         ({"rate": (100, 0)}, r"rate is \[100, 0\], expected whole numbers from 1"),
         ({"concurrency": (0,)}, r"concurrency is \[0\]"),
         ({"concurrency": ()}, "no load"),
+        ({"skew": -0.5}, "skew is -0.5, expected at least 0"),
+        ({"inputs": "random"}, "no inputs 'random'. Available: heldout, generated"),
         ({"transport": "pigeon"}, "no transport 'pigeon'. Available: http2, grpcio"),
         ({"time_limit_s": 1.0}, "time_limit_s is 1, shorter than min_duration_s 3"),
         ({"slo": "p99"}, "slo is 'p99', expected one of .*p99=10ms"),
@@ -52,3 +54,11 @@ def test_arrivals_are_chosen_by_name_or_file(tmp_path: Path) -> None:
     config = LoadConfig(arrivals=str(tmp_path / "trace"))
     assert config.is_trace
     assert config.arrivals_at(5) == TraceArrivals(times_s=(1.0, 2.0))
+
+
+def test_made_up_rows_are_skewed_by_their_values_and_held_out_ones_only_if_asked() -> None:
+    heldout, generated = LoadConfig(), LoadConfig(inputs="generated")
+    assert (heldout.row_skew, generated.row_skew, generated.value_skew) == (0, 0, 1)
+    assert LoadConfig(skew=0.5).row_skew == 0.5
+    flat = LoadConfig(inputs="generated", skew=0.0)
+    assert (flat.row_skew, flat.value_skew) == (0, 0)

@@ -15,12 +15,20 @@ def test_draws_rows_that_exist_and_again_with_the_same_seed(num_rows: int, skew:
     np.testing.assert_array_equal(drawn, draw(np.random.default_rng(seed), num_rows, (40, 3), skew))
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.0])
-def test_the_share_of_a_row_falls_with_its_rank_to_the_power_of_the_skew(skew: float) -> None:
-    drawn = draw(np.random.default_rng(0), 50, (200_000, 1), skew)
+def test_the_share_of_a_row_falls_with_its_rank_to_the_power_of_the_skew() -> None:
+    drawn = draw(np.random.default_rng(0), 50, (200_000, 1), 1.0)
     shares = np.sort(np.bincount(drawn.ravel(), minlength=50) / drawn.size)[::-1]
-    right = np.arange(1, 51) ** -skew
+    right = 1 / np.arange(1, 51)
     np.testing.assert_allclose(shares, right / right.sum(), rtol=0.1)
+
+
+@given(num_rows=st.integers(1, 60), count=st.integers(1, 100))
+def test_without_skew_no_row_comes_again_before_all_have_come(num_rows: int, count: int) -> None:
+    drawn = draw(np.random.default_rng(0), num_rows, (count, 2)).ravel()
+    for begin in range(0, drawn.size, num_rows):
+        deal = drawn[begin : begin + num_rows]
+        assert len(set(deal)) == len(deal)
+    assert drawn.size == 2 * count
 
 
 @pytest.mark.parametrize(

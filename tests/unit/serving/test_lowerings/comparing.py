@@ -42,6 +42,9 @@ VALUES: dict[str, Any] = {
     "price": st.floats(0, 100),
     "word": WORDS | st.none(),
     "other": st.sampled_from(["a", "b", "é", "", None]),
+    "code": st.from_regex(r"[0-9a-fA-F]{1,16}", fullmatch=True)
+    | st.sampled_from(["68fd1e64", "0F", " 1", "0x1"])
+    | WORDS,
     "words": st.lists(WORDS | st.none(), max_size=4),
     "keys": st.lists(KEYS, max_size=4),
     "floats": st.lists(FLOATS, max_size=4),
@@ -91,6 +94,7 @@ def training_rows(num_rows: int = 60) -> pd.DataFrame:
             "words": lists(words),
             "keys": lists([1, 2, 3, 2**53 + 1]),
             "floats": lists([1.5, float("nan"), 2.0, -1.0]),
+            "code": choices(["68fd1e64", "0f", "0F", "a", "fffffffffffffff", None, "no"]),
         },
         DTYPES | {"maybe": "int64"},
     )

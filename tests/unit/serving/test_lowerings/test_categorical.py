@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from serving.plan import TransformPlan
 from workflows.errors import ConfigError, LoweringError
-from workflows.operators import HashedCategorify, StableHashBucket, StableHashedCross
+from workflows.operators import (
+    Categorify,
+    HashedCategorify,
+    HashShare,
+    HexToInt,
+    StableHashBucket,
+    StableHashedCross,
+)
 from workflows.upstream import nvt, ops
 
 ALL = ["key", "word", "float", "float32", "whole", "narrow", "flag", "words", "keys", "floats"]
@@ -31,6 +38,11 @@ GRAPHS = {
     ),
     "StableHashBucket": lambda: ["key", "word", "float", "words", "keys"] >> StableHashBucket(7),
     "StableHashBucket by column": lambda: ["key", "word"] >> StableHashBucket({"word": 7, "key": 2}),
+    "HashShare": lambda: ["key", "word", "float", "words", "keys"] >> HashShare(0.75),
+    "HexToInt": lambda: ["code", "word", "words"] >> HexToInt(),
+    "HexToInt, Categorify": lambda: ["code", "word", "words"] >> HexToInt() >> Categorify(),
+    "HexToInt, HashedCategorify": lambda: ["code"] >> HexToInt() >> HashedCategorify(num_buckets=3, freq_threshold=8),
+    "HexToInt, HashShare": lambda: ["code", "words"] >> HexToInt() >> HashShare(0.5),
     "StableHashedCross": lambda: [["key", "word"], ["small", "other", "float"]] >> StableHashedCross(11),
 }
 
@@ -62,9 +74,11 @@ def test_a_missing_integer_is_null_though_the_vocabulary_had_none(tmp_path: Any)
 
 
 def test_a_batch_that_is_missing_whole_is_null(tmp_path: Any) -> None:
-    _, plan = fitted(tmp_path, training_rows(), lambda: ["word", "float"] >> ops.Categorify())
-    answer = served(plan, pd.DataFrame({"word": [None, None], "float": [np.nan, np.nan]}))
+    workflow, plan = fitted(tmp_path, training_rows(), lambda: ["word", "float"] >> Categorify())
+    request = pd.DataFrame({"word": [None, None], "float": [np.nan, np.nan]})
+    answer = served(plan, request)
     assert {name: ids.tolist() for name, ids in answer.items()} == {"word": [1, 1], "float": [1, 1]}
+    assert_same(workflow, plan, request)
 
 
 def test_unseen_values_spread_over_buckets_and_one_value_keeps_its_own(tmp_path: Any) -> None:
@@ -109,3 +123,8 @@ def test_hash_buckets_are_for_columns_alone(tmp_path: Any) -> None:
 def test_lists_are_not_crossed() -> None:
     with pytest.raises(LoweringError, match=r"StableHashedCross on \['words'\]: they hold lists"):
         schema_only(lambda: [["words", "word"]] >> StableHashedCross(3))
+
+
+def test_numbers_are_no_hexadecimal_strings() -> None:
+    with pytest.raises(LoweringError, match=r"HexToInt on \['key'\]: they hold numbers, expected hexadecimal strings"):
+        schema_only(lambda: ["key"] >> HexToInt())

@@ -76,6 +76,37 @@ def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(tmp_path
         assert a != c
 
 
+def test_the_numbers_of_users_and_movies_are_scaled(generated, tmp_path):
+    _, truth, _ = generated
+    for scale in (0.5, 3.0):
+        scaled = generate_movielens(tmp_path / str(scale), num_rows=100_000, seed=1, cardinality_scale=scale)
+        assert scaled.num_users == pytest.approx(truth.num_users * scale, abs=2)
+        assert scaled.num_movies == pytest.approx(truth.num_movies * scale, abs=2)
+        assert 0.80 <= scaled.best_auc <= 0.83
+
+
+def test_a_scale_of_1_changes_nothing(generated, tmp_path):
+    directory, truth, _ = generated
+    assert generate_movielens(tmp_path, num_rows=100_000, seed=1, cardinality_scale=1.0) == truth
+    assert (tmp_path / "ratings.csv").read_bytes() == (directory / "ratings.csv").read_bytes()
+
+
+def test_users_keep_twenty_rows_however_many_are_asked_for(tmp_path):
+    truth = generate_movielens(tmp_path, num_rows=10_000, seed=1, cardinality_scale=10.0)
+    per_user = np.unique(read_movielens(tmp_path).rows["userId"], return_counts=True)[1]
+    assert truth.num_users == 500
+    assert set(per_user) == {20}
+
+
+def test_a_scale_that_leaves_too_few_movies_to_rate_is_refused_and_nothing_is_written(tmp_path):
+    message = (
+        r"cardinality_scale 0.01 leaves 97 movies, and a user rates \d+ different ones. Give a larger scale, or fe"
+    )
+    with pytest.raises(ConfigError, match=message):
+        generate_movielens(tmp_path / "new", num_rows=100_000, seed=1, cardinality_scale=0.01)
+    assert not (tmp_path / "new").exists()
+
+
 @settings(deadline=None, max_examples=15)
 @given(num_rows=st.integers(1_000, 12_000), seed=st.integers(0, 2**32))
 def test_every_size_gives_exactly_so_many_distinct_pairs(tmp_path_factory, num_rows, seed):

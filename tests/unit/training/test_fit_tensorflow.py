@@ -1,0 +1,235 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training.config import TrainConfig
+from training.fit_tensorflow import TensorFlowFit
+from training.metrics import exact_auc
+from training.optimizers import OPTIMIZERS
+from training.saved_model import load_signature
+from workflows.errors import ArtifactError
+from workflows.feature_spec import Feature, FeatureSpec
+
+CONFIG = TrainConfig(batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
+Batch = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def batches(prepared: Path) -> list[Batch]:
+    return list(TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
+
+
+def fitted(spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = 10) -> TensorFlowFit:
+    fit = TensorFlowFit(spec, config, num_steps)
+    learn(fit, batches)
+    return fit
+
+
+def learn(fit: TensorFlowFit, batches: list[Batch]) -> None:
+    for number, (inputs, labels) in enumerate(batches, start=1):
+        fit.step(inputs, labels)
+        if number % 2 == 0:
+            fit.average()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"optimizer": name, "table_lr_scale": None} for name in OPTIMIZERS),
+        {"dropout": 0.3, "embedding_dropout": 0.2, "learning_rate_decay": "quadratic", "warmup_steps": 2},
+        {"precision": "float16", "dropout": 0.3, "weight_decay": 0.1},
+        {"precision": "bfloat16", "xla": True, "dropout": 0.3, "weight_averaging": False},
+    ],
+    ids=str,
+)
+def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
+    spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
+) -> None:
+    config = replace(CONFIG, **options)
+    straight = fitted(spec, config, batches[:4])
+    saved = straight.state()
+    learn(straight, batches[4:8])
+    resumed = TensorFlowFit(spec, replace(config, seed=99), num_steps=10)
+    resumed.restore(saved)
+    learn(resumed, batches[4:8])
+    expected = straight.state()
+    assert resumed.state().keys() == expected.keys()
+    for name, array in resumed.state().items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert resumed.loss_sum() == straight.loss_sum()
+
+
+def test_a_run_may_go_on_with_another_learning_rate(spec: FeatureSpec, batches: list[Batch]) -> None:
+    saved = fitted(spec, CONFIG, batches[:2]).state()
+    moved = []
+    for rate in (0.01, 0.001):
+        fit = TensorFlowFit(spec, replace(CONFIG, learning_rate=rate), num_steps=10)
+        fit.restore(saved)
+        learn(fit, batches[2:3])
+        tables = (state["model/2/userId_embedding"] for state in (fit.state(), saved))
+        moved.append(np.abs(next(tables) - next(tables)).max())
+    assert moved[1] == pytest.approx(0.1 * moved[0], rel=1e-3)
+
+
+def test_a_state_is_a_copy_by_names_that_no_other_model_changes(spec: FeatureSpec, batches: list[Batch]) -> None:
+    fit = fitted(spec, CONFIG, batches[:1])
+    state = fit.state()
+    kept = {name: array.copy() for name, array in state.items()}
+    learn(fit, batches[1:3])
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, kept[name])
+    assert state.keys() == TensorFlowFit(spec, CONFIG, num_steps=10).state().keys()
+    assert {name.split("/")[0] for name in state} == {"model", "optimizer", "average", "loss"}
+
+
+def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
+    state = fitted(spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    fit = TensorFlowFit(spec, CONFIG, num_steps=10)
+    before = fit.state()
+    with pytest.raises(
+        ArtifactError, match=r"of another model: it has model/\d+/kernel \(16, 9\) instead of \(16, 8\)"
+    ):
+        fit.restore(state)
+    for name, array in fit.state().items():
+        np.testing.assert_array_equal(array, before[name])
+    with pytest.raises(ArtifactError, match="it lacks average/"):
+        fit.restore(fitted(spec, replace(CONFIG, weight_averaging=False), batches[:1]).state())
+
+
+def test_the_step_is_kept_at_which_the_loss_was_no_number_first(spec: FeatureSpec, batches: list[Batch]) -> None:
+    fit = fitted(spec, CONFIG, batches[:3])
+    assert fit.diverged_at() is None
+    inputs, labels = batches[3]
+    fit.step(inputs, labels * np.nan)
+    learn(fit, batches[4:6])
+    assert fit.diverged_at() == 4
+    again = TensorFlowFit(spec, CONFIG, num_steps=10)
+    again.restore(fit.state())
+    assert again.diverged_at() == 4
+
+
+def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
+    tables = 60 * 16 + 40 * 12 + 8 * 4
+    dense = 33 * 16 + 16 + 16 * 8 + 8 + 8 + 1
+    linear = 60 + 40 + 8
+    assert TensorFlowFit(spec, replace(CONFIG, linear_terms=False), 1).num_parameters() == (tables, dense)
+    assert TensorFlowFit(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
+
+
+def test_the_documents_dlrm_has_the_documents_network() -> None:
+    """NVIDIA's Criteo notebook prints 2,747,145, with 13 numbers, 26 categories and embeddings of width 8."""
+    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
+    numbers = [Feature(name=f"I{n}", dtype="float32") for n in range(13)]
+    label = Feature(name="label", dtype="float32")
+    spec = FeatureSpec(
+        features=(*ids, *numbers, label),
+        channels={
+            "categorical": tuple(feature.name for feature in ids),
+            "continuous": tuple(feature.name for feature in numbers),
+            "label": ("label",),
+        },
+    )
+    config = TrainConfig(
+        model="dlrm", numbers_hidden=(1024, 512, 256), hidden=(1024, 1024, 512, 256), embedding_dim=8,
+        linear_terms=False, weight_averaging=False,
+    )  # fmt: skip
+    assert TensorFlowFit(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches: list[Batch], xla: bool) -> None:
+    config = replace(CONFIG, l2_embedding=0.3, l2_linear=0.2, optimizer="sgd", learning_rate=0.1, xla=xla)
+    fit = TensorFlowFit(spec, config, num_steps=1)
+    inputs, labels = batches[0]
+    with tf.GradientTape() as tape:
+        scores = fit.model(inputs, training=True)
+        loss = tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, scores))
+        objective = tf.add_n([loss, *fit.model.losses])
+    variables = fit.model.trainable_variables
+    gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(objective, variables)]
+    before = [variable.numpy() for variable in variables]
+    fit.step(inputs, labels)
+    assert len(fit.model.losses) == 2
+    assert fit.loss_sum() == pytest.approx(100 * float(loss), rel=1e-6)
+    for variable, start, gradient in zip(variables, before, gradients, strict=True):
+        np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-5, atol=1e-7, err_msg=variable.name)
+
+
+def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch]) -> None:
+    config = replace(CONFIG, optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
+    compiled, plain = (fitted(spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
+    for one, other in zip(compiled.weights(), plain.weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-4)
+    small = {name: tensor[:7] for name, tensor in batches[6][0].items() if "genres" not in name}
+    rows = int(tf.reduce_sum(batches[6][0]["genres__nnzs"][:7]))
+    small["genres__values"] = batches[6][0]["genres__values"][:rows]
+    small["genres__nnzs"] = batches[6][0]["genres__nnzs"][:7]
+    np.testing.assert_allclose(compiled.score(small), plain.score(small), atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
+    spec: FeatureSpec, batches: list[Batch], precision: str, tmp_path: Path
+) -> None:
+    before = tf.keras.mixed_precision.global_policy().name
+    config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
+    mixed, single = (fitted(spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32"))
+    assert tf.keras.mixed_precision.global_policy().name == before
+    assert {array.dtype.name for name, array in mixed.state().items() if name.startswith("model/")} == {"float32"}
+    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
+    labels = np.concatenate([fit_label.numpy()[:, 0] for _, fit_label in batches])
+    aucs = []
+    for fit in (mixed, single):
+        scores = np.concatenate([fit.score(inputs) for inputs, _ in batches])
+        assert scores.dtype == np.float32
+        aucs.append(exact_auc(labels, scores))
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.002)
+    assert aucs[1] > 0.8
+    mixed.export(tmp_path / "model")
+    inputs, _ = batches[0]
+    nnzs = inputs["genres__nnzs"].numpy()[:, 0]
+    columns = {name: tf.reshape(inputs[name], [-1]) for name in ("userId", "movieId", "age", "genres__values")}
+    columns["genres__offsets"] = tf.constant(np.append(0, np.cumsum(nnzs)), tf.int32)
+    exported = load_signature(tmp_path / "model", "serving_default")(**columns)["score"]
+    np.testing.assert_allclose(exported.numpy()[:, 0], mixed.score(inputs), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "largest"), [("float16", 0.004), ("bfloat16", 0.02)])
+def test_gradients_of_a_large_batch_add_up_in_mixed_precision_too(
+    spec: FeatureSpec, prepared: Path, precision: str, largest: float
+) -> None:
+    whole = TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 4000, shuffle=False, seed=0)
+    config = replace(CONFIG, optimizer="sgd", learning_rate=1.0, l2_embedding=0.01)
+    moved = []
+    for choice in (precision, "float32"):
+        fit = TensorFlowFit(spec, replace(config, precision=choice), 10)
+        before = np.concatenate([weight.ravel() for weight in fit.model.get_weights()])
+        fit.step(*next(iter(whole)))
+        moved.append(np.concatenate([weight.ravel() for weight in fit.model.get_weights()]) - before)
+    assert np.linalg.norm(moved[0] - moved[1]) <= largest * np.linalg.norm(moved[1])
+
+
+@pytest.mark.parametrize("name", ["adam", "rowwise_adagrad"])
+def test_a_step_whose_gradients_overflow_leaves_everything_as_it_was(
+    spec: FeatureSpec, batches: list[Batch], name: str
+) -> None:
+    config = replace(CONFIG, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
+    fit = fitted(spec, config, batches[:2])
+    before = fit.state()
+    assert before["loss_scale/1/good_steps"] == 2
+    fit.restore({**before, "loss_scale/0/scale": np.float32(2.0**40)})
+    learn(fit, batches[2:3])
+    after = fit.state()
+    for entry in before:
+        if not entry.startswith("loss"):
+            np.testing.assert_array_equal(after[entry], before[entry], err_msg=entry)
+    assert after["loss_scale/0/scale"] == 2.0**39
+    assert after["loss_scale/1/good_steps"] == 0
+    assert fit.diverged_at() is None
+    fit.restore(before)
+    learn(fit, batches[2:3])
+    assert any(np.any(fit.state()[entry] != before[entry]) for entry in before if entry.startswith("model/"))

@@ -1,0 +1,158 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from training.config import TrainConfig
+from training.fit_torch import TorchFit
+from training.metrics import exact_auc
+from training.torch_optimizers import OPTIMIZERS
+from workflows.errors import ArtifactError, ConfigError
+from workflows.feature_spec import FeatureSpec
+
+CONFIG = TrainConfig(model="torch_mlp", batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
+Batch = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def batches(prepared: Path) -> list[Batch]:
+    return list(TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
+
+
+def fitted(spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = 10) -> TorchFit:
+    fit = TorchFit(spec, config, num_steps)
+    learn(fit, batches)
+    return fit
+
+
+def learn(fit: TorchFit, batches: list[Batch]) -> None:
+    for number, (inputs, labels) in enumerate(batches, start=1):
+        fit.step(inputs, labels)
+        if number % 2 == 0:
+            fit.average()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"optimizer": name, "table_lr_scale": None} for name in OPTIMIZERS),
+        {"dropout": 0.3, "embedding_dropout": 0.2, "learning_rate_decay": "quadratic", "warmup_steps": 2},
+        {"precision": "float16", "dropout": 0.3, "weight_decay": 0.1},
+        {"precision": "bfloat16", "dropout": 0.3, "weight_averaging": False},
+    ],
+    ids=str,
+)
+def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
+    spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
+) -> None:
+    config = replace(CONFIG, **options)
+    straight = fitted(spec, config, batches[:4])
+    saved = straight.state()
+    learn(straight, batches[4:8])
+    resumed = TorchFit(spec, replace(config, seed=99), num_steps=10)
+    resumed.restore(saved)
+    torch.rand(7)  # somebody else draws
+    learn(resumed, batches[4:8])
+    expected = straight.state()
+    assert resumed.state().keys() == expected.keys()
+    for name, array in resumed.state().items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert resumed.loss_sum() == straight.loss_sum()
+
+
+def test_a_state_is_a_copy_by_names_that_a_step_does_not_change(spec: FeatureSpec, batches: list[Batch]) -> None:
+    fit = fitted(spec, CONFIG, batches[:1])
+    state = fit.state()
+    kept = {name: array.copy() for name, array in state.items()}
+    learn(fit, batches[1:3])
+    for name, array in state.items():
+        np.testing.assert_array_equal(array, kept[name])
+    assert state.keys() == TorchFit(spec, CONFIG, num_steps=10).state().keys()
+    assert {name.split("/")[0] for name in state} == {"model", "optimizer", "average", "loss", "random"}
+
+
+def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
+    state = fitted(spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    fit = TorchFit(spec, CONFIG, num_steps=10)
+    before = fit.state()
+    with pytest.raises(ArtifactError, match=r"of another model: it has model/layers\.4\.weight \(9, 16\) instead of "):
+        fit.restore(state)
+    for name, array in fit.state().items():
+        np.testing.assert_array_equal(array, before[name])
+    with pytest.raises(ArtifactError, match="it lacks optimizer/0/0/sum"):
+        fit.restore(fitted(spec, replace(CONFIG, optimizer="lazy_adam"), batches[:1]).state())
+
+
+def test_dropout_leaves_the_global_stream_alone(spec: FeatureSpec, batches: list[Batch]) -> None:
+    fit = TorchFit(spec, replace(CONFIG, dropout=0.5), num_steps=10)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    learn(fit, batches[:1])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_step_is_kept_at_which_the_loss_was_no_number_first(spec: FeatureSpec, batches: list[Batch]) -> None:
+    fit = fitted(spec, CONFIG, batches[:3])
+    assert fit.diverged_at() is None
+    inputs, labels = batches[3]
+    fit.step(inputs, labels * torch.nan)
+    learn(fit, batches[4:6])
+    assert fit.diverged_at() == 4
+
+
+def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
+    tables, linear = 60 * 16 + 40 * 12 + 8 * 4, 60 + 40 + 8
+    norms = 2 * (1 + 16 + 8)
+    dense = 33 * 16 + 16 + 16 * 8 + 8 + 8 + 1 + norms
+    assert TorchFit(spec, replace(CONFIG, linear_terms=False), 1).num_parameters() == (tables, dense)
+    assert TorchFit(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
+    spec: FeatureSpec, batches: list[Batch], precision: str
+) -> None:
+    config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
+    mixed, single = (fitted(spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32"))
+    assert {weight.dtype for weight in mixed.model.parameters()} == {torch.float32}
+    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
+    labels = np.concatenate([label.numpy() for _, label in batches])
+    aucs = []
+    for fit in (mixed, single):
+        scores = np.concatenate([fit.score(inputs) for inputs, _ in batches])
+        assert scores.dtype == np.float32
+        aucs.append(exact_auc(labels, scores))
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.002)
+    assert aucs[1] > 0.8
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_were(
+    spec: FeatureSpec, batches: list[Batch], name: str
+) -> None:
+    config = replace(CONFIG, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
+    fit = fitted(spec, config, batches[:2])
+    before = fit.state()
+    assert before["optimizer/good_steps"] == 2
+    fit.restore({**before, "optimizer/scale": np.float64(2.0**120)})
+    learn(fit, batches[2:3])
+    after = fit.state()
+    weights = [f"model/{entry}" for entry, _ in fit.model.named_parameters()]
+    for entry in [*weights, *(name for name in before if name.startswith("optimizer/"))]:
+        if entry not in ("optimizer/scale", "optimizer/good_steps"):
+            np.testing.assert_array_equal(after[entry], before[entry], err_msg=entry)
+    assert after["optimizer/scale"] == 2.0**119
+    assert after["optimizer/good_steps"] == 0
+    assert fit.diverged_at() is None
+    fit.restore(before)
+    learn(fit, batches[2:3])
+    assert any(np.any(fit.state()[entry] != before[entry]) for entry in weights)
+
+
+def test_xla_is_refused(spec: FeatureSpec) -> None:
+    with pytest.raises(ConfigError, match="xla is TensorFlow's compiler, and torch_mlp is a PyTorch model"):
+        TorchFit.check(spec, replace(CONFIG, xla=True))

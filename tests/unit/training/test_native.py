@@ -1,0 +1,164 @@
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.config import TrainConfig
+from training.fit_tensorflow import TensorFlowFit
+from training.graph_cut import split_at_features
+from training.loader.tfrecord import write_tfrecords
+from training.native import build_model, feature_columns, hashed, make_dataset, num_buckets
+from workflows.auc import exact_auc
+from workflows.feature_spec import Feature, FeatureSpec, Source
+
+CARDINALITIES = {"C1": 400, "C2": 40, "C3": 1}
+NUM_ROWS, BATCH_SIZE = 4_000, 500
+CONFIG = TrainConfig(
+    model="dlrm",
+    numbers_hidden=(16,),
+    hidden=(32, 16),
+    embedding_dim=4,
+    optimizer="lazy_adam",
+    learning_rate=0.03,
+    batch_size=BATCH_SIZE,
+)
+SIDES = pytest.mark.parametrize("accelerated", [False, True], ids=["native", "accelerated"])
+
+Files = Callable[[bool], list[Path]]
+
+
+@pytest.fixture(scope="module")
+def spec() -> FeatureSpec:
+    return FeatureSpec(
+        features=(
+            Feature(name="row", dtype="float32"),
+            Feature(name="number", dtype="float32"),
+            *(
+                Feature(name=name, dtype="int64", cardinality=size, embedding_dim=4)
+                for name, size in CARDINALITIES.items()
+            ),
+            Feature(name="label", dtype="float32"),
+        ),
+        channels={"continuous": ("row", "number"), "categorical": tuple(CARDINALITIES), "label": ("label",)},
+        sources={"train": Source(files=("part.parquet",), num_rows=NUM_ROWS)},
+    )
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    rng = np.random.default_rng(0)
+    ids = {name: rng.integers(0, size, NUM_ROWS) for name, size in CARDINALITIES.items()}
+    numbers = rng.standard_normal(NUM_ROWS).astype(np.float32)
+    logit = 3 * np.sin(ids["C2"]) + numbers
+    label = (rng.random(NUM_ROWS) < 1 / (1 + np.exp(-logit))).astype(np.float32)
+    number_of_row = np.arange(NUM_ROWS, dtype=np.float32) / NUM_ROWS
+    return pa.table({"row": number_of_row, "number": numbers, **ids, "label": label})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, spec: FeatureSpec, rows: pa.Table) -> Files:
+    path = tmp_path_factory.mktemp("native") / "part.parquet"
+    pq.write_table(rows, path, row_group_size=1_000)
+    records = write_tfrecords([path], spec, path.parent)
+    return lambda accelerated: [path] if accelerated else records
+
+
+def dataset(files: Files, spec: FeatureSpec, *, accelerated: bool) -> Any:
+    columns = feature_columns(spec, CONFIG, accelerated=accelerated)
+    return make_dataset(files(accelerated), spec, columns, BATCH_SIZE, accelerated=accelerated)
+
+
+def one_epoch(files: Files, spec: FeatureSpec, *, accelerated: bool) -> dict[str, Any]:
+    """All columns in the order of the rows, whatever order they came in."""
+    columns: dict[str, list[Any]] = {}
+    for inputs, labels in dataset(files, spec, accelerated=accelerated):
+        for name, tensor in (*inputs.items(), ("label", labels)):
+            columns.setdefault(name, []).append(tensor.numpy()[:, 0])
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    order = np.argsort(joined["row"])
+    assert not np.array_equal(order, np.arange(NUM_ROWS))  # they are shuffled
+    return {name: values[order] for name, values in joined.items()}
+
+
+def fitted(files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> tuple[TensorFlowFit, float]:
+    """A model after two epochs, and its AUC on the same rows."""
+    fit = TensorFlowFit(spec, config, num_steps=1, build=partial(build_model, accelerated=accelerated))
+    batches = dataset(files, spec, accelerated=accelerated)
+    for _ in range(2):
+        for inputs, labels in batches:
+            fit.step(inputs, labels)
+    scored = [(fit.array(labels), fit.score(inputs)) for inputs, labels in batches]
+    labels, scores = (np.concatenate(parts) for parts in zip(*scored, strict=True))
+    return fit, exact_auc(labels, scores)
+
+
+def tables(model: Any) -> list[Any]:
+    return [variable for layer in split_at_features(model)[0] for variable in layer.trainable_variables]
+
+
+def others(model: Any) -> list[Any]:
+    head: list[Any] = split_at_features(model)[1].trainable_variables
+    return head
+
+
+def column_of(table: Any) -> str:
+    return next(name for name in CARDINALITIES if f"{name}_embedding" in table.name)
+
+
+def test_both_pipelines_give_each_row_once_and_only_the_accelerated_one_hashes(
+    files: Files, spec: FeatureSpec, rows: pa.Table
+) -> None:
+    native, accelerated = (one_epoch(files, spec, accelerated=side) for side in (False, True))
+    assert native.keys() == accelerated.keys() == set(rows.column_names)
+    for name in ("row", "number", "label"):
+        assert np.array_equal(native[name], rows[name].to_numpy())
+        assert np.array_equal(accelerated[name], rows[name].to_numpy())
+    for name, size in CARDINALITIES.items():
+        assert np.array_equal(native[name], rows[name].to_numpy())
+        pairs = set(zip(native[name].tolist(), accelerated[name].tolist(), strict=True))
+        assert len(pairs) == len(set(native[name].tolist()))  # an id has one bucket, wherever it stands
+        assert {bucket for _, bucket in pairs} <= set(range(num_buckets(size)))
+    assert len(set(accelerated["C1"].tolist())) > 100  # and the buckets are used
+
+
+def test_a_column_has_three_quarters_of_its_ids_as_buckets_but_at_least_one(spec: FeatureSpec) -> None:
+    assert [feature.cardinality for feature in hashed(spec).categorical] == [300, 30, 1]
+    assert hashed(spec).continuous == spec.continuous
+
+
+def test_both_models_have_the_same_weights(spec: FeatureSpec) -> None:
+    native, accelerated = (
+        TensorFlowFit(spec, CONFIG, num_steps=1, build=partial(build_model, accelerated=side)) for side in (False, True)
+    )
+    assert native.num_parameters() == accelerated.num_parameters()
+    assert native.num_parameters()[0] == (300 + 30 + 1) * CONFIG.embedding_dim
+
+
+def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -> None:
+    native, accelerated = (build_model(spec, CONFIG, accelerated=side) for side in (False, True))
+    vectors = dict(zip(CARDINALITIES, np.random.default_rng(1).standard_normal((3, 4)), strict=True))
+    for table in tables(native):
+        table.assign(np.tile(vectors[column_of(table)], (table.shape[0], 1)))
+    (fused,) = tables(accelerated)  # the columns' tables one below the other
+    fused.assign(np.repeat(list(vectors.values()), [num_buckets(size) for size in CARDINALITIES.values()], axis=0))
+    for ours, theirs in zip(others(accelerated), others(native), strict=True):
+        ours.assign(theirs)
+    inputs = {name: np.zeros((5, 1), np.int64) for name in CARDINALITIES}
+    inputs |= {name: np.random.default_rng(2).random((5, 1), np.float32) for name in ("row", "number")}
+    assert native(inputs).numpy() == pytest.approx(accelerated(inputs).numpy(), abs=1e-6)
+
+
+@SIDES
+@pytest.mark.parametrize(("precision", "xla"), [("float32", False), ("bfloat16", True)])
+def test_both_models_learn_in_every_way_to_compute(
+    files: Files, spec: FeatureSpec, accelerated: bool, precision: str, xla: bool
+) -> None:
+    fit, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
+    assert fit.diverged_at() is None
+    assert auc > 0.75

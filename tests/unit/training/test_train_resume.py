@@ -1,0 +1,314 @@
+"""Runs that are killed, stopped or spoilt, and go on: checkpoints of `train`, in both frameworks."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from training.checkpoints import Checkpoint, checkpoint_path
+from training.config import SessionConfig, TrainConfig
+from training.torch_script import load_torch_script
+from training.tracking import TrackingConfig
+from training.train import train
+from workflows.artifacts import publish
+from workflows.errors import ArtifactError, ConfigError, RanklineError
+from workflows.trained import PYTORCH, TrainedModel
+
+BASE = TrainConfig(
+    hidden=(16,), batch_size=400, epochs=3, seed=3, optimizer="lazy_adam", learning_rate=0.01,
+    learning_rate_decay="cosine", dropout=0.2, embedding_dropout=0.1, early_stopping_patience=2,
+)  # fmt: skip
+CONFIGS = {
+    "tensorflow": BASE,
+    "torch": replace(BASE, model="torch_mlp"),
+    "tensorflow-float16": replace(BASE, optimizer="rowwise_adagrad", precision="float16", warmup_steps=12),
+    "torch-bfloat16": replace(BASE, model="torch_mlp", optimizer="rowwise_adagrad", precision="bfloat16"),
+}
+NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from training.config import SessionConfig, TrainConfig
+from training.tracking import TrackingConfig
+from training.train import train
+
+class Killer:
+    def update(self, done, total, note=""):
+        if done >= {kill_at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+train(
+    Path({prepared!r}), Path({output!r}), TrainConfig(**json.loads({config!r})),
+    session=SessionConfig(checkpoint_every={every}),
+    tracking=TrackingConfig(directory=Path({work!r}), experiment="resume"), progress=Killer(),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def tracking(work: Path) -> TrackingConfig:
+    return TrackingConfig(directory=work, experiment="resume")
+
+
+@pytest.fixture(scope="module")
+def straight(prepared: Path, work: Path, tracking: TrackingConfig) -> Any:
+    """Models of whole runs, each trained when it is first asked for."""
+    trained: dict[str, TrainedModel] = {}
+
+    def model(name: str) -> TrainedModel:
+        if name not in trained:
+            trained[name] = train(prepared, work / f"straight-{name}", CONFIGS[name], tracking=tracking)
+        return trained[name]
+
+    return model
+
+
+class CutError(Exception):
+    """Ends a run where it is."""
+
+
+class Cut:
+    """Ends a run when so many rows are done and the note begins in some way, and remembers the notes."""
+
+    def __init__(self, at: int, note: str = "epoch", error: type[BaseException] = CutError) -> None:
+        self._at, self._note, self._error = at, note, error
+        self.notes: list[str] = []
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.notes.append(note)
+        if done >= self._at and note.startswith(self._note):
+            raise self._error
+
+
+@pytest.fixture
+def cut_off(prepared: Path, tracking: TrackingConfig) -> Any:
+    """Trains until so many rows are done, and gives the checkpoint that is left."""
+
+    def run(output: Path, config: TrainConfig, *, at: int, every: int, note: str = "epoch") -> Checkpoint:
+        session = SessionConfig(checkpoint_every=every)
+        with pytest.raises(CutError):
+            train(prepared, output, config, session=session, tracking=tracking, progress=Cut(at, note))
+        assert not output.exists()
+        return Checkpoint.load(checkpoint_path(output))
+
+    return run
+
+
+def weights(model: TrainedModel) -> dict[str, Any]:
+    if model.backend == PYTORCH:
+        return {name: value.numpy() for name, value in load_torch_script(model.model_path).state_dict().items()}
+    saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
+    names = saved.get_variable_to_shape_map()
+    return {name: saved.get_tensor(name) for name in names if saved.get_variable_to_dtype_map()[name] != tf.string}
+
+
+def assert_same(one: TrainedModel, other: TrainedModel) -> None:
+    assert one.metrics == other.metrics
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def history(model: TrainedModel, name: str) -> dict[int, float]:
+    found = mlflow.MlflowClient(model.tracking_uri).get_metric_history(model.run_id, name)
+    return {metric.step: metric.value for metric in found}
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "torch"])
+def test_a_killed_run_goes_on_to_the_very_same_model(
+    name: str, prepared: Path, work: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any
+) -> None:
+    output, config = tmp_path / "model", CONFIGS[name]
+    # Killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
+    code = KILLED.format(
+        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(asdict(config)), every=7,
+        work=str(work),
+    )  # fmt: skip
+    root = Path(__file__).parents[3]
+    killed = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = Checkpoint.load(checkpoint_path(output))
+    assert (left.position.step, left.position.epoch, left.position.batch) == (14, 2, 4)
+    assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "RUNNING"
+
+    session = SessionConfig(checkpoint_every=7, resume=True)
+    model = train(prepared, output, config, session=session, tracking=tracking)
+    assert_same(model, straight(name))
+    assert list(tmp_path.iterdir()) == [output]
+    assert model.run_id == left.run_id
+    run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
+    assert run.info.status == "FINISHED"
+    assert len(run.inputs.dataset_inputs) == 2
+    for figure in ("train_loss", "valid_auc", "valid_logloss"):
+        assert history(model, figure) == history(straight(name), figure)
+    assert list(history(model, "valid_auc")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["tensorflow-float16", "torch-bfloat16"])
+def test_a_run_in_mixed_precision_goes_on_to_the_very_same_model(
+    name: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+) -> None:
+    output = tmp_path / "model"
+    assert cut_off(output, CONFIGS[name], at=2 * NUM_ROWS, every=3).position.step == 18
+    model = train(prepared, output, CONFIGS[name], session=SessionConfig(resume=True), tracking=tracking)
+    assert_same(model, straight(name))
+
+
+@pytest.mark.parametrize(("at", "note", "step"), [(2 * NUM_ROWS, "epoch", 10), (3 * NUM_ROWS, "best epoch", 30)])
+def test_a_run_that_was_cut_off_after_an_epoch_or_before_its_model_is_there_goes_on_too(
+    at: int, note: str, step: int, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+) -> None:
+    output = tmp_path / "model"
+    left = cut_off(output, BASE, at=at, every=1_000, note=note)
+    assert (left.position.step, left.position.batch) == (step, 0)
+    model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
+    assert_same(model, straight("tensorflow"))
+    assert not checkpoint_path(output).exists()
+
+
+def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+) -> None:
+    output, client = tmp_path / "model", mlflow.MlflowClient(tracking.uri)
+    left = cut_off(output, BASE, at=NUM_ROWS, every=3)
+    client.delete_run(left.run_id)
+    model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
+    assert_same(model, straight("tensorflow"))
+    run = client.get_run(model.run_id)
+    assert run.data.tags["mlflow.note.content"] == f"Goes on with run {left.run_id}, which is gone."
+    assert run.data.params["batch_size"] == "400"
+
+
+def test_a_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_overwritten(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    output, progress = tmp_path / "model", Cut(NUM_ROWS, error=KeyboardInterrupt)
+    session = SessionConfig(checkpoint_every=4)
+    with pytest.raises(KeyboardInterrupt):
+        train(prepared, output, BASE, session=session, tracking=tracking, progress=progress)
+    left = Checkpoint.load(checkpoint_path(output))
+    assert progress.notes[-1] == "stopped; --resume goes on after step 8"
+    assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "KILLED"
+    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
+        train(prepared, output, BASE, session=session, tracking=tracking)
+    train(prepared, output, replace(BASE, epochs=1), tracking=tracking)  # writes none, so it is in nobody's way
+    assert Checkpoint.load(checkpoint_path(output)).position.step == 8
+
+
+def test_another_configuration_other_data_and_none_are_refused_before_a_run_exists(
+    prepared: Path, new_prepared: Any, tmp_path: Path, cut_off: Any
+) -> None:
+    output, tracking = tmp_path / "model", TrackingConfig(directory=tmp_path / "work", experiment="resume")
+    cut_off(output, BASE, at=NUM_ROWS, every=3)
+    session = SessionConfig(resume=True)
+    with pytest.raises(ConfigError, match=r"got batch_size 32, expected 400; dropout 0\.5, expected 0\.2"):
+        train(prepared, output, replace(BASE, batch_size=32, dropout=0.5), session=session, tracking=tracking)
+    with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
+        other = new_prepared(tmp_path / "other", num_train=600)
+        train(other, output, BASE, session=session, tracking=tracking)
+    with pytest.raises(ArtifactError, match="no run left a checkpoint"):
+        train(prepared, tmp_path / "new", BASE, session=session, tracking=tracking)
+    with publish(checkpoint_path(tmp_path / "new"), "ensemble") as staging:
+        (staging / "note.txt").touch()
+    for way in (session, SessionConfig(checkpoint_every=5)):
+        with pytest.raises(ArtifactError, match="holds ensemble"):
+            train(prepared, tmp_path / "new", BASE, session=way, tracking=tracking)
+    assert not tracking.directory.exists()
+    assert Checkpoint.load(checkpoint_path(output)).position.step == 9
+
+
+def with_nan(column: str) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = table[column].to_numpy().copy()
+        values[700] = np.nan
+        return table.set_column(table.schema.get_field_index(column), column, pa.array(values))
+
+    return change
+
+
+@pytest.mark.parametrize("model", ["mlp", "torch_mlp"])
+def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpoint(
+    model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
+    output, config = tmp_path / "model", replace(BASE, model=model)
+    messages = []
+    for resume in (False, True):  # what goes on exactly comes to the same end
+        with pytest.raises(RanklineError, match=r"the training loss is nan since .*Lower the learning rate") as caught:
+            session = SessionConfig(checkpoint_every=1, resume=resume)
+            train(prepared, output, config, session=session, tracking=tracking)
+        messages.append(str(caught.value))
+    left = Checkpoint.load(checkpoint_path(output))
+    step = left.position.step + 1
+    assert messages[0] == messages[1]
+    assert f"step {step} (epoch 1, batch {step} of 10)" in messages[0]
+    assert f"the last good checkpoint: {checkpoint_path(output)}, step {step - 1}" in messages[0]
+    assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "FAILED"
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("every", [0, 5])
+def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
+    every: int, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    prepared = new_prepared(tmp_path / "prepared", change=with_nan("age"))
+    with pytest.raises(RanklineError, match=r"weights are not finite after step \d+, expected finite numbers\. Lower"):
+        session = SessionConfig(checkpoint_every=every)
+        train(prepared, tmp_path / "model", replace(BASE, epochs=1), session=session, tracking=tracking)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(("model", "decay"), [("mlp", "none"), ("mlp", "linear"), ("torch_mlp", "linear")])
+def test_with_another_learning_rate_the_rest_is_learnt_with_that(
+    model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
+) -> None:
+    config = replace(BASE, model=model, epochs=2, learning_rate_decay=decay, weight_averaging=False, dropout=0.0)
+    output = tmp_path / "model"
+    left = cut_off(output, config, at=NUM_ROWS, every=3)
+    session, slower = SessionConfig(checkpoint_every=1, resume=True), replace(config, learning_rate=1e-12)
+    with pytest.raises(CutError):
+        train(prepared, output, slower, session=session, tracking=tracking, progress=Cut(2 * NUM_ROWS))
+    later = Checkpoint.load(checkpoint_path(output))
+    assert (left.position.step, later.position.step) == (9, 19)
+    # Statistics of batch normalisation follow the data, whatever the rate.
+    learnt = [name for name in left.state if name.startswith("model/") and "running" not in name]
+    assert any("embedding" in name or "table" in name for name in learnt)
+    for name in learnt:
+        if left.state[name].dtype == np.float32:
+            np.testing.assert_allclose(later.state[name], left.state[name], atol=1e-6, err_msg=name)
+    note = mlflow.MlflowClient(tracking.uri).get_run(left.run_id).data.tags["mlflow.note.content"]
+    assert note == "Since step 9 the learning rate is 1e-12."
+
+
+@pytest.mark.parametrize(("model", "trace"), [("mlp", "*.xplane.pb"), ("torch_mlp", "*.pt.trace.json")])
+def test_tensorboard_gets_curves_and_a_profile(
+    model: str, trace: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    session = SessionConfig(profile_steps=(12, 14))
+    config = replace(BASE, model=model, epochs=2)
+    trained = train(prepared, tmp_path / "model", config, session=session, tracking=tracking)
+    directory = tmp_path / "tensorboard" / trained.run_id
+    assert list(directory.rglob(trace))
+    events = EventAccumulator(str(directory)).Reload()
+    assert [event.step for event in events.Scalars("valid_auc")] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH]
+    assert events.Scalars("valid_auc")[1].value == pytest.approx(history(trained, "valid_auc")[2])
+    assert events.Scalars("learning_rate")[0].value < 0.01
+    assert min(event.value for event in events.Scalars("train_samples_per_s")) > 0
+    assert events.Scalars("train_loss")[-1].value < events.Scalars("train_loss")[0].value

@@ -1,0 +1,175 @@
+"""Rows that come as a stream, more than one part; and splits that hold raw rows."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from workflows.datasets import DATASETS
+from workflows.datasets.raw import RawData, StreamedRows
+from workflows.errors import ConfigError, DataError
+from workflows.prepare import prepare as prepare_rows
+from workflows.prepare_config import PrepareConfig
+from workflows.prepared import PreparedData
+from workflows.progress import SILENT
+from workflows.upstream import quiet_nvtabular
+
+CRITEO, MOVIELENS = DATASETS["criteo"], DATASETS["movielens"]
+NUMBERS, CATEGORIES = CRITEO.inputs[:13], CRITEO.inputs[13:]
+SCHEMA = pa.schema(
+    {"label": pa.int64(), **dict.fromkeys(NUMBERS, pa.int64()), **dict.fromkeys(CATEGORIES, pa.string())}
+)
+PERIODS = (1500, 900, 700)
+prepare = partial(prepare_rows, source="generated")
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    """Clicks of three days; the first row lacks the first number, which is then no float because of it."""
+    rng = np.random.default_rng(5)
+    num_rows = sum(PERIODS)
+    columns: dict[str, Any] = {"label": rng.integers(0, 2, num_rows)}
+    for name in NUMBERS:
+        missing = rng.random(num_rows) < 0.2
+        missing[0] = name == "I1"
+        columns[name] = pa.array(rng.lognormal(2, 2, num_rows).astype(np.int64) - 1, mask=missing)
+    for number, name in enumerate(CATEGORIES):
+        ids = np.minimum(rng.zipf(1.3, num_rows), 20 * (number + 1)) * 0x9E3779B1 % 2**32
+        columns[name] = pa.array([f"{value:08x}" for value in ids], mask=rng.random(num_rows) < 0.1)
+    return pa.table(columns, schema=SCHEMA)
+
+
+def streamed(rows: pa.Table, periods: tuple[int, ...] = PERIODS, batch_size: int = 333) -> RawData:
+    def batches() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for size in periods:
+            yield from rows.slice(first, size).to_batches(max_chunksize=batch_size)
+            first += size
+
+    return RawData(rows=StreamedRows(schema=SCHEMA, periods=periods, batches=batches), fingerprint="of a stream")
+
+
+@pytest.fixture(scope="module")
+def prepared(rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepare(CRITEO, streamed(rows), tmp_path_factory.mktemp("work") / "prepared", PrepareConfig(split="time"))
+
+
+def split(prepared: PreparedData, name: str) -> pd.DataFrame:
+    files = [prepared.path / file for file in prepared.spec.source(name).files]
+    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
+
+
+def test_the_last_day_validates_and_no_row_changes_its_place(prepared: PreparedData, rows: pa.Table) -> None:
+    assert prepared.manifest.details["rows"] == {"train": 2400, "valid": 700}
+    heldout = prepared.heldout()
+    expected = rows.slice(2400).select(CRITEO.inputs)
+    assert heldout.select(CRITEO.inputs).to_pylist() == expected.to_pylist()
+    assert heldout.schema.field("C1").type == pa.string()
+    assert heldout["label"].to_pylist() == rows["label"].slice(2400).to_pylist()
+    assert split(prepared, "train")["label"].tolist() == rows["label"].slice(0, 2400).to_pylist()
+
+
+def test_there_is_no_catalogue_and_no_group(prepared: PreparedData) -> None:
+    assert (prepared.group_by, prepared.item, prepared.catalog()) == (None, None, None)
+    assert not (prepared.path / "catalog.parquet").exists()
+    assert prepared.online is False
+
+
+def test_the_spec_holds_39_inputs_and_the_workflow_takes_integers_and_strings(prepared: PreparedData) -> None:
+    spec = prepared.spec
+    assert (len(spec.continuous), len(spec.categorical), spec.label.name) == (13, 26, "label")
+    train = split(prepared, "train")
+    for feature in spec.categorical:
+        assert feature.cardinality == train[feature.name].max() + 1
+    schema = prepared.workflow().input_schema
+    assert {str(schema[name].dtype.to_numpy) for name in NUMBERS} == {"int64"}
+    assert {str(schema[name].dtype.to_numpy) for name in CATEGORIES} == {"object"}
+
+
+def test_the_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared: PreparedData) -> None:
+    with quiet_nvtabular():
+        encoded = prepared.workflow().transform(prepared.heldout().to_pandas())
+    pd.testing.assert_frame_equal(encoded, split(prepared, "valid"), check_dtype=False)
+
+
+@pytest.mark.parametrize("batch_size", [100, 5000])
+def test_batches_and_parts_do_not_change_what_is_written(
+    prepared: PreparedData, rows: pa.Table, tmp_path: Path, batch_size: int
+) -> None:
+    raw = streamed(rows, batch_size=batch_size)
+    again = prepare(CRITEO, raw, tmp_path / "prepared", PrepareConfig(split="time"), part_rows=700)
+    for name in ("train", "valid"):
+        # Means over parts are added up in another order.
+        pd.testing.assert_frame_equal(split(again, name), split(prepared, name), rtol=1e-5)
+    assert again.heldout().equals(prepared.heldout())
+
+
+def test_a_random_split_of_a_stream_follows_its_seed(rows: pa.Table, tmp_path: Path) -> None:
+    config = PrepareConfig(split="random", split_seed=7)
+    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", config)
+    drawn = np.random.default_rng(7).random(len(rows)) < config.valid_share
+    assert prepared.heldout()["label"].to_pylist() == rows["label"].filter(pa.array(drawn)).to_pylist()
+
+
+def test_hashing_to_a_share_keeps_no_vocabulary(rows: pa.Table, tmp_path: Path) -> None:
+    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", PrepareConfig(split="time", hash_share=0.5))
+    assert not (prepared.path / "workflow" / "categories").exists()
+    train = split(prepared, "train")
+    for name in ("C1", "C26"):
+        distinct = rows[name].slice(0, 2400).drop_null().unique()
+        assert prepared.spec[name].cardinality == pytest.approx(0.5 * len(distinct), abs=2)
+        assert train[name].max() < prepared.spec[name].cardinality
+
+
+def test_hashing_to_a_share_is_refused_where_the_graph_has_no_use_for_it(movielens: RawData, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"hash_share is 0\.5, but movielens keeps its vocabularies"):
+        prepare(MOVIELENS, movielens, tmp_path / "prepared", PrepareConfig(hash_share=0.5))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_row_stops_it_and_leaves_nothing(rows: pa.Table, tmp_path: Path) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rows.slice(0, 1000).to_batches()
+        raise DataError("day_0, line 1001: 3 columns")
+
+    raw = RawData(rows=StreamedRows(schema=SCHEMA, periods=PERIODS, batches=batches), fingerprint="damaged")
+    with pytest.raises(DataError, match="line 1001"):
+        prepare(CRITEO, raw, tmp_path / "prepared", PrepareConfig(split="time"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_class_in_a_stream_is_refused(rows: pa.Table, tmp_path: Path) -> None:
+    column = np.array(rows["label"])
+    column[2400:] = 0
+    with pytest.raises(DataError, match="every label of the valid rows is 0"):
+        changed = rows.set_column(0, "label", pa.array(column))
+        prepare(CRITEO, streamed(changed), tmp_path / "prepared", PrepareConfig(split="time"))
+
+
+@pytest.fixture(scope="module")
+def movielens(tmp_path_factory: pytest.TempPathFactory) -> RawData:
+    directory = tmp_path_factory.mktemp("raw")
+    MOVIELENS.generate(directory, num_rows=6_000, seed=3, cardinality_scale=1.0, progress=SILENT)
+    return MOVIELENS.read(directory)
+
+
+@pytest.mark.parametrize("name", ["criteo", "movielens"])
+def test_online_splits_hold_raw_rows_under_the_spec_of_encoded_ones(
+    name: str, rows: pa.Table, movielens: RawData, tmp_path: Path
+) -> None:
+    dataset, raw = DATASETS[name], streamed(rows) if name == "criteo" else movielens
+    config = PrepareConfig(split="time")
+    offline = prepare(dataset, raw, tmp_path / "offline", config)
+    online = prepare(dataset, raw, tmp_path / "online", replace(config, encode="online"))
+    assert online.online is True
+    assert online.spec.features == offline.spec.features
+    assert online.spec.metadata == {**offline.spec.metadata, "online": True}
+    assert online.heldout().equals(offline.heldout())
+    assert split(online, "valid")[list(dataset.inputs)].equals(online.heldout().select(dataset.inputs).to_pandas())
+    assert list(split(online, "train")) == [*dataset.inputs, dataset.label]

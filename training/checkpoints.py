@@ -1,0 +1,290 @@
+"""Checkpoints: all that a run needs to go on exactly after it was killed, stopped or spoilt.
+
+A checkpoint is one artifact beside the trained model. Its arrays are plain NumPy files, which run no code when they are
+read, and which are mapped into memory, not copied:
+
+    state/NUMBER.npy    what `Fit.state` gave; the names stand in the manifest
+    best/NUMBER.npy     weights of the best epoch so far, where a run keeps them
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.config import TrainConfig
+from training.fit import Array, Batches
+from workflows.artifacts import load_manifest, publish, refuse_foreign
+from workflows.errors import ArtifactError, ConfigError
+from workflows.prepared import KIND as PREPARED
+
+KIND = "training-checkpoint"
+FREE = ("learning_rate",)
+"""Options that a resumed run may change, so that one that diverged can go on from its last good checkpoint."""
+
+
+def checkpoint_path(output: Path) -> Path:
+    """Where the checkpoint of a run is that makes the trained model `output`."""
+    return output.with_name(output.name + "-checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a run is.
+
+    Attributes:
+        step: batches that were learnt from, in all epochs.
+        epoch: the running one, counted from 1.
+        batch: batches of it that were learnt from.
+        loss_sum: what `Fit.loss_sum` was when it began.
+    """
+
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    loss_sum: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The epoch that is kept so far.
+
+    Attributes:
+        metrics: validation metrics, and `epoch`; empty before the first one.
+        weights: see `Fit.weights`; empty where they are not needed yet.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    weights: Sequence[Array] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A run that can go on.
+
+    Attributes:
+        config: choices of the run, as JSON has them.
+        fingerprint: of the prepared data.
+        run_id: MLflow run.
+        position: where it is.
+        order: what the order of the rows follows from, see `Reader.order`.
+        best: the epoch that is kept so far.
+        state: see `Fit.state`.
+    """
+
+    config: Mapping[str, Any]
+    fingerprint: str
+    run_id: str
+    position: Position
+    order: Mapping[str, Any]
+    best: Best
+    state: Mapping[str, Array]
+
+    def write(self, path: Path) -> None:
+        """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
+
+        Raises:
+            ArtifactError: `path` holds something else.
+        """
+        details = {
+            "config": dict(self.config),
+            "run_id": self.run_id,
+            "position": asdict(self.position),
+            "order": dict(self.order),
+            "best": dict(self.best.metrics),
+            "state": list(self.state),
+        }
+        with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=details) as staging:
+            _write_arrays(staging / "state", self.state.values())
+            _write_arrays(staging / "best", self.best.weights)
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint and check its files.
+
+        Raises:
+            ArtifactError: it is not there, is something else, or is damaged.
+        """
+        if not path.is_dir():
+            raise ArtifactError(
+                f"{path} does not exist: no run left a checkpoint to go on from. Train without --resume."
+            )
+        try:
+            manifest = load_manifest(path, KIND)
+            details = manifest.details
+            return cls(
+                config=details["config"],
+                fingerprint=manifest.made_from[PREPARED],
+                run_id=details["run_id"],
+                position=Position(**details["position"]),
+                order=details["order"],
+                best=Best(metrics=details["best"], weights=_read_arrays(path / "best")),
+                state=dict(zip(details["state"], _read_arrays(path / "state"), strict=True)),
+            )
+        except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"the checkpoint cannot be taken up: {error} Delete {path}, and train without --resume."
+            ) from None
+
+    def check(self, config: TrainConfig, fingerprint: str) -> None:
+        """Refuse to go on with other choices, those in `FREE` apart, or with other data.
+
+        Args:
+            config: of the run that would go on.
+            fingerprint: of its prepared data.
+
+        Raises:
+            ArtifactError: the data is another one.
+            ConfigError: an option is another one; the message names each.
+        """
+        if fingerprint != self.fingerprint:
+            raise ArtifactError(
+                f"the checkpoint is of prepared data {self.fingerprint[:12]}, got {fingerprint[:12]}. "
+                "Prepare the data as it was, or delete the checkpoint and train without --resume."
+            )
+        got = plain(config)
+        if odd := [
+            f"{name} {got.get(name)!r}, expected {self.config.get(name)!r}"
+            for name in sorted({*got, *self.config} - {*FREE})
+            if got.get(name) != self.config.get(name)
+        ]:
+            raise ConfigError(
+                f"the checkpoint is of another configuration: got {'; '.join(odd)}. "
+                "Give the options as they were, or delete the checkpoint and train without --resume."
+            )
+
+
+class Checkpoints:
+    """Where a run keeps its last checkpoint, and when it writes one.
+
+    Args:
+        output: the trained model that the run makes.
+        every: steps between two checkpoints; 0 writes none.
+        config: choices of the run.
+        fingerprint: of the prepared data.
+        run_id: MLflow run.
+        last_step: step of the checkpoint that the run goes on from.
+    """
+
+    def __init__(
+        self, output: Path, every: int, *, config: TrainConfig, fingerprint: str, run_id: str, last_step: int | None
+    ) -> None:
+        self.path = checkpoint_path(output)
+        self.last_step = last_step
+        """Step of the checkpoint that is there; None if there is none of this run."""
+        self.every = every
+        self._config, self._fingerprint, self._run_id = plain(config), fingerprint, run_id
+
+    def is_due(self, step: int) -> bool:
+        """Whether one is to be written after this step."""
+        return self.every > 0 and step % self.every == 0
+
+    def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
+        """Put a new checkpoint in the place of the last one."""
+        checkpoint = Checkpoint(
+            config=self._config,
+            fingerprint=self._fingerprint,
+            run_id=self._run_id,
+            position=position,
+            order=order,
+            best=best,
+            state=state,
+        )
+        checkpoint.write(self.path)
+        self.last_step = position.step
+
+    def remove(self) -> None:
+        """Take away the checkpoint of this run, which has ended."""
+        if self.last_step is not None:
+            shutil.rmtree(self.path)
+
+
+def refuse_to_replace(path: Path) -> None:
+    """Refuse a place for checkpoints in which there is one already.
+
+    Raises:
+        ArtifactError: something else is there.
+        ConfigError: a run that did not end left its checkpoint there.
+    """
+    refuse_foreign(path, KIND)
+    if path.exists():
+        raise ConfigError(
+            f"{path} is the checkpoint of a run that did not end, and a new one would replace it. "
+            "Go on with --resume, or delete it."
+        )
+
+
+class Reader:
+    """The batches of a run, which may begin within an epoch.
+
+    Args:
+        batches: not read yet.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._source: Any = getattr(batches, "dataset", batches)  # a DLDataLoader hands on what its dataset makes
+        self._has_position = hasattr(self._source, "load_state_dict")
+        self._skipped = 0
+        self.order: Mapping[str, Any] = self._source.state_dict() if self._has_position else {}
+        """What the order of the rows follows from, as plain values; empty where the loader cannot say it."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows per epoch."""
+        return self._batches.num_rows
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """The next epoch, or what is left of it."""
+        skipped, self._skipped = self._skipped, 0
+        return islice(self._batches, skipped, None)
+
+    def seek(self, position: Position, order: Mapping[str, Any]) -> None:
+        """Let the next epoch be that of a position, without the batches that were learnt from.
+
+        A loader that keeps no position reads all that comes before, once more.
+
+        Raises:
+            ConfigError: `order` is that of other data or options.
+        """
+        if self._has_position:
+            self._source.load_state_dict({**order, "epoch": position.epoch - 1, "batch": position.batch})
+            self.order = order
+            return
+        for _ in range(1, position.epoch):
+            for _ in self._batches:
+                pass
+        self._skipped = position.batch
+
+
+def plain(config: TrainConfig) -> dict[str, Any]:
+    """The choices as JSON has them: lists for tuples."""
+    choices: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return choices
+
+
+def all_finite(arrays: Iterable[Array]) -> bool:
+    """Whether no number is NaN or infinite; copies nothing."""
+    numbers = (array for array in arrays if array.size and np.issubdtype(array.dtype, np.floating))
+    return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # NaN comes through both
+
+
+def _write_arrays(directory: Path, arrays: Iterable[Array]) -> None:
+    directory.mkdir()
+    for number, array in enumerate(arrays):
+        np.save(directory / f"{number:06}.npy", array, allow_pickle=False)
+
+
+def _read_arrays(directory: Path) -> list[Array]:
+    """The arrays, mapped so that they can be written to but no file changes: PyTorch takes no others."""
+    files = sorted(directory.glob("*.npy"))
+    return [np.asarray(np.load(path, mmap_mode="c", allow_pickle=False)) for path in files]

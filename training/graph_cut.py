@@ -1,0 +1,29 @@
+"""A Keras model in two parts: the layers that look features up, and the dense network behind them."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from training.layers import DenseFeatures
+from workflows.errors import ExportError
+
+
+def split_at_features(model: Any) -> tuple[list[Any], Any]:
+    """Cut a model behind its feature layers.
+
+    Args:
+        model: functional Keras model that uses its inputs through `DenseFeatures` layers only, ours or Keras' own.
+
+    Returns:
+        The feature layers, and the rest as a Keras model that takes a list of their results, in the same order.
+
+    Raises:
+        ExportError: the model uses an input in another way.
+    """
+    layers = [layer for layer in model.layers if isinstance(layer, DenseFeatures | tf.keras.layers.DenseFeatures)]
+    try:
+        return layers, tf.keras.Model([layer.output for layer in layers], model.output)
+    except ValueError as error:
+        raise ExportError(
+            f"the model uses an input outside of DenseFeatures ({error}), so it has no serving form."
+        ) from None

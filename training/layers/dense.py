@@ -1,0 +1,39 @@
+"""A dense layer whose gradients add up in half precision too."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Dense(tf.keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no types
+    """Keras' dense layer, for inputs of shape (N, D).
+
+    TensorFlow's kernels for CPUs add bfloat16 up in bfloat16: the gradient of a bias, a sum over the batch, was off by
+    45 % for 4,000 rows. Here it is added up in float32. In float32 the layer is Keras'.
+
+    Args:
+        *args: of `tf.keras.layers.Dense`.
+        **kwargs: of `tf.keras.layers.Dense`.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Multiply, add the bias, activate."""
+        if self.compute_dtype == "float32" or not self.use_bias:
+            return super().call(inputs)
+        return self.activation(add_bias(tf.matmul(tf.cast(inputs, self.compute_dtype), self.kernel), self.bias))
+
+
+def add_bias(x: Any, bias: Any) -> Any:
+    """`x`, (N, D), plus `bias`, (D,), whose gradient is added up in float32."""
+    bias = tf.convert_to_tensor(bias)
+    if x.dtype == tf.float32:
+        return tf.nn.bias_add(x, bias)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]  # tensorflow has no types
+    def added(x: Any, bias: Any) -> tuple[Any, Any]:
+        def gradient(of_sum: Any) -> tuple[Any, Any]:
+            return of_sum, tf.cast(tf.reduce_sum(tf.cast(of_sum, tf.float32), axis=0), of_sum.dtype)
+
+        return tf.nn.bias_add(x, bias), gradient
+
+    return added(x, bias)

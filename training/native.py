@@ -1,0 +1,119 @@
+"""The two pipelines of NVIDIA's Criteo notebook for one model: TensorFlow's own, and the accelerated one.
+
+"Training Tabular Deep Learning Models with Keras on GPU" trains DLRM twice. Both pipelines read the same encoded rows,
+hash their ids to three quarters of each column's cardinality, have tables of the same shapes, and share what comes
+behind them. They differ in three places:
+
+                 native                                  accelerated
+    rows         TFRecord, make_batched_features_dataset Parquet, `KerasSequenceLoader`
+    hashing      feature columns, in the graph           an NVTabular workflow, online in the loader
+    embeddings   `tf.keras.layers.DenseFeatures`         `ScalarDenseFeatures`
+
+A peer to measure against: recipes are trained by `training.train`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from training.config import TrainConfig
+from training.loader.tensorflow import KerasSequenceLoader
+from training.loader.tfrecord import notebook_dataset
+from training.models import dlrm
+from training.models.base import embedding_columns, keras_inputs, number_columns, score
+from workflows.feature_spec import FeatureSpec
+
+HASH_SHARE = 0.75
+"""Buckets that the ids of a column are hashed to, as a share of its cardinality."""
+
+
+def hashed(spec: FeatureSpec) -> FeatureSpec:
+    """The spec of the rows after hashing: each column of ids has the buckets for its cardinality."""
+    features = (
+        feature if feature.cardinality is None else replace(feature, cardinality=num_buckets(feature.cardinality))
+        for feature in spec.features
+    )
+    return replace(spec, features=tuple(features))
+
+
+def num_buckets(cardinality: int) -> int:
+    """Buckets for so many ids."""
+    return max(1, int(HASH_SHARE * cardinality))
+
+
+def feature_columns(spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> list[Any]:
+    """Numeric columns, and embedding columns over the buckets.
+
+    Args:
+        spec: the encoded rows, not hashed.
+        config: width and start of the tables.
+        accelerated: the ids are hashed already; else the columns hash them.
+    """
+    embeddings = embedding_columns(hashed(spec).categorical, config)
+    if not accelerated:
+        embeddings = [
+            tf.feature_column.embedding_column(
+                tf.feature_column.categorical_column_with_hash_bucket(
+                    column.categorical_column.key, column.categorical_column.num_buckets, dtype=tf.int64
+                ),
+                column.dimension,
+                initializer=column.initializer,
+            )
+            for column in embeddings
+        ]
+    return number_columns(spec.continuous) + embeddings
+
+
+def make_dataset(
+    files: Sequence[Path], spec: FeatureSpec, columns: Sequence[Any], batch_size: int, *, accelerated: bool
+) -> Any:
+    """One epoch of shuffled rows for each pass, in pairs of inputs and labels, shapes (N, 1).
+
+    Args:
+        files: Parquet files if `accelerated`, else TFRecord files with one row per record.
+        spec: the encoded rows, not hashed.
+        columns: of `feature_columns`.
+        batch_size: rows per batch; the last one may be smaller.
+        accelerated: read Parquet, and hash while loading.
+    """
+    if not accelerated:
+        return notebook_dataset(files, spec, batch_size)
+    loader = KerasSequenceLoader(files, batch_size, [spec.label.name], feature_columns=columns)
+    return loader.map(_hashing_workflow(files, spec))
+
+
+def build_model(spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> Any:
+    """DLRM for the rows of `make_dataset`, without the linear terms, which the notebook does not have.
+
+    Under a Keras policy of mixed precision the tables are float32 and only what comes behind them is not, on both
+    sides; the notebook's native tables would be cast as a whole in each step.
+
+    Args:
+        spec: the encoded rows, not hashed.
+        config: choices about the network, as of `training.models.dlrm`.
+        accelerated: the ids are hashed already.
+    """
+    config = replace(config, linear_terms=False)
+    if accelerated:
+        return dlrm.build(hashed(spec), config)
+    columns = feature_columns(spec, config, accelerated=False)
+    numbers, embeddings = columns[: len(spec.continuous)], columns[len(spec.continuous) :]
+    inputs = keras_inputs(spec)
+    side_by_side = tf.keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
+    vectors = tf.keras.layers.Reshape((len(embeddings), config.embedding_dim))(side_by_side)
+    dense = tf.keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
+    return tf.keras.Model(inputs, score(dlrm.head(vectors, dense, config), inputs, spec, config))
+
+
+def _hashing_workflow(files: Sequence[Path], spec: FeatureSpec) -> Any:
+    """Numbers as they are, ids in buckets; it has nothing to learn from the rows but their types."""
+    from workflows.operators import StableHashBucket  # NVTabular takes seconds to import
+    from workflows.upstream import nvt, quiet_nvtabular
+
+    with quiet_nvtabular():
+        buckets = {f.name: num_buckets(f.embedding_shape[0]) for f in spec.categorical}
+        outputs = (list(buckets) >> StableHashBucket(buckets)) + [feature.name for feature in spec.continuous]
+        return nvt.Workflow(outputs).fit(nvt.Dataset([str(path) for path in files[:1]], engine="parquet"))

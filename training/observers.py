@@ -1,0 +1,294 @@
+"""What a run tells while it goes on: its throughput, series of figures in MLflow and TensorBoard, and a profile.
+
+Without TensorBoard nothing of it is imported, and TensorBoard's scalars need neither TensorFlow nor PyTorch.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from training.config import SessionConfig
+from workflows.errors import ConfigError
+from workflows.extras import require
+from workflows.trained import PYTORCH, TENSORFLOW, Backend
+
+_WARMUP_STEPS = 10  # tracing, compiling, and caches that fill
+_SERIES_INTERVAL_S = 10.0  # a store elsewhere takes a tenth of a second to be told
+
+
+class Mark(NamedTuple):
+    """A point of a run.
+
+    Attributes:
+        active_s: time spent so far, without pauses.
+        num_rows: rows learnt from so far.
+    """
+
+    active_s: float
+    num_rows: int
+
+
+class Throughput:
+    """Samples per second between points of a run, without its first steps and without pauses.
+
+    Args:
+        warmup_steps: first steps that do not count, as long as there are others.
+        clock: seconds.
+    """
+
+    def __init__(self, warmup_steps: int = _WARMUP_STEPS, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._warmup_steps, self._clock = warmup_steps, clock
+        self._num_steps = self._num_rows = 0
+        self._paused_s = 0.0
+        self._warm = self.mark()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there were steps that count."""
+        return self._num_steps > self._warmup_steps
+
+    def add(self, num_rows: int) -> None:
+        """Count a step that has just been taken."""
+        self._num_steps += 1
+        self._num_rows += num_rows
+        if self._num_steps == self._warmup_steps:
+            self._warm = self.mark()
+
+    def mark(self) -> Mark:
+        """Where the run is now."""
+        return Mark(active_s=self._clock() - self._paused_s, num_rows=self._num_rows)
+
+    def since(self, mark: Mark) -> float:
+        """Samples per second from `mark` up to now."""
+        start, now = max(mark, self._warm) if self.is_warm else mark, self.mark()
+        return (now.num_rows - start.num_rows) / (now.active_s - start.active_s)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """The time of the block does not count."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._paused_s += self._clock() - began
+
+
+class Observer:
+    """Hears of a run while it goes on, and by itself does nothing."""
+
+    def before_step(self, step: int) -> None:
+        """A step begins; `step` counts from 1 over all epochs."""
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        """Some steps, up to `step`, were taken, and `figures` are theirs."""
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+        """An epoch ended with `step`, and `figures` are its training and validation metrics."""
+
+    def close(self) -> None:
+        """The run is over, well or not."""
+
+
+def check_session(session: SessionConfig, backend: Backend, num_steps: int) -> None:
+    """Refuse what cannot be observed, before anything is begun.
+
+    Args:
+        session: how the run is carried out.
+        backend: framework of the model.
+        num_steps: steps of the whole run.
+
+    Raises:
+        ConfigError: the steps to profile are not in the run.
+        MissingExtraError: TensorBoard is asked for and not installed.
+    """
+    if session.profile_steps and session.profile_steps[1] > num_steps:
+        raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
+    if session.tensorboard or session.profile_steps:
+        require("tensorboard", feature="tensorboard", extra=backend.extra)
+
+
+def observers_of(session: SessionConfig, backend: Backend, directory: Path, log: "MetricLog") -> list[Observer]:
+    """What listens to a run.
+
+    Args:
+        session: says whether there is a TensorBoard, and what is profiled.
+        backend: framework of the model.
+        directory: for TensorBoard.
+        log: the run in MLflow.
+    """
+    observers: list[Observer] = [Series(log)]
+    if session.tensorboard or session.profile_steps:
+        observers.append(TensorBoard(directory))
+    if session.profile_steps:
+        first, last = session.profile_steps
+        observers.append(Profile(first, last, start=lambda: _PROFILERS[backend.name](directory)))
+    return observers
+
+
+class MetricLog(Protocol):
+    """Where `Series` writes: see `training.tracking.RunLog`."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Record figures."""
+
+
+class Series(Observer):
+    """Figures in MLflow every few seconds as `steps/NAME`, by step, so that long epochs can be watched.
+
+    Args:
+        log: the run in MLflow.
+        interval_s: time between two points.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        log: MetricLog,
+        interval_s: float = _SERIES_INTERVAL_S,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._log, self._interval_s, self._clock = log, interval_s, clock
+        self._logged = clock()
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        """See `Observer`."""
+        now = self._clock()
+        if now - self._logged >= self._interval_s:
+            self._logged = now
+            self._log.log_metrics({f"steps/{name}": figure for name, figure in figures.items()}, step)
+
+
+class TensorBoard(Observer):
+    """Scalars for TensorBoard, by step.
+
+    Args:
+        directory: gets a file of events; made if it is not there.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+        from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
+        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # type: ignore[import-untyped]
+
+        self._event, self._checksum, self._clock = event_pb2.Event, masked_crc32c, clock
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{clock():.0f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (directory / name).open("ab")
+        self._write(file_version="brain.Event:2")
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        """See `Observer`."""
+        values = [{"tag": name, "simple_value": figure} for name, figure in figures.items()]
+        self._write(step=step, summary={"value": values})
+
+    after_epoch = after_look
+
+    def close(self) -> None:
+        """See `Observer`."""
+        self._file.close()
+
+    def _write(self, **content: Any) -> None:
+        """Append an event as a TFRecord: its length, the length's checksum, the event, its checksum."""
+        event = self._event(wall_time=self._clock(), **content).SerializeToString()
+        length = len(event).to_bytes(8, "little")
+        self._file.write(length + self._crc(length) + event + self._crc(event))
+        self._file.flush()
+
+    def _crc(self, content: bytes) -> bytes:
+        checksum: int = self._checksum(content)
+        return checksum.to_bytes(4, "little")
+
+
+class Profiler(Protocol):
+    """The profiler of a framework, which is recording."""
+
+    def step(self, step: int) -> None:
+        """A step begins."""
+
+    def stop(self) -> None:
+        """Write what was recorded."""
+
+
+class Profile(Observer):
+    """Records some steps with the profiler of a framework.
+
+    Args:
+        first: step that is recorded first, counted from 1.
+        last: step that is recorded last.
+        start: starts the profiler.
+    """
+
+    def __init__(self, first: int, last: int, start: Callable[[], Profiler]) -> None:
+        self._first, self._last, self._start = first, last, start
+        self._profiler: Profiler | None = None
+
+    def before_step(self, step: int) -> None:
+        """See `Observer`."""
+        if step > self._last:
+            self.close()
+        elif step >= self._first:
+            self._profiler = self._profiler or self._start()
+            self._profiler.step(step)
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's signature)
+        """See `Observer`."""
+        if step >= self._last:
+            self.close()
+
+    def close(self) -> None:
+        """See `Observer`."""
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
+
+
+class _TensorFlowProfiler:
+    """TensorFlow's; the TensorBoard plugin tensorboard-plugin-profile shows what it writes."""
+
+    def __init__(self, directory: Path) -> None:
+        import tensorflow as tf
+
+        self._module = tf.profiler.experimental
+        self._step: Any = None
+        self._module.start(str(directory))
+
+    def step(self, step: int) -> None:
+        self._end_step()
+        self._step = self._module.Trace("train", step_num=step, _r=1)  # _r: a step of the training loop
+        self._step.__enter__()
+
+    def stop(self) -> None:
+        self._end_step()
+        self._module.stop()
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+class _TorchProfiler:
+    """PyTorch's; the TensorBoard plugin torch-tb-profiler, or Perfetto, shows what it writes."""
+
+    def __init__(self, directory: Path) -> None:
+        import torch
+
+        write = torch.profiler.tensorboard_trace_handler(str(directory))
+        self._profile = torch.profiler.profile(on_trace_ready=write)
+        self._profile.start()
+
+    def step(self, step: int) -> None:  # noqa: ARG002  (PyTorch counts itself)
+        self._profile.step()
+
+    def stop(self) -> None:
+        self._profile.stop()
+
+
+_PROFILERS: Mapping[str, Callable[[Path], Profiler]] = {
+    TENSORFLOW.name: _TensorFlowProfiler,
+    PYTORCH.name: _TorchProfiler,
+}
