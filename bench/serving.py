@@ -56,7 +56,7 @@ VARIANTS = {
 """What else an export can choose, each an ensemble of its own."""
 CONCURRENCY = 32
 _WARMUP_CALLS = 10
-_MOST_MESSAGES = 4_096
+_MOST_MESSAGES = 512
 _LEAST_MESSAGES = 4
 _ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
 _TIMEOUT_S = 60.0

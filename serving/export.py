@@ -27,7 +27,6 @@ from serving.parity import check_parity, plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.version import Served, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
-from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.trained import ONNX, Backend, TrainedModel
@@ -65,9 +64,9 @@ def export_ensemble(
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 5, "compile")
-    dtypes = _dtypes(prepared.spec)
-    plan = compile_workflow(serving_workflow, dtypes)
     model = offline_model(trained.backend, trained.model_path)
+    dtypes = model.dtypes(prepared.spec)
+    plan = compile_workflow(serving_workflow, dtypes)
     with _forms(trained, model, needed=backend) as forms:
         served = forms[backend]
         progress.update(2, 5, "compare with NVTabular")
@@ -91,11 +90,9 @@ def export_ensemble(
             publish_version(output, name, made_from=made_from, details=details, keep=config.keep_versions) as version,
             quiet_nvtabular(),
         ):
-            graph = (
-                serving_workflow.input_schema.column_names
-                >> _TypedTransform(serving_workflow, dtypes)
-                >> model.operator(serving_workflow.output_schema)
-            )
+            transform = _TypedTransform(serving_workflow, dtypes)
+            scorer = model.operator(transform.compute_output_schema())
+            graph = serving_workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, serving_workflow.input_schema).export(
                 str(version.directory),
                 runtime=NativeRuntime(plan, served, model.OPERATOR),
@@ -105,13 +102,6 @@ def export_ensemble(
             )
     progress.update(5, 5, "published")
     return ExportedEnsemble.load(output, version.number)
-
-
-def _dtypes(spec: FeatureSpec) -> dict[str, str]:
-    """What models take, whatever an operator makes: NVTabular's hashes are int32, its statistics mostly float64."""
-    return dict.fromkeys((f.name for f in spec.categorical), "int64") | dict.fromkeys(
-        (f.name for f in spec.continuous), "float32"
-    )
 
 
 @contextmanager
@@ -146,7 +136,12 @@ class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no
     def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
         """The workflow's, as it is served."""
         columns = self.workflow.output_schema.column_schemas
-        return Schema([column.with_dtype(np.dtype(self._dtypes[name])) for name, column in columns.items()])
+        return Schema(
+            [
+                column.with_dtype(np.dtype(self._dtypes.get(name, column.dtype.to_numpy)))
+                for name, column in columns.items()
+            ]
+        )
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from serving.plan import Padded
+from workflows.feature_spec import FeatureSpec
 from workflows.trained import ONNX, PYTORCH, TENSORFLOW, Backend
 
 
@@ -53,6 +54,15 @@ class OfflineModel(ScoringModel, Protocol):
 
     OPERATOR: type
     """The operator of merlin-systems that stands for such a model in a graph."""
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
+        """Column → NumPy dtype name of the values that the model takes, whatever an operator of a workflow makes.
+
+        NVTabular's hashes are int32, for instance, and its statistics mostly float64.
+
+        Args:
+            spec: of the rows that it was trained on.
+        """
 
     def operator(self, encoded: Any) -> Any:
         """An `OPERATOR` for this model.

@@ -180,7 +180,7 @@ def test_the_export_compared_all_types_and_left_nothing_out(ensemble: ExportedEn
     parity = ensemble.manifest.details["parity"]
     assert parity["num_rows"] > 100
     assert parity["num_left_out"] == 0
-    assert parity["nulls_not_compared"] == ["tags", "item"]
+    assert parity["nulls_not_compared"] == ["tags"]
     assert parity["largest_score_difference"] < 1e-5
 
 

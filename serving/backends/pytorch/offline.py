@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from serving.merlin import ColumnSchema, PredictPyTorch, Schema
 from serving.plan import Padded, padded_inputs
 from workflows.errors import ArtifactError
+from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import SCORE
 from workflows.trained import padded_rows
 
@@ -36,6 +37,11 @@ class PyTorchModel:
             reason = str(error).partition("\n")[0]
             raise ArtifactError(f"{path} is not TorchScript that can be loaded ({reason}). Train again.") from None
         self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
+        """See `OfflineModel`. TorchScript does not say it; `training.torch_script` writes these."""
+        ids, numbers = ([feature.name for feature in features] for features in (spec.categorical, spec.continuous))
+        return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
 
     def operator(self, encoded: Any) -> Any:
         """See `OfflineModel`; the operator writes into the schema that it gets, so it gets a copy."""

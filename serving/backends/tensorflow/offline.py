@@ -13,7 +13,8 @@ from serving.backends.tensorflow.session import make_callable, open_saved_model
 from serving.merlin import PredictTensorflow
 from serving.plan import Padded, padded_inputs
 from workflows.errors import ArtifactError
-from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.feature_spec import FeatureSpec
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
 
 
 class TensorFlowModel:
@@ -35,6 +36,13 @@ class TensorFlowModel:
                 raise ArtifactError(
                     f"{path} has signatures {sorted(self._signatures)}, expected {name!r}. Train again."
                 )
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (a SavedModel says itself what it takes)
+        """See `OfflineModel`."""
+        inputs = self._signatures[PADDED_SIGNATURE].structured_input_signature[1]
+        return {
+            name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs.items() if not name.endswith(NNZS)
+        }
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
         """See `OfflineModel`."""
