@@ -156,7 +156,7 @@ def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, st
         wait_until(lambda: len(seen.answers) > answered + 100)
     assert set(seen.answers) == {10}
     assert {type(error) for error, _ in seen.errors} <= {ServerError}, {str(error) for error, _ in seen.errors}
-    assert max(took_s for _, took_s in seen.errors) < 10  # nobody hangs
+    assert max((took_s for _, took_s in seen.errors), default=0) < 10  # nobody hangs
     assert served.events == [
         f"a process of {NAME}_{step}_v1 has ended; loading it again",
         f"{NAME}_{step}_v1 is back",
