@@ -10,6 +10,7 @@ and figures are medians.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -20,6 +21,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from bench.report import Report, Turn, median_ratio, take_turns
+from rankline.recipes import recipe_named
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.layers import ScalarDenseFeatures
@@ -28,15 +30,7 @@ from training.optimizers import make_optimizer
 from workflows.feature_spec import Feature, FeatureSpec
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)  # rows of all tables
-NETWORK = TrainConfig(
-    model="dlrm",
-    embedding_dim=8,
-    numbers_hidden=(1024, 512, 256),
-    hidden=(1024, 1024, 512, 256),
-    linear_terms=False,
-    weight_averaging=False,
-    batch_size=4096,
-)
+NETWORK = replace(recipe_named("criteo-dlrm").train, linear_terms=False, weight_averaging=False, batch_size=4096)
 BATCH_SIZES = (1, 4096, 65_536)  # for one table or many
 _CATEGORIES, _NUMBERS = [f"C{n:02}" for n in range(26)], [f"I{n:02}" for n in range(13)]
 _NUM_BATCHES = 12

@@ -1,11 +1,15 @@
 """What benchmarks measure: prepared rows and a small model of a recipe, exported our way and merlin-systems'."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 from rankline import pipeline
 from rankline.display import Stages
@@ -73,6 +77,22 @@ def merlin_rows(rows: pa.Table) -> pa.Table:
             for name in rows.column_names
         }
     )
+
+
+def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape: tuple[int, ...] = ()) -> bytes:
+    """A request as its bytes on the wire, made by no client library.
+
+    Args:
+        model: its name.
+        columns: input → [num_rows].
+        row_shape: of a row; merlin-systems' executor has tensors without a second dimension.
+    """
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, values in columns.items():
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
+        raw = serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
+        request.raw_input_contents.append(raw)
+    return request.SerializeToString()  # type: ignore[no-any-return]
 
 
 def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Path) -> None:

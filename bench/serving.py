@@ -25,9 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, make_model, merlin_rows
+from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, merlin_rows
 from bench.report import Report
 from rankline.workspace import Workspace
 from serving.benchmark.engine import Job
@@ -132,14 +131,7 @@ def _laid_out_for_merlin(rows: pa.Table, ours: LaidOut) -> LaidOut:
     columns = {name: rows[name].to_numpy() for name in rows.column_names}
 
     def message(drawn: Array) -> bytes:
-        request = service_pb2.ModelInferRequest(model_name=MERLIN_MODEL)
-        for name, column in columns.items():
-            values = column[drawn]
-            request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=values.shape)
-            request.raw_input_contents.append(
-                serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
-            )
-        return request.SerializeToString()  # type: ignore[no-any-return]
+        return infer_request(MERLIN_MODEL, {name: column[drawn] for name, column in columns.items()})
 
     return {size: replace(sent, messages=[message(drawn) for drawn in sent.draws]) for size, sent in ours.items()}
 

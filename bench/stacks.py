@@ -39,9 +39,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import np_to_triton_dtype
 
-from bench.models import ROWS, export_with_merlin, make_model, serving_workflow
+from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
 from bench.peers import fastapi_app
 from bench.report import Rates, Report, median_ratio
 from rankline.workspace import Workspace
@@ -74,7 +73,7 @@ LOADS = (
     Load(batch_size=1_024, concurrency=1),
 )
 OURS, FUSED, MERLIN, FASTAPI, MLFLOW = "rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"
-_FUSED_MODEL, _MERLIN_MODEL = "movielens_fused", "executor_model"
+_FUSED_MODEL = "movielens_fused"
 _WARMUP_SHARE = 1 / 6  # of a turn, before it
 _TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 180.0
@@ -165,17 +164,13 @@ def _on_triton(workspace: Workspace, prepared: PreparedData, trained: TrainedMod
         yield {
             OURS: _triton_stack(url, workspace.recipe),
             FUSED: _triton_stack(url, _FUSED_MODEL),
-            MERLIN: _triton_stack(url, _MERLIN_MODEL, row_shape=()),
+            MERLIN: _triton_stack(url, MERLIN_MODEL, row_shape=()),
         }
 
 
 def _triton_stack(url: str, model: str, row_shape: tuple[int, ...] = (1,)) -> Stack:
     def encode(columns: Columns) -> bytes:
-        message = service_pb2.ModelInferRequest(model_name=model)
-        for name, values in columns.items():
-            message.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))
-            message.raw_input_contents.append(values.tobytes())
-        return message.SerializeToString()  # type: ignore[no-any-return]
+        return infer_request(model, columns, row_shape)
 
     def decode(body: bytes) -> Array:
         return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)

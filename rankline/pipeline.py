@@ -152,8 +152,7 @@ def train(
     """
     from training.models import model_named
 
-    session = session or SessionConfig()
-    if session.resume and num_seeds > 1:
+    if session and session.resume and num_seeds > 1:
         raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
     _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
     models = []

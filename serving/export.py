@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from serving.backends.offline import OfflineModel, offline_model, scoring_model
@@ -65,8 +64,7 @@ def export_ensemble(
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 5, "compile")
     model = offline_model(trained.backend, trained.model_path)
-    dtypes = model.dtypes(prepared.spec)
-    plan = compile_workflow(serving_workflow, dtypes)
+    plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec))
     with _forms(trained, model, needed=backend) as forms:
         served = forms[backend]
         progress.update(2, 5, "compare with NVTabular")
@@ -90,7 +88,7 @@ def export_ensemble(
             publish_version(output, name, made_from=made_from, details=details, keep=config.keep_versions) as version,
             quiet_nvtabular(),
         ):
-            transform = _TypedTransform(serving_workflow, dtypes)
+            transform = _TypedTransform(serving_workflow, plan)
             scorer = model.operator(transform.compute_output_schema())
             graph = serving_workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, serving_workflow.input_schema).export(
@@ -129,19 +127,14 @@ def _compare(forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.T
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
     """A workflow whose outputs have the dtypes that the plan gives them, or merlin-systems refuses the graph."""
 
-    def __init__(self, workflow: nvt.Workflow, dtypes: Mapping[str, str]) -> None:
+    def __init__(self, workflow: nvt.Workflow, plan: TransformPlan) -> None:
         super().__init__(workflow)
-        self._dtypes = dtypes
+        self._dtypes = {column.name: column.spec.numpy_dtype for column in plan.columns}
 
     def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
         """The workflow's, as it is served."""
         columns = self.workflow.output_schema.column_schemas
-        return Schema(
-            [
-                column.with_dtype(np.dtype(self._dtypes.get(name, column.dtype.to_numpy)))
-                for name, column in columns.items()
-            ]
-        )
+        return Schema([column.with_dtype(self._dtypes[name]) for name, column in columns.items()])
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations

@@ -129,16 +129,15 @@ def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
     def add(name: str, shape: tuple[int | None, ...], dtype: Any) -> None:
         specs[name] = tf.TensorSpec(shape, dtype, name)
 
-    for feature in (*spec.categorical, *spec.continuous):
-        dtype = tf.float32 if feature.cardinality is None else tf.int64
-        if not feature.is_list:
-            add(feature.name, (None, 1) if padded else (None,), dtype)
+    for name, dtype in spec.model_dtypes.items():
+        if not spec[name].is_list:
+            add(name, (None, 1) if padded else (None,), dtype)
         elif padded:
-            add(feature.name + VALUES, (None, None), dtype)
-            add(feature.name + NNZS, (None, 1), tf.int32)
+            add(name + VALUES, (None, None), dtype)
+            add(name + NNZS, (None, 1), tf.int32)
         else:
-            add(feature.name + VALUES, (None,), dtype)
-            add(feature.name + OFFSETS, (None,), tf.int32)
+            add(name + VALUES, (None,), dtype)
+            add(name + OFFSETS, (None,), tf.int32)
     return specs
 
 

@@ -147,6 +147,12 @@ class FeatureSpec:
         return self.channel(CONTINUOUS)
 
     @property
+    def model_dtypes(self) -> dict[str, str]:
+        """Input column → NumPy dtype name of its values as models take them, whatever the files hold."""
+        ids, numbers = ([feature.name for feature in features] for features in (self.categorical, self.continuous))
+        return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
+
+    @property
     def label(self) -> Feature:
         """The first label, the one that is trained on."""
         return self.channel(LABEL)[0]

@@ -7,9 +7,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
+from command_line import RANKLINE, rankline
 from mlflow import MlflowClient
 
 from workflows.datasets.movielens_generator import generate_movielens
 
-RANKLINE = Path(sys.executable).with_name("rankline")
 QUICK = ["--epochs", "2", "--batch-sizes", "1,64"]
 
 
@@ -41,12 +40,6 @@ class Workplace:
         """Of the prepared data, the model, and the ensemble's one version."""
         paths = [self.path / self.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
         return [path / "manifest.json" for path in (*paths[:2], paths[2] / "movielens" / "1")]
-
-
-def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +150,7 @@ def served(workplace: Workplace, *arguments: str) -> Iterator[tuple["subprocess.
 def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplace: Workplace) -> None:
     with served(workplace) as (process, url):
         children = psutil.Process(process.pid).children(recursive=True)
-        assert any("tritonserver" in child.name() for child in children)
+        assert any("tritonserver" in (name_of(child) or "") for child in children)
         answers = [
             rankline("recommend", "--user", "1", "--top", "3", "--url", url, cwd=workplace.path),
             rankline(
@@ -336,16 +329,25 @@ def test_ctrl_c_while_training_leaves_what_was_whole_and_nothing_else(workplace:
     assert sorted(path.name for path in (tmp_path / "work" / "movielens").iterdir()) == ["prepared"]
 
 
+def name_of(process: psutil.Process) -> str | None:
+    """Its name; None if it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return None
+
+
 def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
     process = subprocess.Popen(
         [RANKLINE, "bench"], cwd=workplace.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     children: list[psutil.Process] = []
-    while not any(child.name() == "triton_python_backend_stub" for child in children):
-        assert process.poll() is None, process.communicate()[1]
-        children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    try:
+        while not any(name_of(child) == "triton_python_backend_stub" for child in children):
+            assert process.poll() is None, process.communicate()[1]
+            children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Traceback" not in stderr
     psutil.wait_procs(children, timeout=10)

@@ -1,25 +1,19 @@
 """Criteo through the command line: raw day files, a DLRM, a real MLflow store and a real server."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from command_line import rankline
 from mlflow import MlflowClient
 
 from workflows.datasets.criteo_generator import generate_criteo
 from workflows.progress import SILENT
 
-RANKLINE = Path(sys.executable).with_name("rankline")
 SMALL = ["--hidden", "32,16", "--numbers-hidden", "16", "--batch-size", "512", "--epochs", "1"]
 MISSING = "null"
-
-
-def rankline(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([RANKLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")

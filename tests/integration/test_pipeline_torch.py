@@ -1,22 +1,20 @@
 """The recipe `movielens-torch` from raw ratings to served scores, on a real MLflow store and a real server."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import rankline
 from mlflow import MlflowClient
 
 from workflows.datasets.movielens_generator import generate_movielens
 
-RANKLINE = Path(sys.executable).with_name("rankline")
 RECIPE = "movielens-torch"
 
 
-def rankline(*arguments: str, cwd: Path) -> str:
-    done = subprocess.run([RANKLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+def output_of(*arguments: str, cwd: Path) -> str:
+    done = rankline(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -27,7 +25,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workplace")
     generate_movielens(path / "ratings", num_rows=20_000, seed=5)
     quick = ["--epochs", "3", "--batch-size", "2048", "--embedding-dim-cap", "16", "--batch-sizes", "1,64"]
-    rankline("run", RECIPE, "--data-dir", "ratings", "--json", "result.json", *quick, cwd=path)
+    output_of("run", RECIPE, "--data-dir", "ratings", "--json", "result.json", *quick, cwd=path)
     return path
 
 
@@ -65,7 +63,7 @@ def test_the_run_is_tracked_like_any_other(result: Any) -> None:
 
 
 def test_predict_and_recommend_ask_it(workplace: Path) -> None:
-    scored = json.loads(rankline("predict", "--recipe", RECIPE, "--userId", "1", "--movieId", "31", cwd=workplace))
+    scored = json.loads(output_of("predict", "--recipe", RECIPE, "--userId", "1", "--movieId", "31", cwd=workplace))
     assert 0 < scored["score"] < 1
-    table = rankline("recommend", "--recipe", RECIPE, "--user", "1", "--top", "3", cwd=workplace)
+    table = output_of("recommend", "--recipe", RECIPE, "--user", "1", "--top", "3", cwd=workplace)
     assert len(table.strip().splitlines()) >= 4

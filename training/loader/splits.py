@@ -108,8 +108,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
     source, inputs = spec.source(split), (*spec.categorical, *spec.continuous)
     files = [prepared / name for name in source.files]
     if source.type != TFRECORD:
-        # As a model has them: ids int64, numbers float32.
-        dtypes = {feature.name: np.float32 if feature.cardinality is None else np.int64 for feature in inputs}
+        dtypes = spec.model_dtypes
         options: StreamOptions = {**checks_of(spec), "shuffle": False}
         transform = _transform(prepared, spec)
         stream = ChunkStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)

@@ -170,7 +170,7 @@ class TFRecordLoader:
         """Rows per epoch."""
         self._files, self._batch_size = list(files), batch_size
         self._shuffle_rows, self._seed = shuffle_rows, seed
-        self._columns = [*((f, tf.int64) for f in spec.categorical), *((f, tf.float32) for f in spec.continuous)]
+        self._columns = [(spec[name], tf.as_dtype(dtype)) for name, dtype in spec.model_dtypes.items()]
         self._label = spec.label
         self._layout = _layout_of(files, [*(f for f, _ in self._columns), spec.label], counted=spec.label)
         with tf.device("CPU:0"):  # where tf.data runs

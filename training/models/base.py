@@ -43,12 +43,12 @@ class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # te
 def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
     """Keras inputs for the features of `spec`, named as the loader names them."""
     inputs = {}
-    for feature, dtype in _typed_features(spec):
-        if feature.is_list:
-            inputs[feature.name + VALUES] = tf.keras.Input((1,), name=feature.name + VALUES, dtype=dtype)
-            inputs[feature.name + NNZS] = tf.keras.Input((1,), name=feature.name + NNZS, dtype=tf.int32)
+    for name, dtype in spec.model_dtypes.items():
+        if spec[name].is_list:
+            inputs[name + VALUES] = tf.keras.Input((1,), name=name + VALUES, dtype=dtype)
+            inputs[name + NNZS] = tf.keras.Input((1,), name=name + NNZS, dtype=tf.int32)
         else:
-            inputs[feature.name] = tf.keras.Input((1,), name=feature.name, dtype=dtype)
+            inputs[name] = tf.keras.Input((1,), name=name, dtype=dtype)
     return inputs
 
 
@@ -133,8 +133,3 @@ def score(logit: Any, inputs: Any, spec: FeatureSpec, config: TrainConfig) -> An
 def _embedding_column(feature: Feature, dimension: int, initializer: Any) -> Any:
     ids = tf.feature_column.categorical_column_with_identity(feature.name, feature.embedding_shape[0])
     return tf.feature_column.embedding_column(ids, dimension, combiner="mean", initializer=initializer)
-
-
-def _typed_features(spec: FeatureSpec) -> list[tuple[Feature, Any]]:
-    categorical = [(feature, tf.int64) for feature in spec.categorical]
-    return categorical + [(feature, tf.float32) for feature in spec.continuous]

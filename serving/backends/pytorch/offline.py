@@ -40,8 +40,7 @@ class PyTorchModel:
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
         """See `OfflineModel`. TorchScript does not say it; `training.torch_script` writes these."""
-        ids, numbers = ([feature.name for feature in features] for features in (spec.categorical, spec.continuous))
-        return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
+        return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
         """See `OfflineModel`; the operator writes into the schema that it gets, so it gets a copy."""

@@ -5,6 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from fitting import (
+    NUM_STEPS,
+    Batch,
+    assert_goes_on_like_one_without_a_break,
+    assert_same,
+    assert_state_is_a_copy,
+    fitted,
+    learn,
+)
 
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
@@ -15,25 +24,11 @@ from workflows.errors import ArtifactError
 from workflows.feature_spec import Feature, FeatureSpec
 
 CONFIG = TrainConfig(batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
-Batch = tuple[Any, Any]
 
 
 @pytest.fixture(scope="module")
 def batches(prepared: Path) -> list[Batch]:
     return list(TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
-
-
-def fitted(spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = 10) -> TensorFlowFit:
-    fit = TensorFlowFit(spec, config, num_steps)
-    learn(fit, batches)
-    return fit
-
-
-def learn(fit: TensorFlowFit, batches: list[Batch]) -> None:
-    for number, (inputs, labels) in enumerate(batches, start=1):
-        fit.step(inputs, labels)
-        if number % 2 == 0:
-            fit.average()
 
 
 @pytest.mark.parametrize(
@@ -50,21 +45,15 @@ def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
     spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
     config = replace(CONFIG, **options)
-    straight = fitted(spec, config, batches[:4])
-    saved = straight.state()
-    learn(straight, batches[4:8])
-    resumed = TensorFlowFit(spec, replace(config, seed=99), num_steps=10)
-    resumed.restore(saved)
-    learn(resumed, batches[4:8])
-    expected = straight.state()
-    assert resumed.state().keys() == expected.keys()
-    for name, array in resumed.state().items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    assert resumed.loss_sum() == straight.loss_sum()
+    assert_goes_on_like_one_without_a_break(
+        fitted(TensorFlowFit, spec, config, batches[:4]),
+        batches[4:8],
+        lambda: TensorFlowFit(spec, replace(config, seed=99), NUM_STEPS),
+    )
 
 
 def test_a_run_may_go_on_with_another_learning_rate(spec: FeatureSpec, batches: list[Batch]) -> None:
-    saved = fitted(spec, CONFIG, batches[:2]).state()
+    saved = fitted(TensorFlowFit, spec, CONFIG, batches[:2]).state()
     moved = []
     for rate in (0.01, 0.001):
         fit = TensorFlowFit(spec, replace(CONFIG, learning_rate=rate), num_steps=10)
@@ -76,32 +65,25 @@ def test_a_run_may_go_on_with_another_learning_rate(spec: FeatureSpec, batches: 
 
 
 def test_a_state_is_a_copy_by_names_that_no_other_model_changes(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = fitted(spec, CONFIG, batches[:1])
-    state = fit.state()
-    kept = {name: array.copy() for name, array in state.items()}
-    learn(fit, batches[1:3])
-    for name, array in state.items():
-        np.testing.assert_array_equal(array, kept[name])
-    assert state.keys() == TensorFlowFit(spec, CONFIG, num_steps=10).state().keys()
-    assert {name.split("/")[0] for name in state} == {"model", "optimizer", "average", "loss"}
+    fit, other = fitted(TensorFlowFit, spec, CONFIG, batches[:1]), TensorFlowFit(spec, CONFIG, NUM_STEPS)
+    assert_state_is_a_copy(fit, batches[1:3], other, {"model", "optimizer", "average", "loss"})
 
 
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
-    state = fitted(spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    state = fitted(TensorFlowFit, spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
     fit = TensorFlowFit(spec, CONFIG, num_steps=10)
     before = fit.state()
     with pytest.raises(
         ArtifactError, match=r"of another model: it has model/\d+/kernel \(16, 9\) instead of \(16, 8\)"
     ):
         fit.restore(state)
-    for name, array in fit.state().items():
-        np.testing.assert_array_equal(array, before[name])
+    assert_same(fit.state(), before)
     with pytest.raises(ArtifactError, match="it lacks average/"):
-        fit.restore(fitted(spec, replace(CONFIG, weight_averaging=False), batches[:1]).state())
+        fit.restore(fitted(TensorFlowFit, spec, replace(CONFIG, weight_averaging=False), batches[:1]).state())
 
 
 def test_the_step_is_kept_at_which_the_loss_was_no_number_first(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = fitted(spec, CONFIG, batches[:3])
+    fit = fitted(TensorFlowFit, spec, CONFIG, batches[:3])
     assert fit.diverged_at() is None
     inputs, labels = batches[3]
     fit.step(inputs, labels * np.nan)
@@ -161,7 +143,7 @@ def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches:
 
 def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch]) -> None:
     config = replace(CONFIG, optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
-    compiled, plain = (fitted(spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
+    compiled, plain = (fitted(TensorFlowFit, spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
     for one, other in zip(compiled.weights(), plain.weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-4)
     small = {name: tensor[:7] for name, tensor in batches[6][0].items() if "genres" not in name}
@@ -177,7 +159,9 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
 ) -> None:
     before = tf.keras.mixed_precision.global_policy().name
     config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
-    mixed, single = (fitted(spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32"))
+    mixed, single = (
+        fitted(TensorFlowFit, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
+    )
     assert tf.keras.mixed_precision.global_policy().name == before
     assert {array.dtype.name for name, array in mixed.state().items() if name.startswith("model/")} == {"float32"}
     assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
@@ -218,7 +202,7 @@ def test_a_step_whose_gradients_overflow_leaves_everything_as_it_was(
     spec: FeatureSpec, batches: list[Batch], name: str
 ) -> None:
     config = replace(CONFIG, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
-    fit = fitted(spec, config, batches[:2])
+    fit = fitted(TensorFlowFit, spec, config, batches[:2])
     before = fit.state()
     assert before["loss_scale/1/good_steps"] == 2
     fit.restore({**before, "loss_scale/0/scale": np.float32(2.0**40)})

@@ -5,6 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import (
+    NUM_STEPS,
+    Batch,
+    assert_goes_on_like_one_without_a_break,
+    assert_same,
+    assert_state_is_a_copy,
+    fitted,
+    learn,
+)
 
 from training.config import TrainConfig
 from training.fit_torch import TorchFit
@@ -14,25 +23,11 @@ from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec
 
 CONFIG = TrainConfig(model="torch_mlp", batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
-Batch = tuple[Any, Any]
 
 
 @pytest.fixture(scope="module")
 def batches(prepared: Path) -> list[Batch]:
     return list(TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
-
-
-def fitted(spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = 10) -> TorchFit:
-    fit = TorchFit(spec, config, num_steps)
-    learn(fit, batches)
-    return fit
-
-
-def learn(fit: TorchFit, batches: list[Batch]) -> None:
-    for number, (inputs, labels) in enumerate(batches, start=1):
-        fit.step(inputs, labels)
-        if number % 2 == 0:
-            fit.average()
 
 
 @pytest.mark.parametrize(
@@ -49,41 +44,28 @@ def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
     spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
     config = replace(CONFIG, **options)
-    straight = fitted(spec, config, batches[:4])
-    saved = straight.state()
-    learn(straight, batches[4:8])
-    resumed = TorchFit(spec, replace(config, seed=99), num_steps=10)
-    resumed.restore(saved)
-    torch.rand(7)  # somebody else draws
-    learn(resumed, batches[4:8])
-    expected = straight.state()
-    assert resumed.state().keys() == expected.keys()
-    for name, array in resumed.state().items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    assert resumed.loss_sum() == straight.loss_sum()
+    assert_goes_on_like_one_without_a_break(
+        fitted(TorchFit, spec, config, batches[:4]),
+        batches[4:8],
+        lambda: TorchFit(spec, replace(config, seed=99), NUM_STEPS),
+        meanwhile=lambda: torch.rand(7),  # somebody else draws
+    )
 
 
 def test_a_state_is_a_copy_by_names_that_a_step_does_not_change(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = fitted(spec, CONFIG, batches[:1])
-    state = fit.state()
-    kept = {name: array.copy() for name, array in state.items()}
-    learn(fit, batches[1:3])
-    for name, array in state.items():
-        np.testing.assert_array_equal(array, kept[name])
-    assert state.keys() == TorchFit(spec, CONFIG, num_steps=10).state().keys()
-    assert {name.split("/")[0] for name in state} == {"model", "optimizer", "average", "loss", "random"}
+    fit, other = fitted(TorchFit, spec, CONFIG, batches[:1]), TorchFit(spec, CONFIG, NUM_STEPS)
+    assert_state_is_a_copy(fit, batches[1:3], other, {"model", "optimizer", "average", "loss", "random"})
 
 
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
-    state = fitted(spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    state = fitted(TorchFit, spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
     fit = TorchFit(spec, CONFIG, num_steps=10)
     before = fit.state()
     with pytest.raises(ArtifactError, match=r"of another model: it has model/layers\.4\.weight \(9, 16\) instead of "):
         fit.restore(state)
-    for name, array in fit.state().items():
-        np.testing.assert_array_equal(array, before[name])
+    assert_same(fit.state(), before)
     with pytest.raises(ArtifactError, match="it lacks optimizer/0/0/sum"):
-        fit.restore(fitted(spec, replace(CONFIG, optimizer="lazy_adam"), batches[:1]).state())
+        fit.restore(fitted(TorchFit, spec, replace(CONFIG, optimizer="lazy_adam"), batches[:1]).state())
 
 
 def test_dropout_leaves_the_global_stream_alone(spec: FeatureSpec, batches: list[Batch]) -> None:
@@ -96,7 +78,7 @@ def test_dropout_leaves_the_global_stream_alone(spec: FeatureSpec, batches: list
 
 
 def test_the_step_is_kept_at_which_the_loss_was_no_number_first(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = fitted(spec, CONFIG, batches[:3])
+    fit = fitted(TorchFit, spec, CONFIG, batches[:3])
     assert fit.diverged_at() is None
     inputs, labels = batches[3]
     fit.step(inputs, labels * torch.nan)
@@ -117,7 +99,9 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     spec: FeatureSpec, batches: list[Batch], precision: str
 ) -> None:
     config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
-    mixed, single = (fitted(spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32"))
+    mixed, single = (
+        fitted(TorchFit, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
+    )
     assert {weight.dtype for weight in mixed.model.parameters()} == {torch.float32}
     assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
     labels = np.concatenate([label.numpy() for _, label in batches])
@@ -135,7 +119,7 @@ def test_a_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_we
     spec: FeatureSpec, batches: list[Batch], name: str
 ) -> None:
     config = replace(CONFIG, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
-    fit = fitted(spec, config, batches[:2])
+    fit = fitted(TorchFit, spec, config, batches[:2])
     before = fit.state()
     assert before["optimizer/good_steps"] == 2
     fit.restore({**before, "optimizer/scale": np.float64(2.0**120)})

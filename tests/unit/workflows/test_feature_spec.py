@@ -51,6 +51,18 @@ def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
 LABELS = Feature(name="y", dtype="float32")
 
 
+def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> None:
+    spec = FeatureSpec(
+        features=(
+            Feature(name="id", dtype="int32", cardinality=5, embedding_dim=2),
+            Feature(name="number", dtype="float64"),
+            LABELS,
+        ),
+        channels={CATEGORICAL: ("id",), CONTINUOUS: ("number",), LABEL: ("y",)},
+    )
+    assert spec.model_dtypes == {"id": "int64", "number": "float32"}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
