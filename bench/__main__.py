@@ -16,6 +16,7 @@ BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding",
     "prepare": "preparing Criteo rows against the same steps in plain pandas, and its memory",
     "training": "training with our loader, without any, and in the seed document's path; knows --recipe",
+    "sequences": "SIM against DIEN and DIN; what scoring, ranking candidates and going on with a run come to",
     "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "soak": "half an hour at 70 % of the peak: errors and memory",

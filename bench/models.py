@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,8 @@ from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
+from workflows.datasets import DATASETS
+from workflows.feature_spec import HISTORY
 from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
@@ -62,6 +65,26 @@ def serving_workflow(prepared: PreparedData) -> Any:
     """The NVTabular workflow without its label."""
     with quiet_nvtabular():
         return prepared.workflow().remove_inputs([prepared.spec.label.name])
+
+
+def has_histories(recipe: str) -> bool:
+    """Whether rows of a recipe have histories."""
+    return DATASETS[recipe_named(recipe).dataset].sequence is not None
+
+
+def request_rows(prepared: PreparedData) -> pa.Table:
+    """Raw held-out rows as a client sends them, in one chunk; histories repeat themselves until they are full."""
+    rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
+    history = prepared.spec.metadata.get("history")
+    if history is None:
+        return rows
+    length = max(feature.max_length or 0 for feature in prepared.spec.channel(HISTORY))
+    lists = rows[history].combine_chunks()
+    counts, offsets = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()
+    # The latest stay the latest: counted from the end.
+    places = (offsets[1:] - 1)[:, None] - np.arange(length)[::-1] % counts[:, None]
+    full = pa.ListArray.from_arrays(np.arange(len(rows) + 1) * length, lists.values.take(pa.array(places.ravel())))
+    return rows.set_column(rows.column_names.index(history), history, full)
 
 
 def merlin_rows(rows: pa.Table) -> pa.Table:

@@ -6,7 +6,8 @@ flight, from a process of the load generator. The floor is what the server and T
 model that returns its input, and the SavedModel's signature called in this process.
 
 Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
-missing; merlin-systems gets 0 and the empty text in its place, see `bench.models.merlin_rows`. All scores must agree.
+missing; merlin-systems gets 0 and the empty text in its place, see `bench.models.merlin_rows`. Amazon's rows have one
+candidate each and a history that is full. All scores must agree.
 """
 
 import statistics
@@ -26,7 +27,16 @@ import pyarrow as pa
 import tensorflow as tf
 from tritonclient.grpc import service_pb2
 
-from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, merlin_rows
+from bench.models import (
+    MERLIN_MODEL,
+    ROWS,
+    export_with_merlin,
+    has_histories,
+    infer_request,
+    make_model,
+    merlin_rows,
+    request_rows,
+)
 from bench.report import Report
 from rankline.workspace import Workspace
 from serving.benchmark.engine import Job
@@ -41,11 +51,14 @@ from serving.export_config import ExportConfig
 from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ParityError, ServingError
-from workflows.tensor_names import PADDED_SIGNATURE, SCORE
+from workflows.errors import ExportError, ParityError, ServingError
+from workflows.prepared import PreparedData
+from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, SCORE, VALUES
 from workflows.trained import TrainedModel
 
 BATCH_SIZES = (1, 1_024, 16_384)
+LONG_ROWS_BATCH_SIZES = (1, 64, 1_024)
+"""Where rows have histories."""
 OURS, MERLIN, IDENTITY, IN_PROCESS = "rankline", "merlin-systems", "identity", "in process"
 VARIANTS = {
     "onnx": ExportConfig(engine="onnx"),
@@ -71,9 +84,9 @@ def run(
     repeats: int,
     *,
     recipe: str = "movielens",
-    num_rows: int = ROWS,
+    num_rows: int | None = None,
     small_layers: bool = False,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
+    batch_sizes: Sequence[int] = (),
     turn_s: float = 1.0,
     concurrent_turn_s: float = 3.0,
 ) -> Report:
@@ -82,25 +95,31 @@ def run(
     Args:
         repeats: turns of each side.
         recipe: what is trained.
-        num_rows, small_layers: see `make_model`.
-        batch_sizes: rows per request, the smallest first; at least two.
+        num_rows, small_layers: see `make_model`; None for `ROWS`, or a tenth of them where rows have histories.
+        batch_sizes: rows per request, the smallest first, at least two; none for `BATCH_SIZES`, or
+            `LONG_ROWS_BATCH_SIZES` where rows have histories.
         turn_s: how long a turn with one request in flight is.
         concurrent_turn_s: the same with many in flight, after one second to warm up.
     """
+    is_long = has_histories(recipe)
+    num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
+    batch_sizes = batch_sizes or (LONG_ROWS_BATCH_SIZES if is_long else BATCH_SIZES)
     with TemporaryDirectory(prefix="rankline-bench-") as name:
         directory = Path(name)
         workspace = Workspace(recipe=recipe, root=directory, repository=directory / "ours")
         prepared, trained = make_model(workspace, num_rows, small_layers=small_layers)
-        models = {OURS: recipe, **{side: f"{recipe}_{side.replace(' ', '_')}" for side in VARIANTS}}
-        for side, config in VARIANTS.items():
-            export_ensemble(prepared, trained, directory / side, config, name=models[side])
+        models = {OURS: recipe} | {
+            side: side_name
+            for side, config in VARIANTS.items()
+            if _export(prepared, trained, directory / side, config, side_name := f"{recipe}_{side.replace(' ', '_')}")
+        }
         export_with_merlin(prepared, trained, directory / "merlin")
         write_identity(directory / "identity")
-        others = (directory / name for name in (*VARIANTS, "merlin", "identity"))
+        others = (directory / name for name in (*(side for side in models if side != OURS), "merlin", "identity"))
         served = ServerConfig(
             repositories=(workspace.ensemble, *others), backends=(BACKENDS,), ready_timeout_s=_READY_TIMEOUT_S
         )
-        rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
+        rows = request_rows(prepared)
         with EmbeddedServer(served) as server:
             url = server.endpoints.grpc
             numbers = pa.table({"x": np.arange(len(rows))})
@@ -109,13 +128,24 @@ def run(
             requests[MERLIN] = _laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             with closing(grpc.insecure_channel(url)) as channel:
                 sides = {side: _asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY)}
-                _check_same_scores(sides, max(batch_sizes))
+                _check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
                 results = _measure(sides, batch_sizes, repeats, turn_s)
             single = {side: laid_out[batch_sizes[0]].messages for side, laid_out in requests.items()}
             for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
                 results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
     return Report(name="serving", results=results, ratios=_ratios(results, batch_sizes))
+
+
+def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config: ExportConfig, name: str) -> bool:
+    """Whether it can be exported so: not every network has an ONNX form."""
+    try:
+        export_ensemble(prepared, trained, target, config, name=name)
+    except ExportError:
+        if config.engine != "onnx":
+            raise
+        return False
+    return True
 
 
 def _laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
@@ -128,12 +158,23 @@ def _laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) 
 
 def _laid_out_for_merlin(rows: pa.Table, ours: LaidOut) -> LaidOut:
     """Requests with the rows of ours for merlin-systems' executor, whose tensors have no batch dimension."""
-    columns = {name: rows[name].to_numpy() for name in rows.column_names}
 
     def message(drawn: Array) -> bytes:
-        return infer_request(MERLIN_MODEL, {name: column[drawn] for name, column in columns.items()})
+        return infer_request(MERLIN_MODEL, _merlin_tensors(rows.take(pa.array(drawn))))
 
     return {size: replace(sent, messages=[message(drawn) for drawn in sent.draws]) for size, sent in ours.items()}
+
+
+def _merlin_tensors(rows: pa.Table) -> dict[str, Array]:
+    tensors = {}
+    for name in rows.column_names:
+        column = rows[name].combine_chunks()
+        if pa.types.is_list(column.type):
+            tensors[name + VALUES] = column.flatten().to_numpy(zero_copy_only=False)
+            tensors[name + OFFSETS] = np.append(0, np.cumsum(column.value_lengths().to_numpy())).astype(np.int32)
+        else:
+            tensors[name] = column.to_numpy(zero_copy_only=False)
+    return tensors
 
 
 def _num_messages(batch_size: int) -> int:
@@ -197,8 +238,8 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
 def _check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
     """All sides were laid out with the same draws, so their first answers must agree."""
     ours = sides[OURS](batch_size)
-    for side in (*VARIANTS, MERLIN):
-        if not np.allclose(ours, sides[side](batch_size), rtol=0, atol=_SCORE_TOLERANCE):
+    for side, call in sides.items():
+        if side != OURS and not np.allclose(ours, call(batch_size), rtol=0, atol=_SCORE_TOLERANCE):
             raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
 
 
@@ -242,8 +283,14 @@ def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[in
         "throughput_vs_merlin": ours[rate] / theirs[rate],
         "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
         "concurrent_vs_merlin_fused": results["fused"][concurrent] / theirs[concurrent],
-        "onnx_p50_over_identity": results["onnx fused"][p50] / results[IDENTITY][p50],
-        "onnx_two_steps_p50_over_identity": results["onnx"][p50] / results[IDENTITY][p50],
+        **{
+            ratio: results[side][p50] / results[IDENTITY][p50]
+            for ratio, side in (
+                ("onnx_p50_over_identity", "onnx fused"),
+                ("onnx_two_steps_p50_over_identity", "onnx"),
+            )
+            if side in results
+        },
         "p50_over_floor": ours[p50] / (results[IDENTITY][p50] + results[IN_PROCESS][p50]),
         "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],
     }

@@ -2,8 +2,8 @@
 
 For `movielens` the seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`,
 `tf.feature_column`s through `tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of
-32,768. For `criteo-dlrm` see `bench.criteo`. Sides run in turns, several times; figures are medians over the repeats.
-The rows that a side learns before its turn begins do not count.
+32,768. For `criteo-dlrm` see `bench.criteo`, for `amazon-sim` `bench.amazon`. Sides run in turns, several times;
+figures are medians over the repeats. The rows that a side learns before its turn begins do not count.
 """
 
 import statistics
@@ -41,9 +41,10 @@ def run(repeats: int, *, recipe: str = MOVIELENS) -> Report:
     Raises:
         ConfigError: no seed document trains it.
     """
-    from bench.criteo import CRITEO, run_criteo  # which builds on this module
+    from bench.amazon import SIM, run_amazon  # which build on this module
+    from bench.criteo import CRITEO, run_criteo
 
-    runs: Mapping[str, Callable[[int], Report]] = {MOVIELENS: run_movielens, CRITEO: run_criteo}
+    runs: Mapping[str, Callable[[int], Report]] = {MOVIELENS: run_movielens, CRITEO: run_criteo, SIM: run_amazon}
     if recipe not in runs:
         raise ConfigError(f"no seed document trains {recipe!r}. Available: {', '.join(runs)}.")
     return runs[recipe](repeats)

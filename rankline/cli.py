@@ -19,16 +19,20 @@ from typer.core import TyperGroup
 
 from rankline.convert import convert_command
 from rankline.display import CONSOLE, ERRORS, Stages
+from rankline.import_data import import_command
 from rankline.options import Overrides, with_options
 from rankline.quiet import quiet_libraries
 from rankline.recipes import RECIPES, Recipe, recipe_named
+from rankline.sim import CONTEXT, sim_command
 from rankline.source import SourceConfig
+from rankline.transcode import transcode_command
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
 from serving.benchmark.config import LoadConfig
 from serving.export_config import ExportConfig
 from training.config import SessionConfig, TrainConfig
 from workflows.errors import ConfigError, RanklineError
 from workflows.prepare_config import PrepareConfig
+from workflows.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     from serving.client import Client
@@ -94,7 +98,7 @@ def options(
 
 
 @app.command()
-@with_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, TrainConfig))
+@with_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, SequenceConfig, TrainConfig))
 def run(
     recipe: RecipeName,
     *,
@@ -138,7 +142,7 @@ def run(
 
 
 @app.command()
-@with_options(SourceConfig, of_recipe=(PrepareConfig,))
+@with_options(SourceConfig, of_recipe=(PrepareConfig, SequenceConfig))
 def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
 
@@ -161,6 +165,9 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
 
 
 app.command(name="convert")(convert_command)
+app.command(name="import")(import_command)
+app.command(name="transcode")(transcode_command)
+app.command(name="sim", context_settings=CONTEXT)(sim_command)
 
 
 @app.command()
@@ -331,7 +338,7 @@ def predict(
     _check_writable(output)
     with _client(recipe, repository, url) as client:
         required = [column for column in client.schema.columns if column.is_required]
-        texts = [column.name for column in required if column.values.datatype == "BYTES"]
+        texts = [column.name for column in required if column.values.datatype == "BYTES" and not column.lengths]
         if input_file is None:
             rows = sent = typed_row(given, texts)
         else:
@@ -346,18 +353,25 @@ def recommend(
     recipe: Annotated[str, typer.Option("--recipe", help="Whose ensemble.")] = "movielens",
     *,
     user: Annotated[
-        int, typer.Option("--user", help="Who to recommend to; somebody unseen gets what most people like.")
+        str, typer.Option("--user", help="Who to recommend to; somebody unseen gets what most people like.")
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
+    with_known: Annotated[
+        bool, typer.Option("--with-known", help="Rank the items of the user's history too, where there is one.")
+    ] = False,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     url: Url = None,
 ) -> None:
     """Score the whole catalogue for one user through the server, and show the best.
 
-    **Example**
+    Where rows have histories, one request has the user's history and all items that the user does not have.
+
+    **Examples**
 
     rankline recommend --user 1 --top 10
+
+    rankline recommend --recipe amazon-sim --user A2IBPI20UZIR0U
     """
     from rankline.recommend import best_items
     from rankline.summary import print_items
@@ -369,7 +383,8 @@ def recommend(
     if url is None:
         ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
     with _client(recipe, repository, url) as client:
-        print_items(best_items(client, prepared, user, top), CONSOLE)
+        items = best_items(client, prepared, user, top, with_known=with_known, tell=CONSOLE.print)
+    print_items(items, CONSOLE)
 
 
 @app.command()

@@ -119,17 +119,15 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
         items = "" if raw.catalog is None else f", {len(raw.catalog):,} items"
         progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
     with stages.stage("prepare") as progress:
-        from workflows.prepare import prepare as prepare_rows
+        about: dict[str, Any] = {"source": found.description, "best_auc": found.best_auc, "progress": progress}
+        if dataset.sequence is None:
+            from workflows.prepare import prepare as prepare_rows
 
-        prepared = prepare_rows(
-            dataset,
-            raw,
-            workspace.prepared,
-            recipe.prepare,
-            source=found.description,
-            best_auc=found.best_auc,
-            progress=progress,
-        )
+            prepared = prepare_rows(dataset, raw, workspace.prepared, recipe.prepare, **about)
+        else:
+            from workflows.prepare_sequences import prepare_sequences
+
+            prepared = prepare_sequences(dataset, raw, workspace.prepared, recipe.prepare, recipe.sequence, **about)
         progress.update(1, 1, _describe_rows(prepared))
     return prepared, found.description
 

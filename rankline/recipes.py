@@ -6,6 +6,7 @@ from rankline.options import Overrides
 from training.config import TrainConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
+from workflows.sequence_config import SequenceConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,7 @@ class Recipe:
         summary: one line for the help of the verbs.
         dataset: key in `workflows.datasets.DATASETS`.
         prepare: split and encoding.
+        sequence: how histories are made, for datasets that have some.
         train: model and hyperparameters.
     """
 
@@ -24,11 +26,17 @@ class Recipe:
     summary: str
     dataset: str
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
         """The recipe with options of the command line in place of its own values."""
-        return replace(self, prepare=overrides.apply(self.prepare), train=overrides.apply(self.train))
+        return replace(
+            self,
+            prepare=overrides.apply(self.prepare),
+            sequence=overrides.apply(self.sequence),
+            train=overrides.apply(self.train),
+        )
 
 
 # Chosen on five folds of the first 6,400 rows of Criteo's sample of 8,000. What counts most are the linear terms; the
@@ -48,6 +56,25 @@ _SMALL_CRITEO = TrainConfig(
     learning_rate=3e-3,
     batch_size=256,
     epochs=9,
+    early_stopping_patience=0,
+)
+
+# Chosen on the second last item of each user of Amazon's beauty products. What counts most are the attributes, several
+# negatives for each positive, and dot products in the logit.
+_HISTORIES = SequenceConfig(negatives=4, attributes="all")
+_AMAZON = TrainConfig(
+    model="din",
+    hidden=(128, 64),
+    recency=True,
+    likeness=True,
+    user_embeddings=False,
+    embedding_dim=32,
+    dropout=0.3,
+    embedding_dropout=0.3,
+    optimizer="lazy_adam",
+    weight_averaging=False,
+    batch_size=1024,
+    epochs=2,
     early_stopping_patience=0,
 )
 
@@ -123,6 +150,27 @@ RECIPES = {
             dataset="criteo",
             prepare=PrepareConfig(split="time", frequency_threshold=10),
             train=replace(_SMALL_CRITEO, model="dcnv2", numbers_hidden=(), cross_layers=2, l2_embedding=3.0, epochs=8),
+        ),
+        Recipe(
+            name="amazon-sim",
+            summary="Amazon reviews, SIM: search in long histories",
+            dataset="amazon",
+            sequence=_HISTORIES,
+            train=replace(_AMAZON, model="sim"),
+        ),
+        Recipe(
+            name="amazon-dien",
+            summary="Amazon reviews, DIEN: interests that evolve",
+            dataset="amazon",
+            sequence=_HISTORIES,
+            train=replace(_AMAZON, model="dien"),
+        ),
+        Recipe(
+            name="amazon-din",
+            summary="Amazon reviews, DIN: attention over histories",
+            dataset="amazon",
+            sequence=_HISTORIES,
+            train=_AMAZON,
         ),
     )
 }

@@ -126,7 +126,7 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
 
     Args:
         rows: what was scored.
-        scores: [num_rows]
+        scores: [num_rows], or [num_rows, num_candidates], which become lists.
         format_name: one of FORMATS; the ending of `output` wins where it names one.
         output: file, written whole or not at all; None is stdout.
 
@@ -137,7 +137,7 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
         format_name = _SUFFIXES.get(output.suffix.lower(), format_name)
     elif format_name == "parquet" and sys.stdout.isatty():
         raise ConfigError("Parquet is not for a terminal. Give --output FILE.")
-    scored = rows.append_column("score", pa.array(scores))
+    scored = rows.append_column("score", pa.array(scores if scores.ndim == 1 else list(scores)))
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
         raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
     sink = io.BytesIO()

@@ -58,7 +58,9 @@ def print_summary(result: "RunResult", console: Console) -> None:
         (f"rankline serve {recipe}{repository}", "keep the server up"),
     ]
     if result.prepared.item is not None:
-        recommend = f"rankline recommend --recipe {recipe} --user 1 --top 10{work_dir}{repository}"
+        histories = result.prepared.histories()
+        user = 1 if histories is None else histories[0][0].as_py()
+        recommend = f"rankline recommend --recipe {recipe} --user {user} --top 10{work_dir}{repository}"
         commands.append((recommend, "titles for a user"))
     for command, purpose in commands:
         console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)

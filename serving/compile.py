@@ -5,7 +5,7 @@ growing with the vocabulary. A compiled plan does the same by array lookups and 
 holds the two against each other before anything is exported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.lowerings.expressions import Computed, Expression, Input, Looked, cast
 from serving.lowerings.stacking import stack_columns
-from serving.plan import ANY_WIDTH, Column, KeyIndex, StackedColumn, StepCall, TensorSpec, TransformPlan
+from serving.plan import ANY_WIDTH, CandidatePlan, Column, KeyIndex, StackedColumn, StepCall, TensorSpec, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
 from workflows.errors import LoweringError
@@ -28,15 +28,18 @@ from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 _MAX_PADDED_CELLS = 1 << 28
 
 
-def compile_workflow(workflow: nvt.Workflow, dtypes: Mapping[str, str] | None = None) -> TransformPlan:
+def compile_workflow(
+    workflow: nvt.Workflow, dtypes: Mapping[str, str] | None = None, candidates: Collection[str] = ()
+) -> TransformPlan:
     """Lower a fitted workflow that holds no label.
 
     Args:
         workflow: the workflow.
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
+        candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
 
     Raises:
-        LoweringError: an operator has no compiled form; the message names it.
+        LoweringError: an operator has no compiled form, or the plan cannot be split; the message names it.
     """
     _check_statistics_apart(workflow.output_node)
     specs = tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
@@ -46,11 +49,15 @@ def compile_workflow(workflow: nvt.Workflow, dtypes: Mapping[str, str] | None = 
         {
             name: cast(expressions[name], wanted[name]) if name in wanted else expressions[name]
             for name in workflow.output_schema.column_names
-        }
+        },
+        candidates,
     )
-    return TransformPlan(
+    plan = TransformPlan(
         inputs=specs, indexes=linked.indexes, steps=linked.steps, stacks=linked.stacks, columns=linked.columns
     )
+    if candidates:
+        CandidatePlan.split(plan, candidates)  # refuses what cannot be
+    return plan
 
 
 def _input_spec(name: str, schema: Any) -> TensorSpec:
@@ -112,11 +119,12 @@ class _Linker:
 
     Args:
         outputs: name → expression of each output column.
+        candidates: raw columns that may hold several values per row.
     """
 
-    def __init__(self, outputs: Mapping[str, Expression]) -> None:
+    def __init__(self, outputs: Mapping[str, Expression], candidates: Collection[str]) -> None:
         sources = {name: _source(name, expression) for name, expression in outputs.items()}
-        self.stacks, self._places = stack_columns(sources)
+        self.stacks, self._places = stack_columns(sources, candidates)
         computed: dict[int, Computed] = {}
         for source in (source for name, source in sources.items() if name not in self._places):
             _gather(source.rows if isinstance(source, Looked) else source, computed)

@@ -24,6 +24,9 @@ ENGINES: Mapping[str, Backend] = {**BACKENDS, ONNX_ENGINE: ONNX}
 """What `--engine` takes: the frameworks that train, and ONNX, which any model is converted to."""
 
 BATCH_SIZES = (1, 16, 256, 1_024, 4_096, 16_384)
+LONG_ROWS_BATCH_SIZES = BATCH_SIZES[:4]
+"""Of rows that candidates share, which hold a history: more of them take seconds."""
+
 _MIN_TURNS = 3
 _MAX_TURNS = 200
 _ALIKE = 1.05

@@ -5,7 +5,7 @@ The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflo
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from serving.backends.offline import OfflineModel, offline_model, scoring_model
 from serving.compile import compile_workflow
-from serving.engines import BATCH_SIZES, EngineComparison, backend_of, compare_engines, engine_name
+from serving.engines import (
+    BATCH_SIZES,
+    LONG_ROWS_BATCH_SIZES,
+    EngineComparison,
+    backend_of,
+    compare_engines,
+    engine_name,
+)
 from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
@@ -64,15 +71,16 @@ def export_ensemble(
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 5, "compile")
     model = offline_model(trained.backend, trained.model_path)
-    plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec))
+    candidates = prepared.candidates
+    plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec), candidates)
     with _forms(trained, model, needed=backend) as forms:
         served = forms[backend]
         progress.update(2, 5, "compare with NVTabular")
         offline_workflow = _offline_workflow(prepared, serving_workflow)
         heldout = prepared.heldout()
-        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served.model)
+        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served.model, candidates=candidates)
         progress.update(3, 5, "compare engines")
-        engines = _compare(forms, plan, heldout)
+        engines = _compare(forms, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
         progress.update(4, 5, "write")
         details: dict[str, Any] = {
             "config": asdict(config),
@@ -93,7 +101,7 @@ def export_ensemble(
             graph = serving_workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, serving_workflow.input_schema).export(
                 str(version.directory),
-                runtime=NativeRuntime(plan, served, model.OPERATOR),
+                runtime=NativeRuntime(plan, served, model.OPERATOR, candidates),
                 config=config,
                 name=name,
                 version=version.number,
@@ -117,11 +125,15 @@ def _forms(trained: TrainedModel, model: OfflineModel, *, needed: Backend) -> It
         yield forms
 
 
-def _compare(forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.Table) -> EngineComparison | None:
+def _compare(
+    forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.Table, batch_sizes: Sequence[int]
+) -> EngineComparison | None:
     """How fast the forms of a model are; None where there is only one."""
-    rows = raw_rows(plan, heldout, max(BATCH_SIZES))
+    rows = raw_rows(plan, heldout, max(batch_sizes))
     models = {engine_name(backend): form.model for backend, form in forms.items()}
-    return compare_engines(models, plan.run(*plan_inputs(plan, rows))) if len(models) > 1 and len(rows) else None
+    if len(models) < 2 or not len(rows):
+        return None
+    return compare_engines(models, plan.run(*plan_inputs(plan, rows)), batch_sizes=batch_sizes)
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
@@ -144,11 +156,13 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         plan: the compiled form of the graph's workflow.
         served: what is served as the graph's model.
         operator: the operator of merlin-systems that stands for the model in the graph.
+        candidates: raw columns that may hold several values per row of a request. The graph, which knows of no such
+            thing, has one.
     """
 
-    def __init__(self, plan: TransformPlan, served: Served, operator: type) -> None:
+    def __init__(self, plan: TransformPlan, served: Served, operator: type, candidates: Sequence[str] = ()) -> None:
         super().__init__()
-        self._plan, self._served, self._operator = plan, served, operator
+        self._plan, self._served, self._operator, self._candidates = plan, served, operator, candidates
 
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
@@ -175,7 +189,9 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
                 f"the graph holds {[type(op).__name__ for op in ops]}, "
                 f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
             )
-        return write_version(Path(path), self._plan, self._served, config, name=name, version=version)
+        return write_version(
+            Path(path), self._plan, self._served, config, name=name, version=version, candidates=self._candidates
+        )
 
 
 def _offline_workflow(prepared: PreparedData, serving_workflow: nvt.Workflow) -> nvt.Workflow:

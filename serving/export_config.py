@@ -14,8 +14,9 @@ class ExportConfig:
         engine: what runs the model: tensorflow or pytorch, whichever trained it, or onnx. By default the former.
         fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
             which work side by side on two requests.
-        max_batch_size: most rows of one request.
-        max_list_length: most values of one list of a request.
+        max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
+            16,384 whatever is said here, for 32,768 would take 5 GB of memory.
+        max_list_length: most values of one list of a request, and most candidates of one row.
         instances: copies of each step that run side by side, each in a process of its own; 0 for one per four cores.
         threads: threads that one operation of the model may use; 0 to share the cores among the instances.
         max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
@@ -39,6 +40,10 @@ class ExportConfig:
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}, expected at least {least}.")
 
+    def most_rows(self, *, with_candidates: bool) -> int:
+        """Most rows of one request, or most candidates of all its rows."""
+        return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
+
     @property
     def num_instances(self) -> int:
         """Instances of each step on this machine."""
@@ -50,6 +55,7 @@ class ExportConfig:
         return self.threads or max(_num_cores() // self.num_instances, 1)
 
 
+_MOST_CANDIDATES = 16_384
 _AT_LEAST = {
     "max_batch_size": 1,
     "max_list_length": 1,

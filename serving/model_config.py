@@ -68,8 +68,6 @@ class ModelConfig:
             policy = config.dynamic_batching.default_queue_policy
             policy.max_queue_size, policy.default_timeout_microseconds = self.max_queue_size, self.queue_timeout_us
         config.instance_group.add(kind=pb.ModelInstanceGroup.KIND_CPU, count=self.instances)
-        for key, value in self.parameters.items():
-            config.parameters[key].string_value = value
         return config
 
 
@@ -98,6 +96,7 @@ class EnsembleConfig:
         inputs, outputs: tensors without the batch dimension.
         max_batch_size: as of its steps.
         steps: first to last.
+        parameters: strings for clients.
     """
 
     name: str
@@ -106,6 +105,7 @@ class EnsembleConfig:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     steps: tuple[Step, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_batch_size(self.max_batch_size)
@@ -129,6 +129,8 @@ def to_pbtxt(config: ModelConfig | EnsembleConfig) -> str:
 
 def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
     message = pb.ModelConfig(name=config.name, max_batch_size=config.max_batch_size)
+    for key, value in config.parameters.items():
+        message.parameters[key].string_value = value
     for entries, tensors in ((message.input, config.inputs), (message.output, config.outputs)):
         for tensor in tensors:
             datatype = np_to_triton_dtype(np.dtype(tensor.dtype))
@@ -137,7 +139,7 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
             if tensor.optional:
                 entry.optional = True
             if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):
-                entry.allow_ragged_batch = True  # lists of different widths may wait together; the backend joins them
+                entry.allow_ragged_batch = True  # rows of different widths may wait together; the backend joins them
     return message
 
 

@@ -2,11 +2,12 @@
 
 Two comparisons on held-out rows, on rows made to be awkward and on rows that lack a value: the compiled plan against
 NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
-against the score through NVTabular (within `SCORE_TOLERANCE`).
+against the score through NVTabular (within `SCORE_TOLERANCE`). Where a row may hold several candidates, a third:
+a request with several against one with a row for each.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.backends.offline import OfflineModel, ScoringModel
-from serving.plan import Padded, TensorSpec, TransformPlan
+from serving.plan import CandidatePlan, Padded, TensorSpec, TransformPlan
 from workflows.errors import ParityError, RequestError
 from workflows.tensor_names import MISSING_LIST
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -30,6 +31,9 @@ SCORE_TOLERANCE = 1e-5
 
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
+
+_NUM_CANDIDATES = 16
+"""Rows, each of which is scored with the candidates of all of them."""
 
 _INT64 = np.iinfo(np.int64)
 _AWKWARD_INTEGERS = (0, -1, 1, _INT64.min, _INT64.max, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1)
@@ -45,12 +49,14 @@ class ParityReport:
         num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know.
         nulls_not_compared: columns in which a missing value is refused when served, or on which NVTabular fails then.
         largest_score_difference: between offline and served scores.
+        num_candidates: candidates of each row of the request that was compared with a row for each; 0 if rows hold one.
     """
 
     num_rows: int
     num_left_out: int
     nulls_not_compared: tuple[str, ...]
     largest_score_difference: float
+    num_candidates: int = 0
 
 
 def check_parity(
@@ -60,6 +66,7 @@ def check_parity(
     heldout: pa.Table,
     *,
     served_model: ScoringModel | None = None,
+    candidates: Collection[str] = (),
     max_rows: int = 4096,
 ) -> ParityReport:
     """Compare offline and served results.
@@ -71,6 +78,7 @@ def check_parity(
         model: the trained model.
         heldout: raw rows; columns beyond the plan's inputs are ignored.
         served_model: what the trained model was converted to; None where it is served as it is.
+        candidates: raw columns that may hold several values per row of a request.
         max_rows: how many held-out rows are compared.
 
     Raises:
@@ -100,11 +108,16 @@ def check_parity(
             compared.append((lacking, *both))
         else:
             not_compared.append(name)
+    differences = [_compare(model, served_model or model, *batch) for batch in compared]
+    few = rows.slice(0, _NUM_CANDIDATES if candidates else 0)
+    if few.num_rows:
+        differences.append(_compare_candidates(served_model or model, plan, candidates, few))
     return ParityReport(
         num_rows=sum(batch.num_rows for batch, _, _ in compared),
         num_left_out=awkward.num_rows - comparable.num_rows,
         nulls_not_compared=tuple(not_compared),
-        largest_score_difference=max(_compare(model, served_model or model, *batch) for batch in compared),
+        largest_score_difference=max(differences),
+        num_candidates=few.num_rows,
     )
 
 
@@ -210,15 +223,56 @@ def _compare(
     for name, column in served.items():
         _compare_column(name, column, offline[name], rows)
     expected, actual = model.score_offline(offline), served_model.score_served(served)
-    with np.errstate(invalid="ignore"):  # infinite scores
-        difference = np.where(_identical(actual, expected), 0.0, np.abs(expected - actual))
-    worst = int(np.argmax(difference))
-    if not difference[worst] <= SCORE_TOLERANCE:  # also when it is NaN
+    worst, difference = _worst(expected, actual)
+    if not difference <= SCORE_TOLERANCE:  # also when it is NaN
         raise ParityError(
             f"scores differ: {_row(rows, worst)} scores {expected[worst]!r} offline and "
             f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
         )
-    return float(difference[worst])
+    return difference
+
+
+def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
+    """Where two arrays of scores differ most, and by how much."""
+    with np.errstate(invalid="ignore"):  # infinite scores
+        difference = np.where(_identical(actual, expected), 0.0, np.abs(expected - actual))
+    worst = int(np.argmax(difference))
+    return worst, float(difference[worst])
+
+
+def _compare_candidates(model: ScoringModel, plan: TransformPlan, candidates: Collection[str], rows: pa.Table) -> float:
+    """Compare rows that each hold the candidates of all with a row for each; returns the largest difference."""
+    count = rows.num_rows
+    inputs, valid = plan_inputs(plan, rows)
+
+    def several(name: str, column: Any) -> Any:
+        return np.tile(column, (count, 1)) if name in candidates else column
+
+    def alone(name: str, column: Any) -> Any:
+        if isinstance(column, Padded):
+            return Padded(column.values.repeat(count, axis=0), column.lengths.repeat(count))
+        return np.tile(column, count) if name in candidates else column.repeat(count)
+
+    request, rows_alone = (
+        [{name: shape(name, column) for name, column in columns.items()} for columns in (inputs, valid)]
+        for shape in (several, alone)
+    )
+    expected = model.score_served(plan.run(*rows_alone))
+    actual = model.score_served(CandidatePlan.split(plan, candidates).run(*request))
+    if actual.size != expected.size:
+        raise ParityError(
+            f"the model gives {actual.size} scores for {count} rows with {count} candidates each, expected "
+            f"{expected.size}: its output is not one score per candidate. Nothing was exported."
+        )
+    worst, difference = _worst(expected, actual)
+    if not difference <= SCORE_TOLERANCE:
+        row, candidate = (_row(rows, number) for number in divmod(worst, count))
+        row |= {name: value for name, value in candidate.items() if name in candidates}
+        raise ParityError(
+            f"scores differ: {row} scores {expected[worst]!r} alone and {actual[worst]!r} among other candidates, and "
+            f"may differ by {SCORE_TOLERANCE}. Nothing was exported."
+        )
+    return difference
 
 
 def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:

@@ -6,8 +6,8 @@ NAME_predict_vN/       config.pbtxt, 1/model.savedmodel   backend: "tensorflow",
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from serving.backends.offline import ScoringModel
 from serving.ensemble import CONFIG
 from serving.export_config import ExportConfig
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
-from serving.plan import TensorSpec, TransformPlan
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH
+from serving.plan import CandidatePlan, TensorSpec, TransformPlan
 from workflows.artifacts import MANIFEST
 from workflows.tensor_names import SCORE, VALID
 from workflows.trained import Backend
@@ -49,7 +50,14 @@ class Served:
 
 
 def write_version(
-    directory: Path, plan: TransformPlan, served: Served, config: ExportConfig, *, name: str, version: int
+    directory: Path,
+    plan: TransformPlan,
+    served: Served,
+    config: ExportConfig,
+    *,
+    name: str,
+    version: int,
+    candidates: Sequence[str] = (),
 ) -> list[ModelConfig | EnsembleConfig]:
     """Write the steps and configs of one version of an ensemble.
 
@@ -60,11 +68,15 @@ def write_version(
         config: limits.
         name: of the ensemble model.
         version: its number.
+        candidates: raw columns that may hold several values per row of a request.
 
     Returns:
         The configurations that were written, the ensemble's last.
+
+    Raises:
+        LoweringError: the plan cannot be run for several candidates.
     """
-    steps = _steps(plan, served, config, name, version)
+    steps = _steps(plan, served, config, name, version, candidates)
     for step in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)
         (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")
@@ -77,7 +89,7 @@ def write_version(
 
 
 def _steps(
-    plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int
+    plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int, candidates: Sequence[str]
 ) -> tuple[ModelConfig, ...]:
     """A step for the workflow and one for the model, each in processes of its own, or one for both."""
     manifest = f"{name}/{version}/{MANIFEST}"
@@ -85,7 +97,7 @@ def _steps(
     def step(kind: str, parameters: Mapping[str, str], **fields: Any) -> ModelConfig:
         return ModelConfig(
             name=f"{name}_{kind}_v{version}",
-            max_batch_size=config.max_batch_size,
+            max_batch_size=config.most_rows(with_candidates=bool(candidates)),
             instances=config.num_instances,
             max_queue_size=config.max_queue_size,
             queue_timeout_us=int(config.queue_timeout_ms * 1000),
@@ -94,10 +106,11 @@ def _steps(
         )
 
     backend = served.backend
-    raw = tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec), *_mask(spec)))
-    encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec))
-    scores = (Tensor(name=served.model.OUTPUT, dtype="float32"),)
-    of_plan = {"MAX_LIST_LENGTH": str(config.max_list_length)}
+    made = CandidatePlan.split(plan, candidates).made_of_candidates if candidates else ()
+    raw = tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec, candidates), *_mask(spec, candidates)))
+    encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec, made))
+    scores = (Tensor(name=served.model.OUTPUT, dtype="float32", dims=_dims(bool(candidates))),)
+    of_plan = {MAX_LIST_LENGTH: str(config.max_list_length), **_named(candidates)}
     of_model = {**served.model.PARAMETERS, backend.threads_parameter: str(config.num_threads)}
     if config.fused:
         parameters = {**of_plan, **of_model, "MODEL_BACKEND": backend.name}
@@ -105,18 +118,38 @@ def _steps(
     return (
         step("transform", of_plan, backend="nvtabular", inputs=raw, outputs=encoded),
         # Without the platform, Triton refuses a missing model before our backend can say so.
-        step("predict", of_model, backend=backend.name, platform=backend.platform, inputs=encoded, outputs=scores),
+        step(
+            "predict",
+            {**of_model, **_named(made)},
+            backend=backend.name,
+            platform=backend.platform,
+            inputs=encoded,
+            outputs=scores,
+        ),
     )
 
 
-def _tensors(spec: TensorSpec) -> tuple[Tensor, ...]:
-    """A column as tensors; lists of any width have the dimension -1, which is what Triton calls it too."""
+def _named(candidates: Sequence[str]) -> dict[str, str]:
+    """The parameter that names tensors with a value per candidate, if there are any."""
+    return {CANDIDATES: ",".join(candidates)} if candidates else {}
+
+
+def _dims(has_candidates: bool) -> tuple[int, ...]:
+    """A row's values; any number has the dimension -1, which is what Triton calls it too."""
+    return (-1,) if has_candidates else (1,)
+
+
+def _tensors(spec: TensorSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
+    """A column as tensors, lists with the dimension of their width."""
+    if spec.name in candidates:
+        return (Tensor(name=spec.name, dtype=spec.dtype, dims=_dims(True)),)
     return tuple(Tensor(name=name, dtype=dtype, dims=dims) for name, dtype, dims in spec.tensors)
 
 
-def _mask(spec: TensorSpec) -> tuple[Tensor, ...]:
+def _mask(spec: TensorSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
     """What says which values of a request are there, for columns that cannot say it themselves."""
-    return (Tensor(name=spec.name + VALID, dtype="bool", optional=True),) if spec.has_mask else ()
+    dims = _dims(spec.name in candidates)
+    return (Tensor(name=spec.name + VALID, dtype="bool", dims=dims, optional=True),) if spec.has_mask else ()
 
 
 def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) -> EnsembleConfig:
@@ -128,11 +161,13 @@ def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) ->
         made = {tensor.name: SCORE if is_last else _ENCODED + tensor.name for tensor in config.outputs}
         steps.append(Step(model=config.name, inputs=taken, outputs=made))
         taken = made
+    first = configs[0].parameters
     return EnsembleConfig(
         name=name,
         version=version,
         inputs=configs[0].inputs,
-        outputs=(Tensor(name=SCORE, dtype="float32"),),
+        outputs=tuple(replace(tensor, name=SCORE) for tensor in configs[-1].outputs),
         max_batch_size=configs[0].max_batch_size,
         steps=tuple(steps),
+        parameters={key: first[key] for key in (CANDIDATES, MAX_LIST_LENGTH)} if CANDIDATES in first else {},
     )

@@ -163,7 +163,7 @@ class Checkpoints:
     """Where a run keeps its last checkpoint, and when it writes one.
 
     Args:
-        output: the trained model that the run makes.
+        path: the directory.
         every: steps between two checkpoints; 0 writes none.
         config: choices of the run.
         fingerprint: of the prepared data.
@@ -172,9 +172,9 @@ class Checkpoints:
     """
 
     def __init__(
-        self, output: Path, every: int, *, config: TrainConfig, fingerprint: str, run_id: str, last_step: int | None
+        self, path: Path, every: int, *, config: TrainConfig, fingerprint: str, run_id: str, last_step: int | None
     ) -> None:
-        self.path = checkpoint_path(output)
+        self.path = path
         self.last_step = last_step
         """Step of the checkpoint that is there; None if there is none of this run."""
         self.every = every

@@ -7,6 +7,8 @@ from workflows.errors import ConfigError
 
 DECAYS = ("none", "linear", "quadratic", "cosine")
 PRECISIONS = ("float32", "float16", "bfloat16")
+SEARCHES = ("soft", "hard")
+PROFILES = ("corrected", "reference")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
 
@@ -21,6 +23,19 @@ class TrainConfig:
         numbers_hidden: units of the dense layers that the numbers go through before they meet the embeddings (dlrm).
         cross_layers: number of cross layers (dcnv2).
         cross_rank: rank of their weight matrices; 0 takes full ones (dcnv2).
+        stage_one_hidden: units of the dense layers behind the search over the long history (sim).
+        aux_hidden: units of the dense layers of the auxiliary loss (dien, sim).
+        aux_weight: weight of the auxiliary loss; 0 leaves it out, and negative histories with it (dien, sim).
+        gru_units: units of the two recurrent layers over the short history (dien, sim).
+        short_history: number of latest items that are the short history (dien, sim); those before are the long one.
+        num_searched: number of items that the search over the long history keeps (sim).
+        search: "soft" keeps the items that attention weighs most, "hard" the latest ones that share the item's last
+            feature, such as its category (sim).
+        profile: "corrected" follows the papers, "reference" NVIDIA's SIM for TensorFlow 2 (din, dien, sim).
+        recency: let attention know how long ago an item was chosen, and summarise the history by that too (din, dien,
+            sim).
+        likeness: add the dot products of the item and each summary of the history to the logit (din, dien, sim).
+        user_embeddings: use the features of the user, and not of items only (din, dien, sim).
         embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
         embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
         embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
@@ -58,6 +73,17 @@ class TrainConfig:
     numbers_hidden: tuple[int, ...] = ()
     cross_layers: int = 3
     cross_rank: int = 0
+    stage_one_hidden: tuple[int, ...] = (200,)
+    aux_hidden: tuple[int, ...] = (100, 50)
+    aux_weight: float = 1.0
+    gru_units: int = 96
+    short_history: int = 10
+    num_searched: int = 50
+    search: str = "soft"
+    profile: str = "corrected"
+    recency: bool = False
+    likeness: bool = False
+    user_embeddings: bool = True
     embedding_dim: int = 0
     embedding_dim_cap: int = 32
     embedding_init: float = 0.05
@@ -83,12 +109,20 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("cross_layers", "embedding_dim_cap", "batch_size", "epochs"):
+        for name in (
+            "cross_layers",
+            "gru_units",
+            "short_history",
+            "num_searched",
+            "embedding_dim_cap",
+            "batch_size",
+            "epochs",
+        ):
             self._require(name, getattr(self, name) >= 1, "a whole number of at least 1")
         for name in ("learning_rate", "table_lr_scale", "linear_scale"):
             value = getattr(self, name)
             self._require(name, value is None or 0 < value < math.inf, "a finite number above 0")
-        for name in ("embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
+        for name in ("aux_weight", "embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
         for name in (
             "cross_rank",
@@ -101,10 +135,12 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 0, "a whole number of at least 0")
         for name in ("dropout", "embedding_dropout"):
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        for name in ("hidden", "numbers_hidden"):
+        for name in ("hidden", "numbers_hidden", "stage_one_hidden", "aux_hidden"):
             self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
         self._require("learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
         self._require("precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
+        self._require("search", self.search in SEARCHES, " or ".join(SEARCHES))
+        self._require("profile", self.profile in PROFILES, " or ".join(PROFILES))
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
         if not is_valid:
@@ -119,12 +155,16 @@ class SessionConfig:
         checkpoint_every: steps between checkpoints, of which the last one is kept; 0 writes none.
         resume: go on from the checkpoint of a run that was interrupted.
         tensorboard: write losses, metrics and throughput for TensorBoard, beside the model.
+        evaluate_train: after each epoch, measure the training rows as well as the validation rows.
+        deterministic: let TensorFlow use kernels only that give the same bits in each run, on any device; slower.
         profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
     """
 
     checkpoint_every: int = 0
     resume: bool = False
     tensorboard: bool = False
+    evaluate_train: bool = False
+    deterministic: bool = False
     profile_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

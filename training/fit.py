@@ -55,6 +55,14 @@ class Fit(Protocol):
         """
 
     @staticmethod
+    def deterministic() -> AbstractContextManager[None]:
+        """In the block the framework takes kernels only that give the same bits in each run, on any device.
+
+        Raises:
+            ConfigError: it cannot promise that.
+        """
+
+    @staticmethod
     def batches(prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int) -> Batches:
         """A split of prepared data as the framework takes it.
 
@@ -67,6 +75,9 @@ class Fit(Protocol):
 
     def loss_sum(self) -> float:
         """Sum of the losses of all rows that were learnt from, each as it was at its step."""
+
+    def added_sum(self) -> float:
+        """Sum of what was added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
 
     def diverged_at(self) -> int | None:
         """The first step, counted from 1, whose loss was not finite; None if all were."""

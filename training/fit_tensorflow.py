@@ -1,7 +1,8 @@
 """Fitting a Keras model: see `training.fit.Fit`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config as tensorflow_config
 
 from training import saved_model
 from training.config import TrainConfig
@@ -19,11 +21,15 @@ from training.loader.splits import tensorflow_loader
 from training.models import ModelBuilder, model_builder
 from training.optimizers import LossScale, ScheduledRate, make_optimizer
 from training.schedules import Schedule
-from workflows.feature_spec import FeatureSpec
+from workflows.feature_spec import NEGATIVES, FeatureSpec
+from workflows.tensor_names import NNZS, VALUES
 
 
 class TensorFlowFit:
-    """Fits a model that takes `training.models.base.keras_inputs` and gives one probability.
+    """Fits a model that takes `training.models.base.keras_inputs` and gives a probability, or several.
+
+    The first is its score, and the loss the mean of their cross-entropies: SIM has two. Negative histories are taken
+    in steps, if the spec has them, and never to score.
 
     Seeds Python's, NumPy's and TensorFlow's global generators; dropout draws from generators of the model's own. With
     a mixed `precision` the network that learns computes in it, on the weights of `model`, which stays float32: what
@@ -44,12 +50,14 @@ class TensorFlowFit:
     ) -> None:
         tf.keras.utils.set_random_seed(config.seed)
         self._spec = spec
-        model, variables = partial(build or model_builder(config.model), spec, config), list[Any]()
+        learns_with_xla = config.xla or _needs_xla(config.precision)
+        choices, variables = replace(config, xla=learns_with_xla), list[Any]()  # a model may need static shapes for it
+        model = partial(build or model_builder(config.model), spec, choices)
         self.model = _built(model, "float32", keep=variables)
         self._scorer = self._learner = _Network(self.model, xla=config.xla)
         if config.precision != "float32":
             twin = _built(model, f"mixed_{config.precision}", take=variables)
-            self._learner = _Network(twin, xla=config.xla or _needs_xla(config.precision))
+            self._learner = _Network(twin, xla=learns_with_xla)
         weights = {id(weight) for weight in self.model.weights}
         # And the states of its generators. The others are counters of Keras' own `fit`.
         self._variables = [v for v in variables if id(v) in weights or _short_name(v) == "StateVar"]
@@ -58,17 +66,35 @@ class TensorFlowFit:
         self._loss_scale = LossScale() if config.precision == "float16" else None
         self._average = _Average(self.model.trainable_variables) if config.weight_averaging else None
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64, name="sum")
+        self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
         self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
         inputs = {name: tf.TensorSpec((None, 1), tensor.dtype, name) for name, tensor in self.model.input.items()}
+        self._scored = sorted(inputs.keys() - _names_of_negatives(spec))
+        scored = {name: inputs[name] for name in self._scored}
         labels = tf.TensorSpec((None, 1), tf.float32)
         # Called as concrete functions: looking for the right trace costs a quarter of a millisecond each time.
         self._step = tf.function(self._train_batch, autograph=False).get_concrete_function(inputs, labels)
-        self._score = tf.function(self._scorer.score, autograph=False).get_concrete_function(inputs)
+        self._score = self._quick_score = tf.function(self._scorer.score, autograph=False).get_concrete_function(scored)
+        if self._learner is not self._scorer:
+            self._quick_score = tf.function(self._learner.score, autograph=False).get_concrete_function(scored)
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig) -> None:  # noqa: ARG004  (it reads every format)
         """See `Fit`."""
         _make_optimizer(config, num_steps=1)
+
+    @staticmethod
+    @contextmanager
+    def deterministic() -> Iterator[None]:
+        """See `Fit`."""
+        if tensorflow_config.is_op_determinism_enabled():
+            yield
+            return
+        tf.config.experimental.enable_op_determinism()
+        try:
+            yield
+        finally:
+            tensorflow_config.disable_op_determinism()  # public is only the way in
 
     @staticmethod
     def batches(prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int) -> Batches:
@@ -82,6 +108,10 @@ class TensorFlowFit:
     def loss_sum(self) -> float:
         """See `Fit`."""
         return float(self._loss_sum.numpy())
+
+    def added_sum(self) -> float:
+        """See `Fit`."""
+        return float(self._added_sum.numpy())
 
     def diverged_at(self) -> int | None:
         """See `Fit`."""
@@ -106,7 +136,11 @@ class TensorFlowFit:
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
         """See `Fit`."""
-        return self.array(self._score(inputs))
+        return self.array(self._score({name: inputs[name] for name in self._scored}))
+
+    def quick_score(self, inputs: Mapping[str, Any]) -> Any:
+        """Probabilities by the network that learns, in its precision, float32 (N, 1); `score` is always in float32."""
+        return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
         """See `Fit`."""
@@ -146,7 +180,7 @@ class TensorFlowFit:
             "model": self._variables,
             "optimizer": slots,
             "average": self._average.variables if self._average else [],
-            "loss": [self._loss_sum, self._finite_steps],
+            "loss": [self._loss_sum, self._added_sum, self._finite_steps],
             "loss_scale": [self._loss_scale.scale, self._loss_scale.good_steps] if self._loss_scale else [],
         }
         return {
@@ -157,12 +191,14 @@ class TensorFlowFit:
 
     def _train_batch(self, inputs: Mapping[str, Any], labels: Any) -> None:
         scale = self._loss_scale.scale if self._loss_scale else None
-        loss, gradients = self._learner.gradients(inputs, labels, scale)
+        loss, added, gradients = self._learner.gradients(inputs, labels, scale)
         if self._loss_scale:
             self._loss_scale.apply(gradients, self._apply)
         else:
             self._apply(gradients)
-        total = self._loss_sum.assign_add(tf.cast(loss, tf.float64) * tf.cast(tf.shape(labels)[0], tf.float64))
+        num_rows = tf.cast(tf.shape(labels)[0], tf.float64)
+        self._added_sum.assign_add(tf.cast(added, tf.float64) * num_rows)
+        total = self._loss_sum.assign_add(tf.cast(loss, tf.float64) * num_rows)
         # A sum that is not finite stays so: the counter stands still from the first such step on.
         self._finite_steps.assign_add(tf.cast(tf.math.is_finite(total), tf.int64))
 
@@ -194,29 +230,38 @@ class _Network:
         """Probabilities, float32 (N, 1)."""
         return self._head_score(self._look_up(inputs))
 
-    def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, list[Any]]:
-        """The loss of a batch, a float32 scalar, and the gradients of `weights`, times `scale` if that is given."""
+    def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
+        """What a batch says.
+
+        Returns:
+            The loss and what is added to it, float32 scalars; the gradients of `weights`, times `scale` if that is
+            given.
+        """
         with tf.GradientTape() as tape:
             rows = self._look_up(inputs)
-        loss, of_rows, of_dense = self._head_gradients(rows, labels, scale)
-        return loss, [*tape.gradient(rows, self.tables, of_rows), *of_dense]
+        loss, added, of_rows, of_dense = self._head_gradients(rows, labels, scale)
+        return loss, added, [*tape.gradient(rows, self.tables, of_rows), *of_dense]
 
     def _look_up(self, inputs: Mapping[str, Any]) -> list[Any]:
         # Not `layer(…)`: Keras would compute the regularisers in the layer's precision, in which they overflow.
         return [layer.call(inputs) for layer in self._features]
 
     def _score_rows(self, rows: list[Any]) -> Any:
-        return self._head(rows, training=False)
+        return tf.nest.flatten(self._head(rows, training=False))[0]
 
-    def _row_gradients(self, rows: list[Any], labels: Any, scale: Any) -> tuple[Any, Any, Any]:
+    def _row_gradients(self, rows: list[Any], labels: Any, scale: Any) -> tuple[Any, Any, Any, Any]:
         with tf.GradientTape() as tape:
             tape.watch(rows)
+            outputs = tf.nest.flatten(self._head(rows, training=True))
             # Keras takes the loss from the logits where the scores come straight from a sigmoid.
-            loss = tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, self._head(rows, training=True)))
-            objective = tf.add_n([loss, *self._penalties(rows), *self._head.losses])
-            objective = objective if scale is None else objective * scale
+            losses = [tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, output)) for output in outputs]
+            loss = tf.add_n(losses) / len(losses)
+            added = tf.add_n([tf.zeros(()), *self._penalties(rows), *self._head.losses])
+            objective = loss + added if scale is None else (loss + added) * scale
         of_rows, of_dense = tape.gradient(objective, [rows, self.dense])
-        return loss, of_rows, of_dense
+        # A tape takes ones for a gradient that it is not given; masks have none.
+        of_rows = tf.nest.map_structure(lambda of, row: tf.zeros_like(row) if of is None else of, of_rows, rows)
+        return loss, added, of_rows, of_dense
 
     def _penalties(self, rows: list[Any]) -> list[Any]:
         """The activity regularisers of the feature layers, means over the batch as in Keras, in float32."""
@@ -286,6 +331,10 @@ def _needs_xla(precision: str) -> bool:
     Measured: a product of matrices over 4,096 terms comes out 0.5 % too small, and takes 100 times as long as with XLA.
     """
     return precision == "float16" and not tf.config.list_physical_devices("GPU")
+
+
+def _names_of_negatives(spec: FeatureSpec) -> set[str]:
+    return {feature.name + suffix for feature in spec.channel(NEGATIVES) for suffix in (VALUES, NNZS)}
 
 
 def _short_name(variable: Any) -> str:

@@ -44,6 +44,7 @@ class TorchFit:
         self._tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
         self._average = _Average(self._tensors) if config.weight_averaging else None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=_device())
+        self._added_sum = torch.zeros((), dtype=torch.float64, device=_device())
         self._finite_steps = torch.zeros((), dtype=torch.int64, device=_device())
         self._autocast = torch.autocast(
             _device().type, getattr(torch, config.precision), enabled=config.precision != "float32"
@@ -57,6 +58,11 @@ class TorchFit:
             raise ConfigError(f"xla is TensorFlow's compiler, and {config.model} is a PyTorch model. Leave it out.")
         check_optimizer(config)
         check_parquet(spec, reader="a PyTorch model")
+
+    @staticmethod
+    def deterministic() -> AbstractContextManager[None]:
+        """See `Fit`."""
+        raise ConfigError("deterministic kernels are offered for TensorFlow models only. Leave it out.")
 
     @staticmethod
     def batches(
@@ -85,12 +91,17 @@ class TorchFit:
         loss = functional.binary_cross_entropy_with_logits(output.logit.float(), labels)
         self._optimizers.step(loss + output.penalty.float())
         self._loss_sum += loss.detach() * len(labels)
+        self._added_sum += output.penalty.detach() * len(labels)
         # A sum that is not finite stays so: the counter stands still from the first such step on.
         self._finite_steps += torch.isfinite(self._loss_sum)
 
     def loss_sum(self) -> float:
         """See `Fit`."""
         return float(self._loss_sum)
+
+    def added_sum(self) -> float:
+        """See `Fit`."""
+        return float(self._added_sum)
 
     def diverged_at(self) -> int | None:
         """See `Fit`."""
@@ -163,7 +174,8 @@ class TorchFit:
             parts |= {f"average/{number}": tensor for number, tensor in enumerate(self._average.values)}
             parts["average/count"] = self._average.count
         parts |= {f"random/{number}": state for number, state in enumerate(self._random)}
-        return parts | {"loss/sum": self._loss_sum, "loss/finite_steps": self._finite_steps}
+        sums = {"loss/sum": self._loss_sum, "loss/added": self._added_sum}
+        return parts | sums | {"loss/finite_steps": self._finite_steps}
 
     @contextmanager
     def _own_random(self) -> Iterator[None]:

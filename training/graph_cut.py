@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from training.layers import DenseFeatures
+from training.layers.sequence_features import SequenceFeatures
 from workflows.errors import ExportError
 
 
@@ -12,18 +13,22 @@ def split_at_features(model: Any) -> tuple[list[Any], Any]:
     """Cut a model behind its feature layers.
 
     Args:
-        model: functional Keras model that uses its inputs through `DenseFeatures` layers only, ours or Keras' own.
+        model: functional Keras model that uses its inputs through `DenseFeatures` layers, ours or Keras' own, or
+            `SequenceFeatures` only.
 
     Returns:
-        The feature layers, and the rest as a Keras model that takes a list of their results, in the same order.
+        The feature layers, and the rest as a Keras model that takes a list of their results, in the same order; these
+        are tensors or, of `SequenceFeatures`, dicts of tensors.
 
     Raises:
         ExportError: the model uses an input in another way.
     """
-    layers = [layer for layer in model.layers if isinstance(layer, DenseFeatures | tf.keras.layers.DenseFeatures)]
+    kinds = DenseFeatures | SequenceFeatures | tf.keras.layers.DenseFeatures
+    layers = [layer for layer in model.layers if isinstance(layer, kinds)]
     try:
         return layers, tf.keras.Model([layer.output for layer in layers], model.output)
     except ValueError as error:
         raise ExportError(
-            f"the model uses an input outside of DenseFeatures ({error}), so it has no serving form."
+            "the model uses an input outside of DenseFeatures or SequenceFeatures, so it has no serving form "
+            f"({error})."
         ) from None

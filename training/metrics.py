@@ -16,13 +16,14 @@ _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
 
 
-def evaluate(fit: Fit, batches: Batches, *, group_by: str | None) -> dict[str, float]:
+def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
     Args:
         fit: the model.
         batches: the split.
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
+        split: what the split is called, such as "validation"; for messages.
 
     Returns:
         See `quality`.
@@ -46,7 +47,7 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None) -> dict[str, f
     try:
         return quality(np.concatenate(labels), scored, np.concatenate(groups) if groups else None)
     except ValueError as error:
-        raise DataError(f"the validation data cannot be measured: {error} Prepare a larger share of it.") from None
+        raise DataError(f"the {split} data cannot be measured: {error} Prepare a larger share of it.") from None
 
 
 def quality(

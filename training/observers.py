@@ -80,8 +80,14 @@ class Throughput:
 class Observer:
     """Hears of a run while it goes on, and by itself does nothing."""
 
+    every_step = False
+    """Whether there is to be a look after every step, not only every now and then."""
+
     def before_step(self, step: int) -> None:
         """A step begins; `step` counts from 1 over all epochs."""
+
+    def after_step(self, step: int, num_rows: int) -> None:
+        """A step was taken with so many rows."""
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
         """Some steps, up to `step`, were taken, and `figures` are theirs."""

@@ -4,6 +4,9 @@
 them as a padded matrix and lengths: every tensor then has the batch first, so Triton's dynamic batcher can join
 requests. Single features are int64 (ids) or float32 (numbers), of shape (N,) in the first and (N, 1) in the second; the
 result is `{"score": float32 (N, 1)}`, and N may change from call to call.
+
+Models with histories score several items of a row at once in `serving_padded`: the features of the target item have
+the shape (N, C), the result too, and C may change as N may. No signature asks for negative histories.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +18,9 @@ import tensorflow as tf
 
 from training.graph_cut import split_at_features
 from training.layers import DenseFeatures, Lists
+from training.layers.sequence_features import PaddedLists, SequenceFeatures
 from workflows.errors import ArtifactError, ExportError
-from workflows.feature_spec import FeatureSpec
+from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
 from workflows.trained import padded_rows
 
@@ -29,14 +33,15 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     `serving_padded` takes `name__values` (N, W), zeros behind the end of each list, and `name__nnzs` int32 (N, 1).
 
     Args:
-        model: functional Keras model that uses its inputs through `DenseFeatures` layers only.
-        spec: the features, whose names the tensors get.
+        model: functional Keras model that uses its inputs through `DenseFeatures` or `SequenceFeatures` layers only; of
+            several outputs the first is the score.
+        spec: the features, whose names the tensors get. Negative histories are left out.
         path: directory to write.
 
     Raises:
         ExportError: the model uses an input in another way.
     """
-    scorer = _Scorer(model, spec)
+    scorer = _Scorer(model, spec.for_scoring)
     tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
 
 
@@ -93,7 +98,7 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 
         def score(columns: Mapping[str, Any]) -> Any:
             # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
-            return head([layer.lookup(columns) for layer in layers], training=False)
+            return tf.nest.flatten(head([layer.lookup(columns) for layer in layers], training=False))[0]
 
         def flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
             return {SCORE: score(_from_offsets(spec, inputs))}
@@ -118,7 +123,9 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
 def _split(model: Any) -> tuple[list[Any], Any]:
     """The feature layers, which take columns in more layouts than Keras inputs can have, and the model behind them."""
     layers, head = split_at_features(model)
-    if foreign := [type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures)]:
+    if foreign := [
+        type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
+    ]:
         raise ExportError(f"the model has DenseFeatures of {foreign}, expected those of training.layers.")
     return [layer.for_serving() for layer in layers], head
 
@@ -129,9 +136,10 @@ def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
     def add(name: str, shape: tuple[int | None, ...], dtype: Any) -> None:
         specs[name] = tf.TensorSpec(shape, dtype, name)
 
+    targets = {feature.name for feature in spec.channel(TARGET)}
     for name, dtype in spec.model_dtypes.items():
         if not spec[name].is_list:
-            add(name, (None, 1) if padded else (None,), dtype)
+            add(name, (None, None if name in targets else 1) if padded else (None,), dtype)
         elif padded:
             add(name + VALUES, (None, None), dtype)
             add(name + NNZS, (None, 1), tf.int32)
@@ -153,7 +161,9 @@ def _from_offsets(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any
 
 def _from_padded(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
     columns = {feature.name: inputs[feature.name] for feature in _singles(spec)}
-    for feature in _lists(spec):
+    for feature in spec.channel(HISTORY):
+        columns[feature.name] = PaddedLists(inputs[feature.name + VALUES], inputs[feature.name + NNZS])
+    for feature in (feature for feature in _lists(spec) if feature.name not in columns):
         padded = inputs[feature.name + VALUES]
         # Measured against masked means over (N, W, dimension): two to three times as fast, and no slower for one row.
         places = tf.where(tf.range(tf.shape(padded)[1]) < inputs[feature.name + NNZS])

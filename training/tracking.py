@@ -7,6 +7,7 @@ Python code that came with the artifact.
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
 
 SYSTEM_METRICS_INTERVAL_S = 1
+_URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _PYFUNC_PACKAGES = ("numpy", "pandas")
 
 
@@ -163,7 +165,8 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
     """Record what the block does as one run.
 
     An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. The process-wide tracking URI is put
-    back at the end.
+    back at the end, and so is the environment, where MLflow writes it for processes that it starts: another run would
+    take it for a server that the user asks for.
 
     Args:
         config: where to.
@@ -173,7 +176,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
         ConfigError: the experiment was deleted in MLflow.
     """
     config.directory.mkdir(parents=True, exist_ok=True)
-    uri_before = mlflow.get_tracking_uri()
+    uri_before, variable_before = mlflow.get_tracking_uri(), os.environ.get(_URI_VARIABLE)
     mlflow.set_tracking_uri(config.uri)
     mlflow.set_system_metrics_sampling_interval(SYSTEM_METRICS_INTERVAL_S)  # type: ignore[no-untyped-call]
     mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]
@@ -202,6 +205,9 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
                 mlflow.end_run(status)
     finally:
         mlflow.set_tracking_uri(uri_before)
+        os.environ.pop(_URI_VARIABLE, None)
+        if variable_before is not None:
+            os.environ[_URI_VARIABLE] = variable_before
 
 
 def _has_run(run_id: str) -> bool:

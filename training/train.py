@@ -1,11 +1,11 @@
 """From prepared data to a trained model on disk: fit, evaluate, stop, publish. What fits is behind `training.fit`."""
 
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from training.config import SessionConfig, TrainConfig
 from training.fit import Array, Batches, Fit, fit_for
 from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
-from training.models import model_named
+from training.models import check_rows, learnt_from, model_named
 from training.observers import Mark, Observer, Throughput, check_session, observers_of
 from training.schedules import Schedule
 from training.tracking import RunLog, TrackingConfig, tracked_run
@@ -41,16 +41,29 @@ _EVALUATION_BATCH_SIZE = 16_384
 _AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
 _EXAMPLE_ROWS = 3
 _LOOK_EVERY_S = 0.2
+_SPLITS = {"valid": "validation", "train": "training"}
+
+
+class OpenSplit(Protocol):
+    """Opens a split of prepared data, as `training.fit.Fit.batches` does."""
+
+    def __call__(
+        self, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
+    ) -> Batches:
+        """The batches."""
 
 
 def train(
-    prepared: Path,
+    prepared: Path | PreparedData,
     output: Path,
     config: TrainConfig,
     *,
     session: SessionConfig | None = None,
     tracking: TrackingConfig,
     progress: Progress = SILENT,
+    checkpoint: Path | None = None,
+    open_split: OpenSplit | None = None,
+    observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
 ) -> TrainedModel:
     """Train a model, record the run, and publish the model.
 
@@ -59,13 +72,16 @@ def train(
     checkpoint goes when the model is there.
 
     Args:
-        prepared: directory that `prepare` made.
+        prepared: directory that `prepare` made, or what it is when it is loaded.
         output: where the trained model goes; an earlier one is replaced when the new one is whole. Its checkpoint is
             NAME-checkpoint beside it, and TensorBoard's files are in tensorboard/RUN_ID.
         config: choices about the run.
         session: how it is carried out; None for no checkpoints and no TensorBoard.
         tracking: where MLflow records it.
         progress: told about rows; the note has epoch, loss, rate and the last validation AUC.
+        checkpoint: where the checkpoint is, which then stays; None for NAME-checkpoint, as long as the run lasts.
+        open_split: opens splits in place of the framework's own loader with its defaults.
+        observers: makes those that listen to the run, beside the usual ones.
 
     Raises:
         ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
@@ -73,41 +89,50 @@ def train(
             checkpoint is there and not to be taken up.
         DataError: the validation data has one class only, or a file is damaged.
         MissingExtraError: TensorBoard is asked for and not installed.
+        SpecError: the rows have histories that the model does not take, or lack them.
         RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
             last checkpoint.
     """
     session = session or SessionConfig()
     refuse_foreign(output, KIND)
     backend = model_named(config.model).backend
-    data = PreparedData.load(prepared)
-    spec, fingerprint = data.spec, data.manifest.fingerprint
+    data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
+    spec, fingerprint = learnt_from(data.spec, config), data.manifest.fingerprint
+    check_rows(spec, config.model)
     framework = fit_for(backend)
     framework.check(spec, config)
-    resumed = _resumed(checkpoint_path(output), session, config, fingerprint)
-    batches = framework.batches(prepared, spec, "train", config.batch_size, shuffle=True, seed=config.seed)
-    valid = framework.batches(prepared, spec, "valid", _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
+    place = checkpoint or checkpoint_path(output)
+    resumed = _resumed(place, session, config, fingerprint)
+    open_split = open_split or framework.batches
+    batches = open_split(data.path, spec, "train", config.batch_size, shuffle=True, seed=config.seed)
+    measured = {
+        split: open_split(data.path, spec.for_scoring, split, _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
+        for split in (("valid", "train") if session.evaluate_train else ("valid",))
+    }
     num_steps = len(batches) * config.epochs
+    kernels = framework.deterministic() if session.deterministic else nullcontext()
     check_session(session, backend, num_steps)  # the last check before a run exists
-    with tracked_run(tracking, resumed_id=resumed.run_id if resumed else None) as log, ExitStack() as at_end:
+    with kernels, tracked_run(tracking, resumed_id=resumed.run_id if resumed else None) as log, ExitStack() as at_end:
         if not log.is_reopened:
             log.log_params(asdict(config) | _prepare_params(data))
         for split in ("train", "valid"):
-            log.log_dataset(split, prepared / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
+            log.log_dataset(split, data.path / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
         fit = framework(spec, config, num_steps=num_steps)
         num_parameters = dict(zip(("embedding", "other"), fit.num_parameters(), strict=True))
         log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
-        observers = observers_of(session, backend, output.with_name("tensorboard") / log.run_id, log)
-        for observer in observers:
+        usual = observers_of(session, backend, output.with_name("tensorboard") / log.run_id, log)
+        listening = [*usual, *observers(log)]
+        for observer in listening:
             at_end.callback(observer.close)
         checkpoints = Checkpoints(
-            output,
+            place,
             session.checkpoint_every,
             config=config,
             fingerprint=fingerprint,
             run_id=log.run_id,
             last_step=resumed.position.step if resumed else None,
         )
-        run = _Run(fit, Reader(batches), valid, spec, config, checkpoints, log, observers, progress)
+        run = _Run(fit, Reader(batches), measured, spec, config, checkpoints, log, listening, progress)
         if resumed:
             run.take_up(resumed)
         best = run.run()
@@ -120,7 +145,8 @@ def train(
             "num_parameters": num_parameters,
         }
         _publish(fit, output, backend, data, details, log)
-        checkpoints.remove()
+        if checkpoint is None:
+            checkpoints.remove()
     return TrainedModel.load(output)
 
 
@@ -128,14 +154,14 @@ def _publish(
     fit: Fit, output: Path, backend: Backend, data: PreparedData, details: dict[str, Any], log: RunLog
 ) -> None:
     """Put the trained model at `output`, and into MLflow with what it was made from."""
-    made_from, best = {PREPARED: data.manifest.fingerprint}, details["metrics"]
+    made_from, best, spec = {PREPARED: data.manifest.fingerprint}, details["metrics"], data.spec.for_scoring
     with publish(output, KIND, made_from=made_from, details=details) as staging:
         fit.export(staging / backend.file_name)
-        (staging / FILE_NAME).write_text(data.spec.to_yaml(), encoding="utf-8")
+        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         model_id = log.log_model(
             staging / backend.file_name,
-            data.spec,
-            _example(data.path, data.spec),
+            spec,
+            _example(data.path, spec),
             loader_module=fit.PYFUNC,
             packages=fit.PACKAGES,
         )
@@ -169,7 +195,7 @@ class _Run:
         self,
         fit: Fit,
         reader: Reader,
-        valid: Batches,
+        measured: Mapping[str, Batches],
         spec: FeatureSpec,
         config: TrainConfig,
         checkpoints: Checkpoints,
@@ -177,8 +203,9 @@ class _Run:
         observers: list[Observer],
         progress: Progress,
     ) -> None:
-        self._fit, self._reader, self._valid, self._spec, self._config = fit, reader, valid, spec, config
+        self._fit, self._reader, self._measured, self._spec, self._config = fit, reader, measured, spec, config
         self._checkpoints, self._log, self._observers, self._progress = checkpoints, log, observers, progress
+        self._look_every_s = 0.0 if any(observer.every_step for observer in observers) else _LOOK_EVERY_S
         self._schedule = Schedule.of(config, num_steps=len(reader) * config.epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
@@ -218,7 +245,9 @@ class _Run:
         )
 
     def _run_epoch(self) -> None:
-        trained, valid = self._train_epoch(), self._evaluate()
+        trained, valid = self._train_epoch(), self._evaluate("valid")
+        if "train" in self._measured:
+            trained |= self._evaluate("train")
         epoch = self._at.epoch
         self._log.log_metrics({**trained, **valid}, step=epoch)
         for observer in self._observers:
@@ -237,16 +266,18 @@ class _Run:
         average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
         steps_before = self._at.step - self._at.batch
         began = self._throughput.mark()
-        seen = _Seen(began, self._fit.loss_sum())
+        seen = _Seen(began, self._fit.loss_sum(), self._fit.added_sum())
         for batch, (inputs, labels) in enumerate(self._reader, start=self._at.batch + 1):
             step, is_last = steps_before + batch, batch == num_batches
             for observer in self._observers:
                 observer.before_step(step)
             self._fit.step(inputs, labels)
             self._throughput.add(labels.shape[0])
+            for observer in self._observers:
+                observer.after_step(step, labels.shape[0])
             if is_last or batch % average_every == 0:
                 self._fit.average()
-            is_look = is_last or self._throughput.mark().active_s - seen.mark.active_s >= _LOOK_EVERY_S
+            is_look = is_last or self._throughput.mark().active_s - seen.mark.active_s >= self._look_every_s
             is_due = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
             if is_look or is_due:
                 self._at = replace(self._at, step=step, batch=batch)
@@ -258,9 +289,11 @@ class _Run:
 
     def _look(self, began: Mark, last: "_Seen") -> "_Seen":
         """Tell how it goes, if it still does; `last` is what was seen the last time."""
-        now, at = _Seen(self._throughput.mark(), self._finite_loss_sum()), self._at
+        now, at = _Seen(self._throughput.mark(), self._finite_loss_sum(), self._fit.added_sum()), self._at
+        num_rows = now.mark.num_rows - last.mark.num_rows
         figures = {
-            "train_loss": (now.loss_sum - last.loss_sum) / (now.mark.num_rows - last.mark.num_rows),
+            "train_loss": (now.loss_sum - last.loss_sum) / num_rows,
+            "train_added_loss": (now.added_sum - last.added_sum) / num_rows,
             "learning_rate": self._config.learning_rate * float(self._schedule.factor(at.step - 1)),
         }
         if self._throughput.is_warm:
@@ -311,12 +344,13 @@ class _Run:
             remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
         return RanklineError(f"{what}, expected finite numbers. {remedy}.")
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, split: str) -> dict[str, float]:
+        batches, group_by = self._measured[split], self._spec.metadata.get("group_by")
         try:
-            figures = metrics.evaluate(self._fit, self._valid, group_by=self._spec.metadata.get("group_by"))
+            figures = metrics.evaluate(self._fit, batches, group_by=group_by, split=_SPLITS[split])
         except FloatingPointError:
             raise self._spoilt(f"the model's scores are not finite after step {self._at.step}") from None
-        return {f"valid_{name}": figure for name, figure in figures.items()}
+        return {f"{split}_{name}": figure for name, figure in figures.items()}
 
 
 class _Seen(NamedTuple):
@@ -325,10 +359,12 @@ class _Seen(NamedTuple):
     Attributes:
         mark: where the run was.
         loss_sum: what `Fit.loss_sum` was.
+        added_sum: what `Fit.added_sum` was.
     """
 
     mark: Mark
     loss_sum: float
+    added_sum: float
 
 
 def _example(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:

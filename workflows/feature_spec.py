@@ -1,77 +1,35 @@
 """The one data contract: which columns there are, what they hold, and what each is for.
 
 Loaders, models, exporters and clients are built from a `FeatureSpec`, never from literal column names. On disk it is
-`feature_spec.yaml` with the four parts that NVIDIA's DeepLearningExamples introduced for SIM and DLRM:
-
-    feature_spec:  column → dtype, cardinality, embedding size, list or not
-    source_spec:   split → files and row count
-    channel_spec:  channel → columns; a channel is what a model does with them
-    metadata:      anything else worth keeping, plain values
+`feature_spec.yaml` in the layout of NVIDIA's DeepLearningExamples, which `workflows.spec_file` reads and writes; a
+channel is what a model does with its columns, and a split is one chunk with all columns.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
-
 from workflows.errors import SpecError
+from workflows.spec_file import FILE_NAME as FILE_NAME
+from workflows.spec_file import PARQUET as PARQUET
+from workflows.spec_file import TFRECORD as TFRECORD
+from workflows.spec_file import Chunk, SpecFile
+from workflows.spec_file import Feature as Feature
 
 CATEGORICAL = "categorical"
 CONTINUOUS = "continuous"
 LABEL = "label"
-FILE_NAME = "feature_spec.yaml"
-PARQUET = "parquet"
-TFRECORD = "tfrecord"
+USERS = "user_features"
+TARGET = "target_item_features"
+HISTORY = "positive_history"
+NEGATIVES = "negative_history"
+SEQUENCE_CHANNELS = (USERS, TARGET, HISTORY, NEGATIVES)
+"""Ids of data with histories, as NVIDIA's SIM has them: of the user, of the item to score, of the items that the user
+chose before, and, for training only, of as many that the user did not choose. The last three have the same item
+features in the same order, and share their embedding tables."""
 SOURCE_TYPES = (PARQUET, TFRECORD)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Feature:
-    """One column of the prepared data.
-
-    Attributes:
-        name: column name.
-        dtype: NumPy dtype name of a single value.
-        cardinality: number of ids, reserved ones included, so that every id is in [0, cardinality); None if not an id.
-        embedding_dim: columns of the embedding table by NVTabular's rule; None if not an id.
-        is_list: each row holds a list of values (multi-hot).
-        max_length: longest list seen; None if not a list.
-        null_fill: what a loader puts where the data has nothing; None refuses missing values.
-    """
-
-    name: str
-    dtype: str
-    cardinality: int | None = None
-    embedding_dim: int | None = None
-    is_list: bool = False
-    max_length: int | None = None
-    null_fill: float | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            np.dtype(self.dtype)
-        except TypeError:
-            raise SpecError(f"feature {self.name!r}: dtype {self.dtype!r} is not a NumPy dtype name.") from None
-        for name in ("cardinality", "embedding_dim"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
-        if self.is_list != (self.max_length is not None):
-            raise SpecError(f"feature {self.name!r}: max_length belongs to list features, and every list needs one.")
-
-    @property
-    def embedding_shape(self) -> tuple[int, int]:
-        """Rows and columns of the embedding table.
-
-        Raises:
-            SpecError: the feature is not an id.
-        """
-        if self.cardinality is None or self.embedding_dim is None:
-            raise SpecError(f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded.")
-        return self.cardinality, self.embedding_dim
+"""What loaders read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +57,8 @@ class FeatureSpec:
 
     Attributes:
         features: the columns, in file order.
-        channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows.
+        channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows; those
+            of `SEQUENCE_CHANNELS` are ids as well.
         sources: split ("train", "valid", …) → files.
         metadata: plain values that describe the dataset.
     """
@@ -116,8 +75,9 @@ class FeatureSpec:
         for channel, members in self.channels.items():
             if unknown := [name for name in members if name not in names]:
                 raise SpecError(f"channel {channel!r} holds {unknown}, which feature_spec lacks. Available: {names}.")
-        for feature in self.channel(CATEGORICAL):
+        for feature in self.categorical:
             _ = feature.embedding_shape
+        self._check_sequences()
         if not self.channel(LABEL):
             raise SpecError("channel 'label' is empty: a model needs at least one label column.")
 
@@ -136,10 +96,53 @@ class FeatureSpec:
         """The features of a channel in its order; empty when the spec does not have the channel."""
         return tuple(self[member] for member in self.channels.get(name, ()))
 
+    def _check_sequences(self) -> None:
+        """Refuse histories that do not fit the item they are held against."""
+        for channel, is_list in ((USERS, False), (TARGET, False), (HISTORY, True), (NEGATIVES, True)):
+            if wrong := [feature.name for feature in self.channel(channel) if feature.is_list != is_list]:
+                raise SpecError(
+                    f"channel {channel!r}: {wrong} are {'single values' if is_list else 'lists'}, "
+                    f"expected {'lists' if is_list else 'single values'}."
+                )
+        items = self.channel(TARGET)
+        for channel in (HISTORY, NEGATIVES):
+            listed = self.channel(channel)
+            if not listed and (channel == NEGATIVES or not items):
+                continue
+            sizes = [[feature.cardinality for feature in features] for features in (items, listed)]
+            if sizes[0] != sizes[1]:
+                raise SpecError(
+                    f"channels {TARGET!r} and {channel!r} have features of {sizes[0]} and {sizes[1]} ids, expected the "
+                    "same features in the same order: they share embedding tables."
+                )
+            stems = [[feature.name.rpartition("_")[0] for feature in features] for features in (items, listed)]
+            if stems[0] != stems[1] and sorted(stems[0]) == sorted(stems[1]):
+                raise SpecError(
+                    f"channels {TARGET!r} and {channel!r} name their features in another order: {stems[0]} and "
+                    f"{stems[1]}. Give both one order: they share embedding tables."
+                )
+
     @property
     def categorical(self) -> tuple[Feature, ...]:
         """Features that are looked up in embedding tables."""
-        return self.channel(CATEGORICAL)
+        return tuple(feature for name in (CATEGORICAL, *SEQUENCE_CHANNELS) for feature in self.channel(name))
+
+    @property
+    def is_sequential(self) -> bool:
+        """Rows hold histories of items, and an item to score."""
+        return bool(self.channels.get(TARGET))
+
+    @property
+    def for_scoring(self) -> "FeatureSpec":
+        """The spec without what only training uses: negative histories, which no client has."""
+        if not self.channels.get(NEGATIVES):
+            return self
+        dropped = set(self.channels[NEGATIVES])
+        return replace(
+            self,
+            features=tuple(feature for feature in self.features if feature.name not in dropped),
+            channels={channel: members for channel, members in self.channels.items() if channel != NEGATIVES},
+        )
 
     @property
     def continuous(self) -> tuple[Feature, ...]:
@@ -169,39 +172,26 @@ class FeatureSpec:
 
     def to_yaml(self) -> str:
         """Render as the text of `feature_spec.yaml`."""
-        document = {
-            "feature_spec": {f.name: _feature_to_dict(f) for f in self.features},
-            "source_spec": {
-                split: {"type": source.type, "num_rows": source.num_rows, "files": list(source.files)}
+        names = tuple(feature.name for feature in self.features)
+        return SpecFile(
+            features=self.features,
+            channels=self.channels,
+            mappings={
+                split: (Chunk(type=source.type, features=names, files=source.files, num_rows=source.num_rows),)
                 for split, source in self.sources.items()
             },
-            "channel_spec": {channel: list(members) for channel, members in self.channels.items()},
-            "metadata": dict(self.metadata),
-        }
-        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+            metadata=self.metadata,
+        ).to_yaml()
 
     @classmethod
     def from_yaml(cls, text: str) -> "FeatureSpec":
         """Parse the text of `feature_spec.yaml`.
 
         Raises:
-            SpecError: not YAML, a part is missing, or the contents contradict each other.
+            SpecError: not YAML, a part is missing, the contents contradict each other, or a split is not one counted
+                chunk that loaders read.
         """
-        try:
-            document = yaml.safe_load(text)
-            return cls(
-                features=tuple(Feature(name=n, **entry) for n, entry in document["feature_spec"].items()),
-                channels={channel: tuple(members) for channel, members in document["channel_spec"].items()},
-                sources={
-                    split: Source(files=tuple(s["files"]), num_rows=s["num_rows"], type=s["type"])
-                    for split, s in document.get("source_spec", {}).items()
-                },
-                metadata=document.get("metadata", {}),
-            )
-        except KeyError as error:
-            raise SpecError(f"feature spec lacks {error}. Expected feature_spec, source_spec, channel_spec.") from None
-        except (yaml.YAMLError, TypeError, AttributeError) as error:
-            raise SpecError(f"feature spec cannot be read: {error}") from None
+        return cls._of(SpecFile.from_yaml(text))
 
     @classmethod
     def read(cls, path: Path) -> "FeatureSpec":
@@ -211,20 +201,38 @@ class FeatureSpec:
             SpecError: no such file, or not a valid spec.
         """
         path = path / FILE_NAME if path.is_dir() else path
+        file = SpecFile.read(path)
         try:
-            return cls.from_yaml(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SpecError(f"{path} does not exist. Expected the feature spec of prepared data.") from None
+            return cls._of(file)
         except SpecError as error:
             raise SpecError(f"{path}: {error}") from None
 
+    @classmethod
+    def _of(cls, file: SpecFile) -> "FeatureSpec":
+        return cls(
+            features=file.features,
+            channels=file.channels,
+            sources={split: _source(split, chunks) for split, chunks in file.mappings.items()},
+            metadata=file.metadata,
+        )
 
-def _feature_to_dict(feature: Feature) -> dict[str, Any]:
-    entry: dict[str, Any] = {"dtype": feature.dtype}
-    if feature.cardinality is not None:
-        entry |= {"cardinality": feature.cardinality, "embedding_dim": feature.embedding_dim}
-    if feature.is_list:
-        entry |= {"is_list": True, "max_length": feature.max_length}
-    if feature.null_fill is not None:
-        entry["null_fill"] = feature.null_fill
-    return entry
+
+def _source(split: str, chunks: tuple[Chunk, ...]) -> Source:
+    """The only chunk of a split.
+
+    Raises:
+        SpecError: there are several, or it is one that no loader reads.
+    """
+    chunk, place = chunks[0], f"source_spec.{split}"
+    if len(chunks) > 1:
+        odd = f"{place} has {len(chunks)} chunks"
+    elif chunk.type not in SOURCE_TYPES:
+        odd = f"{place}[0].type is {chunk.type!r}"
+    elif chunk.num_rows is None:
+        odd = f"{place}[0] lacks 'num_rows'"
+    else:
+        return Source(files=chunk.files, num_rows=chunk.num_rows, type=chunk.type)
+    raise SpecError(
+        f"{odd}, and loaders read one {' or '.join(SOURCE_TYPES)} chunk of counted rows. "
+        "Make prepared data of it: rankline import RECIPE DIRECTORY"
+    )

@@ -451,6 +451,70 @@ class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
         )
 
 
+class KnownIds(ops.Operator):  # type: ignore[misc]
+    """Ids that are encoded already, as int64: those outside of the range, and missing ones, become 0, as padding is.
+
+    Args:
+        sizes: column → its ids are in [0, size).
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        super().__init__()
+        self.sizes = dict(sizes)
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of numbers or lists of numbers."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            size, column = self.sizes[name], df[name]
+            if len(column) and isinstance(column.iloc[0], list | np.ndarray):
+                result[name] = pd.Series([_known_ids(row, size) for row in column], index=df.index, dtype=object)
+            else:
+                result[name] = _known_ids(column.to_numpy(), size)
+        return result
+
+    @property
+    def output_dtype(self) -> Any:
+        """int64."""
+        return np.int64
+
+
+def _known_ids(values: Any, size: int) -> NDArray[np.int64]:
+    numbers = np.asarray(values)
+    if numbers.dtype == object:  # None is NaN then
+        numbers = numbers.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where((numbers >= 0) & (numbers < size), numbers, 0).astype(np.int64)
+
+
+class SameLengths(ops.Operator):  # type: ignore[misc]
+    """Lists that go together value by value: all get as many values as those of one column.
+
+    The latest stay, and zeros come before them where a list is shorter. A request may say anything, and a model that
+    counts the values of one column would take those of another row for the rest.
+
+    Args:
+        like: the column whose lists stay as they are.
+    """
+
+    def __init__(self, like: str) -> None:
+        super().__init__()
+        self.like = like
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of lists, none of them missing."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            pairs = zip(df[name], df[self.like], strict=True)
+            result[name] = pd.Series([_latest(row, len(like)) for row, like in pairs], index=df.index, dtype=object)
+        return result
+
+
+def _latest(row: Any, num_values: int) -> NDArray[Any]:
+    latest = np.asarray(row)[max(0, len(row) - num_values) :]
+    return np.concatenate([np.zeros(num_values - len(latest), dtype=latest.dtype), latest])
+
+
 def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
     """Columns as a frame; arrays of one dtype as one block, which pandas otherwise copies together again and again."""
     arrays = list(columns.values())

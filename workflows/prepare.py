@@ -4,28 +4,26 @@ Rows that come as a stream may be more than memory holds. They are split, fitted
 beside the largest parts only the vocabularies are in memory at a time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from dask.dataframe.io.io import from_map
 
 from workflows.artifacts import publish
 from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import ConfigError, DataError
-from workflows.feature_spec import CATEGORICAL, CONTINUOUS, FILE_NAME, LABEL, Feature, FeatureSpec, Source
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, FILE_NAME, LABEL, FeatureSpec, Source
 from workflows.fitting import fit
-from workflows.operators import HashShare, arrow_columns, frame_of
+from workflows.operators import HashShare, arrow_columns
+from workflows.parts import NUM_FILES, PartWriter, RawSplit, dtype_of, feature_of, frame_of_part
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import CATALOG, HELDOUT, KIND, ONLINE, PreparedData
 from workflows.progress import SILENT, Progress
@@ -34,14 +32,9 @@ from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
 from merlin.dag import Graph  # isort: skip
-from merlin.dtypes.shape import DefaultShapes  # isort: skip
-from merlin.schema import ColumnSchema, Schema  # isort: skip
 
-_NUM_FILES = {"train": 4, "valid": 2}
 _PARTS_PER_FILE = 16
 _GROUPS_PER_PART = 2
-_MIN_GROUP_ROWS = 1 << 10
-_EXAMPLE_ROWS = 100
 _STAGES = ("read", "fitted", "encoded")
 
 Report = Callable[[str, float], None]
@@ -77,6 +70,7 @@ def prepare(
         DataError: a row is no row, or a split holds only one class.
         ConfigError: an option is out of range, or the dataset has no use for it.
     """
+    assert dataset.graph is not None  # others are for `prepare_sequences`
     config = config or PrepareConfig()
     details: dict[str, Any] = {
         "dataset": dataset.name,
@@ -125,52 +119,6 @@ def _check_hash_share(workflow: nvt.Workflow, dataset: Dataset, config: PrepareC
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RawSplit:
-    """Raw rows of a split in the parts that NVTabular works on.
-
-    Attributes:
-        name: "train" or "valid".
-        parts: a Parquet file for each; strings that only become numbers are dictionaries in it.
-        num_rows: in all parts.
-        schema: of the raw rows.
-    """
-
-    name: str
-    parts: tuple[Path, ...]
-    num_rows: int
-    schema: pa.Schema
-
-    def open(self, columns: Sequence[str]) -> nvt.Dataset:
-        """Some columns, for NVTabular."""
-        meta = _frame_of_part(pq.read_schema(self.parts[0]).empty_table().select(columns))
-        parts = from_map(_read_part, self.parts, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
-        return nvt.Dataset(parts, schema=self._nvtabular_schema(columns))
-
-    def example(self) -> nvt.Dataset:
-        """Some rows, for NVTabular."""
-        rows = pq.read_table(self.parts[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema)
-        return nvt.Dataset(rows.to_pandas(), schema=self._nvtabular_schema(rows.column_names))
-
-    def _nvtabular_schema(self, columns: Sequence[str]) -> Schema:
-        """By the rows' own; NVTabular would take an integer that is missing in the first row for a float."""
-        return Schema([_column_schema(self.schema.field(name)) for name in columns])
-
-
-def _column_schema(field: pa.Field) -> ColumnSchema:
-    is_list = pa.types.is_list(field.type)
-    dtype = np.dtype((field.type.value_type if is_list else field.type).to_pandas_dtype())
-    return ColumnSchema(field.name, dtype=dtype, dims=DefaultShapes.LIST if is_list else DefaultShapes.SCALAR)
-
-
-def _read_part(path: Path, columns: list[str]) -> pd.DataFrame:
-    return _frame_of_part(pq.read_table(path, columns=columns))
-
-
-def _frame_of_part(part: pa.Table) -> pd.DataFrame:
-    return frame_of(part, [field.name for field in part.schema if pa.types.is_dictionary(field.type)])
-
-
 def _write_raw(
     dataset: Dataset,
     raw: RawData,
@@ -179,10 +127,10 @@ def _write_raw(
     arrow: list[str],
     part_rows: int,
     report: Report,
-) -> tuple[_RawSplit, ...]:
+) -> tuple[RawSplit, ...]:
     """Split the raw rows and write the splits, the one to fit to first."""
-    counts = dict.fromkeys(_NUM_FILES, 0)
-    writers = {name: _Writer(directory / name, rows_per_file=part_rows, dictionaries=arrow) for name in counts}
+    counts = dict.fromkeys(NUM_FILES, 0)
+    writers = {name: PartWriter(directory / name, rows_per_file=part_rows, dictionaries=arrow) for name in counts}
     for name, table in split_rows(raw.rows, config, dataset.time):
         writers[name].write(table)
         counts[name] += len(table)
@@ -191,72 +139,8 @@ def _write_raw(
     if not all(counts.values()):
         raise ConfigError(f"the split has {counts} rows, expected rows in both parts. Choose another valid_share.")
     return tuple(
-        _RawSplit(name=name, parts=parts[name], num_rows=counts[name], schema=raw.rows.schema) for name in counts
+        RawSplit(name=name, parts=parts[name], num_rows=counts[name], schema=raw.rows.schema) for name in counts
     )
-
-
-class _Writer:
-    """Writes tables as Parquet files `part-000.parquet` and so on.
-
-    Args:
-        directory: where, made if need be.
-        rows_per_file: rows of a file, fewer in the last one.
-        rows_per_group: rows of a row group, fewer at the end of a file; None for as many as a file has.
-        dictionaries: for files that are soon read again: columns that are written as dictionaries. All else is written
-            as fast as can be.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        rows_per_file: int,
-        rows_per_group: int | None = None,
-        dictionaries: Sequence[str] | None = None,
-    ) -> None:
-        directory.mkdir(exist_ok=True)
-        self._directory, self._paths = directory, list[Path]()
-        self._rows_per_file, self._rows_per_group = rows_per_file, rows_per_group or rows_per_file
-        self._dictionaries = dictionaries or ()
-        self._options: dict[str, Any] = {}
-        if dictionaries is not None:
-            self._options = {"use_dictionary": list(dictionaries), "compression": "lz4", "write_statistics": False}
-        self._held: list[pa.Table] = []
-        self._num_held, self._num_in_file = 0, 0
-        self._file: pq.ParquetWriter | None = None
-
-    def write(self, table: pa.Table) -> None:
-        """Add rows."""
-        self._held.append(table)
-        self._num_held += len(table)
-        while self._num_held >= (num_rows := min(self._rows_per_file - self._num_in_file, self._rows_per_group)):
-            self._write_group(num_rows)
-
-    def close(self) -> list[Path]:
-        """Write what is left; returns all files."""
-        if self._num_held:
-            self._write_group(self._num_held)
-        self._close_file()
-        return self._paths
-
-    def _write_group(self, num_rows: int) -> None:
-        rows = pa.concat_tables(self._held)
-        self._held, self._num_held = [rows.slice(num_rows)], len(rows) - num_rows
-        group = rows.slice(0, num_rows)
-        for name in self._dictionaries:
-            group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
-        if self._file is None:
-            self._paths.append(self._directory / f"part-{len(self._paths):03d}.parquet")
-            self._file = pq.ParquetWriter(self._paths[-1], group.schema, **self._options)
-        self._file.write_table(group, row_group_size=num_rows)
-        self._num_in_file += num_rows
-        if self._num_in_file == self._rows_per_file:
-            self._close_file()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file, self._num_in_file = None, 0
 
 
 class _Encoder:
@@ -281,14 +165,17 @@ class _Encoder:
             workflow = deepcopy(workflow).remove_inputs(list(dataset.inputs))
             columns = workflow.output_schema.column_schemas
         self._workflow, self._dataset, self._directory, self._is_online = workflow, dataset, directory, is_online
-        self._max_file_rows, self._max_group_rows = part_rows * _PARTS_PER_FILE, max(1, part_rows // _GROUPS_PER_PART)
+        self._limits = {
+            "max_file_rows": part_rows * _PARTS_PER_FILE,
+            "max_group_rows": max(1, part_rows // _GROUPS_PER_PART),
+        }
+        types = {name: pa.from_numpy_dtype(dtype_of(column)) for name, column in columns.items()}
         self._schema = pa.schema(
-            (name, pa.list_(_arrow_type(column)) if column.is_list else _arrow_type(column))
-            for name, column in columns.items()
+            (name, pa.list_(kind) if columns[name].is_list else kind) for name, kind in types.items()
         )
         self.longest = {name: 1 for name, column in columns.items() if column.is_list}
 
-    def write(self, splits: tuple[_RawSplit, ...], report: Report) -> dict[str, Source]:
+    def write(self, splits: tuple[RawSplit, ...], report: Report) -> dict[str, Source]:
         """Write each split, and the held-out rows.
 
         Raises:
@@ -300,7 +187,8 @@ class _Encoder:
         sources: dict[str, Source] = {}
         with pq.ParquetWriter(self._directory / HELDOUT, heldout_schema) as heldout:
             for split in splits:
-                writer, labels = self._writer(split), set()
+                writer = PartWriter.of_split(self._directory, split.name, split.num_rows, **self._limits)
+                labels: set[Any] = set()
                 for number, path in enumerate(split.parts, 1):
                     raw = pq.read_table(path)
                     encoded = self._encoded(raw)
@@ -317,22 +205,12 @@ class _Encoder:
                 _refuse_one_class(labels, split.name)
         return sources
 
-    def _writer(self, split: _RawSplit) -> _Writer:
-        num_files = max(_NUM_FILES[split.name], -(-split.num_rows // self._max_file_rows))
-        rows_per_file = -(-split.num_rows // num_files)
-        rows_per_group = min(max(rows_per_file // 4, _MIN_GROUP_ROWS), self._max_group_rows)
-        return _Writer(self._directory / split.name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
-
     def _encoded(self, raw: pa.Table) -> pa.Table:
-        frame = self._workflow.transform(_frame_of_part(raw.select(self._workflow.input_schema.column_names)))
+        frame = self._workflow.transform(frame_of_part(raw.select(self._workflow.input_schema.column_names)))
         table = pa.Table.from_pandas(frame, schema=self._schema, preserve_index=False).replace_schema_metadata()
         for name in self.longest:
             self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
         return table
-
-
-def _arrow_type(column: Any) -> pa.DataType:
-    return pa.from_numpy_dtype(np.dtype(column.dtype.to_numpy))
 
 
 def _refuse_one_class(labels: set[Any], split: str) -> None:
@@ -350,22 +228,11 @@ def _spec(
     longest: Mapping[str, int],
     metadata: Mapping[str, Any],
 ) -> FeatureSpec:
-    features = []
-    for name, column in workflow.output_schema.column_schemas.items():
-        sizes = column.properties.get("embedding_sizes", {})
-        features.append(
-            Feature(
-                name=name,
-                dtype=np.dtype(column.dtype.to_numpy).name,
-                cardinality=int(sizes["cardinality"]) if sizes else None,
-                embedding_dim=int(sizes["dimension"]) if sizes else None,
-                is_list=bool(column.is_list),
-                max_length=longest.get(name),
-            )
-        )
+    columns = workflow.output_schema.column_schemas
+    features = tuple(feature_of(column, longest.get(name)) for name, column in columns.items())
     inputs = [feature for feature in features if feature.name != dataset.label]
     return FeatureSpec(
-        features=tuple(features),
+        features=features,
         channels={
             CATEGORICAL: tuple(f.name for f in inputs if f.cardinality is not None),
             CONTINUOUS: tuple(f.name for f in inputs if f.cardinality is None),

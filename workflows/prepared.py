@@ -7,26 +7,40 @@ A prepared-data artifact holds
     feature_spec.yaml                  the contract
     heldout.parquet                    raw inputs and encoded label of the validation rows, in the order of valid/
     catalog.parquet                    one row per item, for people to read; where rows name items
+    histories.parquet                  raw user and all items of the user, the latest last; where rows have histories
+    metadata.json                      cardinalities, as NVIDIA's SIM has them; where rows have histories
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflows.artifacts import Manifest, load_manifest
+from workflows.datasets.base import TARGET_SUFFIX
 from workflows.errors import ArtifactError
-from workflows.feature_spec import FeatureSpec
+from workflows.feature_spec import TARGET, USERS, FeatureSpec
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 KIND = "prepared-data"
-CATALOG, HELDOUT = "catalog.parquet", "heldout.parquet"
+CATALOG, HELDOUT, HISTORIES = "catalog.parquet", "heldout.parquet", "histories.parquet"
+CARDINALITIES = "metadata.json"
 ONLINE = "online"
 """Metadata of a spec whose splits hold raw rows."""
+
+
+def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
+    """What `metadata.json` holds: the largest id of each user feature and item feature, id 0 being padding."""
+    return {
+        "cardinalities": [
+            {"name": feature.name.removesuffix(TARGET_SUFFIX), "value": feature.embedding_shape[0] - 1}
+            for feature in (*spec.channel(USERS), *spec.channel(TARGET))
+        ]
+    }
 
 
 def is_online(spec: FeatureSpec) -> bool:
@@ -68,6 +82,11 @@ class PreparedData:
         return self.spec.metadata.get("item")
 
     @property
+    def candidates(self) -> tuple[str, ...]:
+        """Raw columns of a serving request that may hold several values per row, which share the rest of the row."""
+        return tuple(self.spec.metadata.get("candidates", ()))
+
+    @property
     def online(self) -> bool:
         """Whether the splits hold raw rows, which the loader encodes with the workflow."""
         return is_online(self.spec)
@@ -83,6 +102,10 @@ class PreparedData:
     def catalog(self) -> pa.Table | None:
         """One row per item; None where the rows name no items."""
         return _read_table(self.path / CATALOG) if CATALOG in self.manifest.files else None
+
+    def histories(self) -> pa.Table | None:
+        """Each raw user with the list of all items that the user chose, the latest last; None where rows have none."""
+        return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
 
 
 def saved_workflow(prepared: Path) -> "nvt.Workflow":

@@ -56,6 +56,7 @@ _NAMES = {
     "pandas.core.series": {"Series"},
     "scipy.sparse._csr": {"csr_matrix"},
 }  # fmt: skip
+_OPERATORS = ("nvtabular.ops.", "workflows.operators", "workflows.item_attributes")
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -64,7 +65,7 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _NAMES.get(module, ()):
             return super().find_class(module, name)
-        if module.startswith(("nvtabular.ops.", "workflows.operators")) and "." not in name:
+        if module.startswith(_OPERATORS) and "." not in name:
             found = super().find_class(module, name)
             # Defined there, not merely imported there: modules hold much more than their own classes.
             if isinstance(found, type) and issubclass(found, Operator) and found.__module__ == module:

@@ -2,6 +2,12 @@
 
 Triton loads a backend folder's `model.py` alone. Like `serving.plan` for the backend `nvtabular`, this module is found
 through the Python path: the embedded server sets it, a container needs Rankline's directory in PYTHONPATH.
+
+Parameters read from `config.pbtxt`, for models whose rows may hold several candidates:
+
+    CANDIDATES        inputs that hold a value per candidate, with commas between; outputs of dims [-1] that are no
+                      lists do, too
+    MAX_LIST_LENGTH   most candidates of a row, default 0: any number
 """
 
 import json
@@ -15,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from serving.backends.candidates import Candidates
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from workflows.errors import ArtifactError
-from workflows.tensor_names import NNZS, VALUES
+from workflows.tensor_names import NNZS, VALID, VALUES
 
 Array = npt.NDArray[Any]
 Run = Callable[..., Sequence[Array]]
@@ -60,7 +68,7 @@ class ServedModel:
     Attributes:
         version: the version directory.
         inputs, outputs: as its config declares them.
-        max_batch_size: most rows of a request, and of requests that are joined.
+        max_batch_size: most rows of a request, and of requests that are joined; of candidates, if rows hold several.
         parameters: of `config.pbtxt`.
         gpu: number of the GPU to run on, "" for all of them, or None for none.
     """
@@ -125,17 +133,27 @@ class BatchingModel(ABC):
                 raise pb_utils.TritonModelException(str(error)) from error
         self._inputs, self._outputs = model.inputs, model.outputs
         self._lists = _lists_among([tensor.name for tensor in model.inputs])
+        self._candidates = _candidates_of(model)
         self._run = self.load(model)
         self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, joined into one run of the model; a request that cannot be run fails alone."""
         batches = [self._read(request) for request in requests]
+        if self._candidates is None or len(batches) == 1:
+            return self._together(batches)
+        responses: dict[int, Any] = {}
+        for group in self._candidates.groups(batches):
+            responses |= dict(zip(group, self._together([batches[number] for number in group]), strict=True))
+        return [responses[number] for number in range(len(batches))]
+
+    def _together(self, batches: Sequence[Batch]) -> list[Any]:
         if len(batches) > 1:
             try:
                 for batch in batches:
                     self._check_lengths(batch)
-                return self._split(self._run(*(join(arrays) for arrays in zip(*batches, strict=True))), batches)
+                aligned = batches if self._candidates is None else self._candidates.aligned(batches)
+                return self._split(self._run(*(join(arrays) for arrays in zip(*aligned, strict=True))), batches)
             except Exception as error:
                 pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
         return [self._answer(batch) for batch in batches]
@@ -150,7 +168,12 @@ class BatchingModel(ABC):
 
     def _answer(self, batch: Batch) -> Any:
         try:
-            return self._response(self._run(*batch))
+            if self._candidates is None:
+                return self._response(self._run(*batch))
+            shape = self._candidates.shape_of(batch)
+            results = self._run(*batch)
+            self._candidates.check_results(results, shape)
+            return self._response(results)
         except Exception as error:
             message = f"{self.FRAMEWORK} could not run the request: {self.explain(error)}"
             return pb_utils.InferenceResponse([], pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
@@ -159,7 +182,12 @@ class BatchingModel(ABC):
         *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
         if any(len(result) != num_rows for result in results):
             raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
-        return [self._response(parts) for parts in zip(*(np.split(result, bounds) for result in results), strict=True)]
+        split = list(zip(*(np.split(result, bounds) for result in results), strict=True))
+        if self._candidates is not None:
+            shapes = [self._candidates.shape_of(batch) for batch in batches]
+            self._candidates.check_results(results, (int(num_rows), max(count for _, count in shapes)))
+            split = [self._candidates.own(parts, count) for parts, (_, count) in zip(split, shapes, strict=True)]
+        return [self._response(parts) for parts in split]
 
     def _response(self, results: Sequence[Array]) -> Any:
         tensors = zip(self._outputs, results, strict=True)
@@ -232,6 +260,29 @@ def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
     """Where the values and the lengths of each column of lists are."""
     stems = [name.removesuffix(NNZS) for name in names if name.endswith(NNZS)]
     return [(names.index(stem + VALUES), names.index(stem + NNZS)) for stem in stems if stem + VALUES in names]
+
+
+def _candidates_of(model: ServedModel) -> Candidates | None:
+    """What holds a value per candidate; None where a row is one.
+
+    Raises:
+        TritonModelException: parameters do not fit the inputs.
+    """
+    names = names_in(model.parameters.get(CANDIDATES, ""))
+    if not names:
+        return None
+    known = {tensor.name for tensor in model.inputs if tensor.dims == (-1,) and not tensor.optional}
+    if unknown := sorted(set(names) - known):
+        raise pb_utils.TritonModelException(f"parameter {CANDIDATES} names {unknown}, expected inputs of dims [-1].")
+    many = {*names, *(name + VALID for name in names)}
+    made = [tensor.name for tensor in model.outputs]
+    lists = {values_at for values_at, _ in _lists_among(made)}
+    return Candidates(
+        inputs={at: tensor.name for at, tensor in enumerate(model.inputs) if tensor.name in many},
+        outputs={at: made[at] for at, t in enumerate(model.outputs) if t.dims == (-1,) and at not in lists},
+        max_per_row=whole_number(model.parameters, MAX_LIST_LENGTH, 0),
+        max_scores=max(model.max_batch_size, 1),
+    )
 
 
 def _num_rows(batch: Batch) -> int:

@@ -32,7 +32,10 @@ class ScoringModel(Protocol):
     def __init__(self, path: Path) -> None: ...
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """Score rows that a plan encoded, in the layout in which Triton hands them on, shape (N,).
+        """Score rows that a plan encoded, in the layout in which Triton hands them on.
+
+        Returns:
+            Shape (N,); of rows with several candidates (N × candidates,), those of a row one after another.
 
         Raises:
             ArtifactError: the model takes other columns.

@@ -9,6 +9,10 @@
 Rows are a mapping from names to columns, a pandas DataFrame or an Arrow table. Lists may differ in length. None, NaN
 and Arrow's null say that a value is missing; see `workflows.tensor_names` for how that travels.
 
+A model whose rows may hold several candidates scores many of them for one row in one request:
+
+    scores = client.rank({"user_id": "A2IBPI20UZIR0U", "history": ["B0006AAS7E"]}, candidates)
+
     schema      what a model takes and gives
     tensors     a column → the tensors of an input
     requests    rows → checked, cut to what the server takes, laid out for the wire

@@ -2,13 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from serving.client.config import DEFAULTS, ClientConfig
 from serving.client.failures import CallError, explain
-from serving.client.requests import Columns, PreparedRequest, join_scores, prepare
+from serving.client.requests import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array
 from serving.client.transport import AsyncTransport, connect_async
@@ -69,6 +69,15 @@ class AsyncClient:
         """Score rows; see `Client.predict`."""
         return await self.infer(self.prepare(columns))
 
+    async def rank(self, row: Mapping[str, Any], candidates: Any) -> Array:
+        """Score many candidates for one row; see `Client.rank`."""
+        return await self.infer(self.prepare_ranking(row, candidates))
+
+    def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
+        """Check a row and its candidates against the model and lay them out; see `Client.prepare_ranking`."""
+        transport, schema = self._connected
+        return prepare_ranking(row, candidates, schema, transport.encode)
+
     def prepare(self, columns: Columns) -> PreparedRequest:
         """Check rows against the model and lay them out for the wire; see `Client.prepare`."""
         transport, schema = self._connected
@@ -79,7 +88,7 @@ class AsyncClient:
         transport, schema = self._connected
         responses = [await self._call(transport, transport.infer, message) for message in request.messages]
         answers = (transport.decode(response, schema.outputs[0]) for response in responses)
-        return join_scores(answers, schema, request.num_rows)
+        return join_scores(answers, schema, request)
 
     @property
     def _connected(self) -> tuple[AsyncTransport, ModelSchema]:

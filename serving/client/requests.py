@@ -23,11 +23,13 @@ class PreparedRequest:
 
     Attributes:
         messages: what is sent, one for each `max_batch_size` rows: `ModelInferRequest`s for gRPC.
-        num_rows: rows in all messages.
+        num_rows: rows in all messages; of a ranking, candidates.
+        is_ranking: the messages hold one row, each with some of its candidates.
     """
 
     messages: tuple[Any, ...]
     num_rows: int
+    is_ranking: bool = False
 
 
 def prepare(
@@ -45,44 +47,92 @@ def prepare(
         RequestError: a column is missing, unknown, of another length, or its values do not fit.
     """
     laid_out = _lay_out(_as_mapping(columns), schema)
+    _check_lengths(laid_out)
     num_rows = laid_out[0].num_rows
-    step = schema.max_batch_size
-    messages = tuple(
-        encode(schema, tensors)
-        for start in range(0, num_rows, step)
-        for tensors in _parts(laid_out, start, min(start + step, num_rows), max_message_bytes)
-    )
+    step = max(schema.max_batch_size // _num_candidates(laid_out), 1)
+
+    def tensors(start: int, stop: int) -> list[WireTensor]:
+        return [tensor for rows in laid_out for tensor in rows.tensors(start, stop)]
+
+    messages = tuple(encode(schema, part) for part in _parts(tensors, num_rows, step, max_message_bytes))
     return PreparedRequest(messages=messages, num_rows=num_rows)
 
 
-def join_scores(answers: Iterable[Array], schema: ModelSchema, num_rows: int) -> Array:
+def prepare_ranking(
+    row: Mapping[str, Any],
+    candidates: Any,
+    schema: ModelSchema,
+    encode: Encode,
+    *,
+    max_message_bytes: int = 1 << 30,
+) -> PreparedRequest:
+    """Check one row and its candidates against the model and lay them out for the wire.
+
+    Args:
+        row: see `Client.rank`.
+        candidates: see `Client.rank`.
+        schema: of the model.
+        encode: makes a message of tensors.
+        max_message_bytes: see `prepare`.
+
+    Raises:
+        RequestError: the model takes one candidate per row, there are none, or see `prepare`.
+    """
+    shared = {name: [value] for name, value in _row_of(row, schema).items()}
+    laid_out = _lay_out(shared | _candidates_of(candidates, schema), schema)
+    many = _candidates_among(laid_out)
+    _check_lengths(many)
+    if _num_candidates(many) != 1:
+        raise RequestError(f"candidates are lists, expected a value of each of {list(schema.candidates)}.")
+    if not (count := many[0].num_rows):
+        raise RequestError("there are no candidates, expected at least one.")
+    names = {rows.name for rows in many}
+    row_laid_out = [rows for rows in laid_out if rows.name not in names]
+    if wrong := [rows.name for rows in row_laid_out if rows.num_rows != 1]:
+        raise RequestError(f"{wrong} are given for each candidate, expected in the row, which all of them share.")
+    of_row = [tensor for rows in row_laid_out for tensor in rows.tensors(0, 1)]
+
+    def tensors(start: int, stop: int) -> list[WireTensor]:
+        parts = (tensor for rows in many for tensor in rows.tensors(start, stop))
+        return [*of_row, *(tensor._replace(shape=(1, stop - start)) for tensor in parts)]
+
+    step = min(schema.max_list_length or schema.max_batch_size, schema.max_batch_size)
+    messages = tuple(encode(schema, part) for part in _parts(tensors, count, step, max_message_bytes))
+    return PreparedRequest(messages=messages, num_rows=count, is_ranking=True)
+
+
+def join_scores(answers: Iterable[Array], schema: ModelSchema, request: PreparedRequest) -> Array:
     """Put the answers to a request's messages together.
 
     Args:
         answers: [rows of the message, ...] of each message; may raise what `decode` does.
         schema: of the model.
-        num_rows: of the request.
+        request: what was asked.
 
     Returns:
-        [num_rows], or [num_rows, width] where the output is wider than one value.
+        [num_rows], or [num_rows, width] where there is more than one value per row.
 
     Raises:
         ServerError: an answer does not fit the server's description of the model.
     """
     output = schema.outputs[0]
     try:
-        parts = [part.reshape(-1) if output.is_scalar else part for part in answers]
+        parts = [part.reshape(-1) if _is_flat(part, output, request) else part for part in answers]
         if not parts:
             return np.empty(0, output.dtype)
         scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if len(scores) != num_rows:
-            raise ValueError(f"{len(scores)} rows for {num_rows}")
+        if len(scores) != request.num_rows:
+            raise ValueError(f"{len(scores)} rows for {request.num_rows}")
     except (IndexError, ValueError, struct.error) as error:
         raise ServerError(
             f"the answer of model {schema.name!r} does not fit its output {output.name!r}: {error}. "
             "Export the model again."
         ) from error
     return scores
+
+
+def _is_flat(part: Array, output: TensorSchema, request: PreparedRequest) -> bool:
+    return output.is_scalar or (output.is_candidates and (request.is_ranking or part.shape[1:] == (1,)))
 
 
 def decode(content: bytes, shape: Sequence[int], tensor: TensorSchema) -> Array:
@@ -107,10 +157,46 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | Ragg
     for column in wanted:
         values = given[column.name]
         laid_out += to_dense(values, column) if column.lengths is None else [to_ragged(values, column)]
+    return laid_out
+
+
+def _check_lengths(laid_out: Sequence[Dense | Ragged]) -> None:
     if len({rows.num_rows for rows in laid_out}) > 1:
         lengths = {rows.name: rows.num_rows for rows in laid_out}
         raise RequestError(f"columns differ in length: {lengths}. Every column needs one value per row.")
-    return laid_out
+
+
+def _candidates_among(laid_out: Sequence[Dense | Ragged]) -> list[Dense]:
+    return [rows for rows in laid_out if isinstance(rows, Dense) and rows.schema.is_candidates]
+
+
+def _num_candidates(laid_out: Sequence[Dense | Ragged]) -> int:
+    """Candidates per row."""
+    counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
+    if len(set(counts.values())) > 1:
+        raise RequestError(f"rows have {counts} candidates, expected as many of each.")
+    return next(iter(counts.values()), 1)
+
+
+def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
+    """The values of one row, without candidates."""
+    if not schema.candidates:
+        raise RequestError(f"model {schema.name!r} takes one candidate per row. Predict a row for each.")
+    if not isinstance(row, Mapping):
+        raise RequestError(f"the row is a {type(row).__name__}, expected a mapping from names to values.")
+    if twice := sorted(row.keys() & set(schema.candidates)):
+        raise RequestError(f"the row has {twice}, which the candidates are given for. Leave them out of it.")
+    return row
+
+
+def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
+    """Columns of candidates."""
+    if isinstance(candidates, Mapping | pa.Table):
+        return dict(_as_mapping(candidates))
+    if len(schema.candidates) > 1:
+        got = type(candidates).__name__
+        raise RequestError(f"candidates are a {got}, expected a mapping from {list(schema.candidates)} to columns.")
+    return {schema.candidates[0]: candidates}
 
 
 def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]:
@@ -130,16 +216,21 @@ def _wanted(given: Mapping[str, Any], schema: ModelSchema) -> list[ColumnSchema]
 
 
 def _parts(
-    laid_out: Sequence[Dense | Ragged], start: int, stop: int, max_message_bytes: int
+    tensors: Callable[[int, int], list[WireTensor]], count: int, step: int, max_message_bytes: int
 ) -> Iterator[list[WireTensor]]:
-    """The tensors of some rows, halved until they go into a message."""
-    tensors = [tensor for rows in laid_out for tensor in rows.tensors(start, stop)]
-    if stop - start > 1 and sum(tensor.data.nbytes for tensor in tensors) > max_message_bytes:
-        middle = (start + stop) // 2
-        yield from _parts(laid_out, start, middle, max_message_bytes)
-        yield from _parts(laid_out, middle, stop, max_message_bytes)
-    else:
-        yield tensors
+    """The tensors of each message: of `step` rows, halved until they go into one."""
+
+    def halved(start: int, stop: int) -> Iterator[list[WireTensor]]:
+        part = tensors(start, stop)
+        if stop - start > 1 and sum(tensor.data.nbytes for tensor in part) > max_message_bytes:
+            middle = (start + stop) // 2
+            yield from halved(start, middle)
+            yield from halved(middle, stop)
+        else:
+            yield part
+
+    for start in range(0, count, step):
+        yield from halved(start, min(start + step, count))
 
 
 def _as_mapping(columns: Columns) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """What a model takes and gives, as the server describes it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import triton_to_np_dtype
 
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from workflows.errors import RequestError
 from workflows.tensor_names import NNZS, VALID, VALUES
 
@@ -20,11 +22,13 @@ class TensorSchema:
         name: tensor name.
         datatype: Triton's name of the type, such as INT64.
         dims: shape of a row; -1 where any length will do.
+        is_candidates: a row holds one value per candidate, and may hold a single one.
     """
 
     name: str
     datatype: str
     dims: tuple[int, ...]
+    is_candidates: bool = False
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -33,7 +37,7 @@ class TensorSchema:
 
     @property
     def is_scalar(self) -> bool:
-        """Each row holds one value."""
+        """Each row holds one value, and cannot hold more."""
         return self.dims == (1,)
 
 
@@ -64,8 +68,9 @@ class ModelSchema:
         name: model name.
         inputs: those that every request has, in the order of its config.
         outputs: in the order of its config.
-        max_batch_size: most rows of one request.
+        max_batch_size: most rows of one request; of candidates, if rows hold several.
         optional_inputs: those that a request may leave out, such as masks.
+        max_list_length: most values of a list, and most candidates, of one row; 0 where the server does not say.
     """
 
     name: str
@@ -73,6 +78,7 @@ class ModelSchema:
     outputs: tuple[TensorSchema, ...]
     max_batch_size: int
     optional_inputs: tuple[TensorSchema, ...] = ()
+    max_list_length: int = 0
 
     @classmethod
     def from_config(cls, config: Any) -> "ModelSchema":
@@ -85,13 +91,22 @@ class ModelSchema:
             raise RequestError(f"model {config.name!r} takes no batches (max_batch_size 0), expected at least 1.")
         if not config.input or not config.output:
             raise RequestError(f"model {config.name!r} has no inputs or no outputs, expected at least one of each.")
+        candidates = names_in(_parameter(config, CANDIDATES))
+        many = {*candidates, *(name + VALID for name in candidates)}
+        outputs = {entry.name for entry in config.output if candidates and list(entry.dims) == [-1]}
         return cls(
             name=config.name,
-            inputs=tuple(_tensor(entry) for entry in config.input if not entry.optional),
-            outputs=tuple(map(_tensor, config.output)),
+            inputs=tuple(_tensor(entry, many) for entry in config.input if not entry.optional),
+            outputs=tuple(_tensor(entry, outputs) for entry in config.output),
             max_batch_size=config.max_batch_size,
-            optional_inputs=tuple(_tensor(entry) for entry in config.input if entry.optional),
+            optional_inputs=tuple(_tensor(entry, many) for entry in config.input if entry.optional),
+            max_list_length=int(_parameter(config, MAX_LIST_LENGTH) or 0),
         )
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """Columns that may hold several values per row, which share the rest of the row."""
+        return tuple(column.name for column in self.columns if column.values.is_candidates)
 
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
@@ -125,8 +140,17 @@ def _dims(tensor: TensorSchema | None) -> tuple[int, ...]:
     return () if tensor is None else tensor.dims
 
 
-def _tensor(entry: Any) -> TensorSchema:
+def _parameter(config: Any, name: str) -> str:
+    return str(config.parameters[name].string_value) if name in config.parameters else ""
+
+
+def _tensor(entry: Any, candidates: Collection[str]) -> TensorSchema:
     name = model_config_pb2.DataType.Name(entry.data_type).removeprefix("TYPE_")
     if name in ("BF16", "INVALID"):
         raise RequestError(f"{entry.name!r} is of type {name}, which NumPy does not have. Cast it in the model.")
-    return TensorSchema(name=entry.name, datatype="BYTES" if name == "STRING" else name, dims=tuple(entry.dims))
+    return TensorSchema(
+        name=entry.name,
+        datatype="BYTES" if name == "STRING" else name,
+        dims=tuple(entry.dims),
+        is_candidates=entry.name in candidates,
+    )

@@ -2,14 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from serving.client.config import DEFAULTS, ClientConfig
 from serving.client.failures import CallError, explain
-from serving.client.requests import Columns, PreparedRequest, join_scores, prepare
+from serving.client.requests import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array
 from serving.client.transport import connect
@@ -60,10 +60,12 @@ class Client:
         Args:
             columns: one column per input of the model: an Arrow table, a pandas DataFrame or a mapping from names to
                 arrays or lists of equal length. Lists of a pair of inputs `NAME__values` and `NAME__nnzs` are given as
-                `NAME`, each of any length, or as the two tensors. None, NaN and nulls say that a value is missing.
+                `NAME`, each of any length, or as the two tensors. None, NaN and nulls say that a value is missing. A
+                column of candidates has one value per row, or is [num_rows, num_candidates].
 
         Returns:
-            [num_rows], or [num_rows, width] when the model's output is wider than one value.
+            [num_rows], or [num_rows, width] when there is more than one value per row, as there is for several
+            candidates.
 
         Raises:
             RequestError: the columns do not fit the model, or it refused them.
@@ -72,6 +74,31 @@ class Client:
             ServerError: the server does not answer, or its answer does not fit its description of the model.
         """
         return self.infer(self.prepare(columns))
+
+    def rank(self, row: Mapping[str, Any], candidates: Any) -> Array:
+        """Score many candidates for one row, which is sent and read once for all of them.
+
+        Args:
+            row: name → value, a list for a column of lists, of all that the candidates share.
+            candidates: their values, as a column of `predict`; a mapping from names to columns, or an Arrow table,
+                where the model takes several. More than the server takes for one row are sent in several requests.
+
+        Returns:
+            [num_candidates].
+
+        Raises:
+            RequestError: the model takes one candidate per row, there are no candidates, or as `predict`.
+            ServerBusyError, DeadlineError, ServerError: as `predict`.
+        """
+        return self.infer(self.prepare_ranking(row, candidates))
+
+    def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
+        """Check a row and its candidates against the model and lay them out for the wire; see `rank`.
+
+        Raises:
+            RequestError: as `rank`.
+        """
+        return prepare_ranking(row, candidates, self.schema, self._transport.encode)
 
     def prepare(self, columns: Columns) -> PreparedRequest:
         """Check rows against the model and lay them out for the wire.
@@ -85,7 +112,7 @@ class Client:
         """Send a prepared request and wait for the scores.
 
         Returns:
-            As `predict`.
+            As `predict` or `rank`.
 
         Raises:
             ServingError: as `predict`.
@@ -93,7 +120,7 @@ class Client:
         responses = [self._call(self._transport.infer, message, self.schema.name) for message in request.messages]
         output = self.schema.outputs[0]
         answers = (self._transport.decode(response, output) for response in responses)
-        return join_scores(answers, self.schema, request.num_rows)
+        return join_scores(answers, self.schema, request)
 
     def _call(self, method: Callable[[Any], Any], argument: Any, model_name: str) -> Any:
         attempt = 0

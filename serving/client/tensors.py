@@ -139,7 +139,7 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     """Turn a column into the rows of an input, and of its mask where values are missing.
 
     Args:
-        values: see `to_tensor`.
+        values: see `to_tensor`; of candidates also [num_rows, num_candidates], or lists of one length.
         column: the input, and its mask if it has one.
 
     Raises:
@@ -151,13 +151,15 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
         flat, row_shape, valid = values.reshape(-1), values.shape[1:], None
     else:
         flat, row_shape, valid = _convert(values, tensor)
-    if valid is not None and (column.mask is None or row_shape):
+    if valid is not None and (column.mask is None or (row_shape and not tensor.is_candidates)):
         raise RequestError(
             f"{tensor.name!r} has {len(valid) - int(valid.sum())} nulls, and {tensor.datatype} cannot hold them. "
             "Fill them or leave these rows out."
         )
-    if not row_shape and tensor.is_scalar:
+    if not row_shape and (tensor.is_scalar or tensor.is_candidates):
         row_shape = (1,)
+    if tensor.is_candidates and row_shape == (0,):
+        raise RequestError(f"{tensor.name!r} has no candidates, expected at least one per row.")
     if len(row_shape) != len(tensor.dims) or any(d not in (-1, n) for n, d in zip(row_shape, tensor.dims, strict=True)):
         raise RequestError(f"{tensor.name!r} has rows of shape {list(row_shape)}, expected {list(tensor.dims)}.")
     per_row = math.prod(row_shape)
@@ -166,7 +168,7 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     if valid is None:
         return (dense,)
     assert column.mask is not None
-    return dense, Dense(column.mask, valid, (num_rows, 1))
+    return dense, Dense(column.mask, valid, dense.shape)
 
 
 def to_ragged(values: Any, column: ColumnSchema) -> Ragged:

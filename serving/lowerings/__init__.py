@@ -25,21 +25,31 @@ from serving.lowerings.continuous import (
 )
 from serving.lowerings.expressions import Lowering
 from serving.lowerings.graph import lower_rename, lower_unchanged
+from serving.lowerings.item_attributes import lower_item_attributes
 from serving.lowerings.joins import (
     lower_column_similarity,
     lower_join_external,
     lower_join_groupby,
     lower_target_encoding,
 )
-from serving.lowerings.lists import lower_list_slice, lower_null_to_empty_list, lower_padded_list_slice
+from serving.lowerings.known_ids import lower_known_ids
+from serving.lowerings.lists import (
+    lower_list_slice,
+    lower_null_to_empty_list,
+    lower_padded_list_slice,
+    lower_same_lengths,
+)
+from workflows.item_attributes import ItemAttributes, SharedCategorify
 from workflows.operators import (
     Bucketize,
     Categorify,
     HashedCategorify,
     HashShare,
     HexToInt,
+    KnownIds,
     NullToEmptyList,
     PaddedListSlice,
+    SameLengths,
     StableHashBucket,
     StableHashedCross,
 )
@@ -71,6 +81,7 @@ LOWERINGS: dict[type, Lowering] = {
     ops.Categorify: lower_categorify,
     Categorify: lower_categorify,
     HashedCategorify: lower_categorify,
+    SharedCategorify: lower_categorify,
     StableHashBucket: lower_stable_hash_bucket,
     HashShare: lower_stable_hash_bucket,
     HexToInt: lower_hex_to_int,
@@ -88,9 +99,12 @@ LOWERINGS: dict[type, Lowering] = {
     ops.JoinGroupby: lower_join_groupby,
     ops.TargetEncoding: lower_target_encoding,
     ops.ColumnSimilarity: lower_column_similarity,
+    ItemAttributes: lower_item_attributes,
+    KnownIds: lower_known_ids,
     NullToEmptyList: lower_null_to_empty_list,
     ops.ListSlice: lower_list_slice,
     PaddedListSlice: lower_padded_list_slice,
+    SameLengths: lower_same_lengths,
 }
 
 _HASHED_WITH_POSITION = "hashes the row's position together with the value on a CPU, so no two rows agree"

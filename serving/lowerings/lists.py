@@ -2,8 +2,9 @@
 
 from serving.lowerings.expressions import Columns, apply, unsupported
 from serving.plan.steps import NullToEmpty, Pad, Slice
+from serving.plan.steps import SameLengths as SameLengthsStep
 from workflows.errors import LoweringError
-from workflows.operators import LONGEST_SLICE, NullToEmptyList, PaddedListSlice
+from workflows.operators import LONGEST_SLICE, NullToEmptyList, PaddedListSlice, SameLengths
 from workflows.upstream import nvt, ops
 
 
@@ -42,6 +43,15 @@ def lower_padded_list_slice(op: PaddedListSlice, selector: nvt.ColumnSelector, c
             raise LoweringError(f"PaddedListSlice on {name!r}: pad_value {op.pad_value!r} does not fit its lists.")
         lowered[name] = apply(Pad(width=op.max_elements, value=op.pad_value), apply(slice_, columns[name]))
     return lowered
+
+
+def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """As many values as the lists of one column."""
+    _check_lists(op, selector, columns)
+    if op.like not in columns:
+        raise LoweringError(f"SameLengths on {selector.names}: {op.like!r} is not among them. Select it, too.")
+    like = columns[op.like]
+    return {n: like if n == op.like else apply(SameLengthsStep(), columns[n], like) for n in selector.names}
 
 
 def _check_lists(op: object, selector: nvt.ColumnSelector, columns: Columns) -> None:

@@ -1,6 +1,6 @@
 """Finds output columns that come from raw ones by the same steps, and makes `Stack`s of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,14 @@ class _Chain:
     signature: tuple[Any, ...]
 
 
-def stack_columns(outputs: Mapping[str, Expression]) -> tuple[tuple[Stack, ...], dict[str, tuple[int, int]]]:
+def stack_columns(
+    outputs: Mapping[str, Expression], candidates: Collection[str] = ()
+) -> tuple[tuple[Stack, ...], dict[str, tuple[int, int]]]:
     """Stack what can be stacked.
 
     Args:
         outputs: name → expression of each output column.
+        candidates: raw columns that may hold several values per row; they are not stacked with others.
 
     Returns:
         The stacks, and name → number of the stack and of the row in it.
@@ -44,7 +47,8 @@ def stack_columns(outputs: Mapping[str, Expression]) -> tuple[tuple[Stack, ...],
     groups: dict[tuple[Any, ...], dict[str, _Chain]] = {}
     for name, expression in outputs.items():
         if chain := _chain_of(expression):
-            groups.setdefault(chain.signature, {})[name] = chain
+            is_candidate = chain.start.spec.name in candidates
+            groups.setdefault((is_candidate, *chain.signature), {})[name] = chain
     stacks: list[Stack] = []
     places: dict[str, tuple[int, int]] = {}
     for group in groups.values():

@@ -9,12 +9,13 @@ On disk a plan is `plan.json` and Arrow IPC files, memory-mapped when loaded, so
 no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 """
 
+from serving.plan.candidates import CandidatePlan
 from serving.plan.columns import Padded, padded_inputs
 from serving.plan.index import KeyIndex
 from serving.plan.plan import ANY_WIDTH, Column, Computed, StackedColumn, StepCall, TensorSpec, TransformPlan
 from serving.plan.stacks import Stack
 
 __all__ = [
-    "ANY_WIDTH", "Column", "Computed", "KeyIndex", "Padded", "Stack", "StackedColumn", "StepCall", "TensorSpec",
-    "TransformPlan", "padded_inputs",
+    "ANY_WIDTH", "CandidatePlan", "Column", "Computed", "KeyIndex", "Padded", "Stack", "StackedColumn", "StepCall",
+    "TensorSpec", "TransformPlan", "padded_inputs",
 ]  # fmt: skip

@@ -205,11 +205,14 @@ def padded_of(lists: Lists) -> Padded:
 
 
 def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDArray[Any]]:
-    """Columns of a plan in the layout in which Triton hands them to a model: [num_rows, 1], lists as two tensors."""
+    """Columns of a plan in the layout in which Triton hands them to a model.
+
+    Each is [num_rows, 1], or [num_rows, num_candidates] if it comes so; lists are two tensors.
+    """
     inputs: dict[str, NDArray[Any]] = {}
     for name, column in columns.items():
         if isinstance(column, Padded):
             inputs |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
         else:
-            inputs[name] = column.reshape(-1, 1)
+            inputs[name] = column if column.ndim == 2 else column.reshape(-1, 1)
     return inputs

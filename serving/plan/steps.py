@@ -33,6 +33,7 @@ FUNCTIONS: dict[str, Any] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.true_divide,
+    "remainder": np.remainder,
     "log": np.log,
 }
 
@@ -275,6 +276,22 @@ class Pad(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SameLengths(Step):
+    """The latest values of each list, as many as the list of another column has; zeros before a shorter one."""
+
+    elementwise: ClassVar[bool] = False
+
+    def _compute(self, lists: Lists, like: Lists) -> Lists:
+        lengths = np.diff(like.offsets)
+        if np.array_equal(np.diff(lists.offsets), lengths):
+            return lists._replace(width=like.width)
+        offsets = offsets_of(lengths)
+        source = np.repeat(lists.offsets[1:] - offsets[1:], lengths) + np.arange(offsets[-1])
+        source[source < np.repeat(lists.offsets[:-1], lengths)] = lists.offsets[-1]
+        return Lists(take(with_one_more(lists.elements, 0), source), offsets, lists.valid, like.width)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NullToEmpty(Step):
     """Missing lists become empty ones."""
 
@@ -304,5 +321,6 @@ STEPS: tuple[type[Step], ...] = (
     Similarity,
     Slice,
     Pad,
+    SameLengths,
     NullToEmpty,
 )

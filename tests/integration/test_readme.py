@@ -1,4 +1,4 @@
-"""Every command that the README, docs/serving.md and docs/criteo.md show, in one directory; long data made short."""
+"""Every command that the README and the documents of serving and of the recipes show, in one directory; data is short."""
 
 import os
 import re
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 CRITEO = (ROOT / "docs" / "criteo.md").read_text(encoding="utf-8")
+AMAZON = (ROOT / "docs" / "amazon.md").read_text(encoding="utf-8")
 
 
 def commands(document: str) -> list[str]:
@@ -65,7 +66,11 @@ def test_the_readme_shows_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [*(line for line in COMMANDS if line != "make test"), *commands(SERVING), *commands(CRITEO)]
+    "command",
+    [
+        *(line for line in COMMANDS if line != "make test"),
+        *(line for document in (SERVING, CRITEO, AMAZON) for line in commands(document)),
+    ],
 )
 def test_a_command_of_the_documents_works(command: str, directory: Path, free_port: int) -> None:
     verb = next((verb for verb in SHORTER if command.startswith(verb)), None)

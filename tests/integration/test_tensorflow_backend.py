@@ -74,6 +74,7 @@ def test_says_why_a_model_cannot_be_loaded(saved_model: Path, tmp_path: Path) ->
         ("other_type", {}),
         ("other_names", {}),
         ("bad_threads", {"INTRA_OP_THREADS": "many"}),
+        ("bad_candidates", {"CANDIDATES": "ids__values,weight"}),
     ):
         version = write_model(tmp_path, table_config(name, **parameters), EDITS.get(name))
         if name != "missing":
@@ -88,6 +89,7 @@ def test_says_why_a_model_cannot_be_loaded(saved_model: Path, tmp_path: Path) ->
     assert "has 'ids__nnzs' as int32, config.pbtxt says int64" in reasons["other_type"]
     assert "['ids__nnzs', 'ids__values', 'weight'], config.pbtxt says ['ids', 'ids__nnzs'" in reasons["other_names"]
     assert "INTRA_OP_THREADS is 'many'" in reasons["bad_threads"]
+    assert "CANDIDATES names ['weight'], expected inputs of dims [-1]" in reasons["bad_candidates"]
 
 
 def _take_int64(message: Any) -> None:

@@ -21,7 +21,7 @@ from training.loader import columns as arrays
 from training.loader.columns import Column, Ragged
 from training.loader.files import ParquetFiles, Part
 from training.loader.memory import buffer_bytes
-from training.loader.schedule import Epoch, Schedule, Slice
+from training.loader.schedule import Bundle, Epoch, Schedule, Slice
 from training.loader.workers import Batch, Decoded, Streams, Workers
 from workflows.errors import ConfigError, DataError
 
@@ -33,6 +33,17 @@ T = TypeVar("T")
 _CHUNKS_IN_MEMORY = 4
 _BUNDLES_AHEAD = 4
 _ORDER = ("batch_size", "shuffle", "seed", "parts_per_chunk", "drop_last", "global_rank", "global_size", "pad")
+
+
+def check_reading(prefetch: int | None, num_threads: int | None) -> None:
+    """Refuse numbers that no loader takes; None is always one.
+
+    Raises:
+        ConfigError: a number is out of its range.
+    """
+    for name, number, least in (("prefetch", prefetch, 0), ("num_threads", num_threads, 1)):
+        if number is not None and number < least:
+            raise ConfigError(f"{name} is {number}, expected a whole number of at least {least}.")
 
 
 class Transform(Protocol):
@@ -59,6 +70,8 @@ class StreamOptions(TypedDict, total=False):
     pad: bool
     fill_nulls: Mapping[str, float]
     cardinalities: Mapping[str, int]
+    prefetch: int | None
+    num_threads: int | None
 
 
 class ChunkStream:
@@ -79,6 +92,8 @@ class ChunkStream:
         pad: give the workers exactly the same number of rows, some rows to two of them.
         fill_nulls: column → value for what is missing, an empty list for a missing list; others refuse nulls.
         cardinalities: column → number of ids; an id outside [0, cardinality) is refused.
+        prefetch: batches that are made ahead of the consumer, in memory of their own; None for as many as suit.
+        num_threads: that decode and gather; None for as many as there are cores, up to four.
         dtypes: column → type of its values in a batch; others stay what they are in the files.
         transform: makes the columns from what is in the files.
 
@@ -103,10 +118,14 @@ class ChunkStream:
         pad: bool = False,
         fill_nulls: Mapping[str, float] | None = None,
         cardinalities: Mapping[str, int] | None = None,
+        prefetch: int | None = None,
+        num_threads: int | None = None,
         dtypes: Mapping[str, npt.DTypeLike] | None = None,
         transform: Transform | None = None,
     ) -> None:
+        check_reading(prefetch, num_threads)
         self._files = paths if isinstance(paths, ParquetFiles) else ParquetFiles(paths)
+        self._prefetch, self._num_threads = prefetch, num_threads
         self._columns = list(columns)
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
@@ -195,14 +214,19 @@ class ChunkStream:
             DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
         """
         order = Epoch(self._schedule, epoch)
-        with closing(Workers(order, self._read, make)) as workers:
+        with closing(Workers(order, self._read, make, self._num_threads)) as workers:
             ahead: deque[Future[list[T]]] = deque()
             for bundle in order.bundles(start):
                 ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))
-                if len(ahead) > (_BUNDLES_AHEAD if len(bundle.pieces) == 1 else 1):  # a batch of chunks is large
+                if len(ahead) > self._bundles_ahead(bundle):
                     yield from ahead.popleft().result()
             while ahead:
                 yield from ahead.popleft().result()
+
+    def _bundles_ahead(self, bundle: Bundle) -> int:
+        if self._prefetch is not None:
+            return -(-self._prefetch // (len(bundle.cuts) - 1))
+        return _BUNDLES_AHEAD if len(bundle.pieces) == 1 else 1  # a batch of chunks is large
 
     def _read(self, piece: Slice, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool) -> Decoded:
         """Decode a slice, and shuffle it while the caches hold it; called by the workers."""

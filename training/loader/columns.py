@@ -1,7 +1,7 @@
 """Columns of numbers as NumPy arrays: from Arrow without a copy, joined, gathered and sliced."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from training.loader.gather import SLACK, gather_lists, num_values
+from workflows.feature_spec import Feature
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +37,16 @@ class Ragged:
 
 Column = Array | Ragged
 """Shape (N,), or (N, W) where every row has a list of W values, or lists of any length."""
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """Of a single value."""
+    return pa.from_numpy_dtype(np.dtype(feature.dtype))
+
+
+def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
+    """Columns as Parquet files have them."""
+    return pa.schema((f.name, pa.list_(arrow_type(f)) if f.is_list else arrow_type(f)) for f in features)
 
 
 def is_numeric(kind: pa.DataType) -> bool:

@@ -4,7 +4,8 @@ A record has one of two layouts:
 
     row     a single column is a list of one value, a list column a list of any length
     block   several rows in one Example, the last of a file possibly fewer: a single column is the list of their
-            values; a list column is all their values, and `name__nnzs` says how many each row has
+            values; a list column is all their values, and `name__nnzs` says how many each row has. Without it, as in
+            files of NVIDIA's SIM for TensorFlow 2, each row has as many
 
 Integers are `int64_list`, numbers `float_list`: float64 is stored as float32, which is what models get anyway.
 """
@@ -215,6 +216,10 @@ class Layout:
                 of_rows = parsed[name + NNZS]
                 tf.debugging.assert_equal(tf.reduce_sum(of_rows, axis=1), tf.cast(nnzs, tf.int64), message=name)
                 nnzs = self._per_row(of_rows, parsed)
+            elif self.is_block:
+                rows = parsed[self.counted.name].row_lengths()
+                tf.debugging.assert_equal(nnzs, nnzs // tf.maximum(rows, 1) * rows, message=name)
+                nnzs = tf.repeat(nnzs // tf.maximum(rows, 1), rows)
             tensors[name + NNZS] = _as_column(tf.cast(nnzs, tf.int32))
         return tensors
 
@@ -246,6 +251,11 @@ class Layout:
                 if name in record:  # or else it is empty
                     _check_kind(record, name, list_kind(feature), path)
                     _check_ids(record, feature, path)
+                if (count := num_values(record, name)) % max(num_rows, 1):
+                    raise DataError(
+                        f"{path}: feature {name!r} of a record has {count} values for {num_rows} rows, expected as "
+                        f"many for each, or their numbers in {nnzs!r}."
+                    )
                 continue
             if feature.is_list:
                 _check_values(record, nnzs, INT64_LIST, num_rows, path)

@@ -1,7 +1,7 @@
 """The one place that opens a split of prepared data, whatever format its files have."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from workflows.prepared import is_online, saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from training.loader.epochs import ParquetLoader
     from training.loader.tensorflow import KerasSequenceLoader
     from training.loader.tfrecord import TFRecordLoader
@@ -19,8 +21,23 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound="ParquetLoader[Any]")
 
 
+class Reading(TypedDict, total=False):
+    """Options that the loaders of each format have; `ChunkStream` documents them and has their defaults."""
+
+    drop_last: bool
+    prefetch: int | None
+    num_threads: int | None
+
+
 def tensorflow_loader(
-    prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
+    prepared: Path,
+    spec: FeatureSpec,
+    split: str,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    **reading: "Unpack[Reading]",
 ) -> "KerasSequenceLoader | TFRecordLoader":
     """Batches of a split for a TensorFlow model; they look the same for each format.
 
@@ -31,36 +48,50 @@ def tensorflow_loader(
         batch_size: rows per batch; only the last one of an epoch is smaller.
         shuffle: give the rows a new order in each epoch; without it they come in the order of the files.
         seed: start of the random order.
+        **reading: see `Reading`.
 
     Raises:
+        ConfigError: a number is out of its range.
         SpecError: there is no such split.
-        DataError: it has no rows, or its files do not hold the columns.
+        DataError: it has no rows, or no batch, or its files do not hold the columns.
     """
     source = spec.source(split)
     files = [prepared / name for name in source.files]
     if source.type == TFRECORD:
-        loader = _tfrecord_loader(files, spec, batch_size, num_rows=source.num_rows, shuffle=shuffle, seed=seed)
+        loader = _tfrecord_loader(files, spec, batch_size, source.num_rows, shuffle=shuffle, seed=seed, **reading)
     else:
-        loader = encoding(_parquet_loader(files, spec, batch_size, shuffle=shuffle, seed=seed), prepared, spec)
+        loader = encoding(_parquet_loader(files, spec, batch_size, shuffle, seed, reading), prepared, spec)
+    if not loader.num_rows and source.num_rows and reading.get("drop_last"):
+        raise DataError(
+            f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
+            "Take smaller batches, or keep the last one."
+        )
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader
 
 
 def _tfrecord_loader(
-    files: list[Path], spec: FeatureSpec, batch_size: int, *, num_rows: int, shuffle: bool, seed: int
+    files: list[Path],
+    spec: FeatureSpec,
+    batch_size: int,
+    num_rows: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    **reading: "Unpack[Reading]",
 ) -> "KerasSequenceLoader | TFRecordLoader":
     from training.loader.tfrecord import TFRecordLoader
 
-    return TFRecordLoader(files, spec, batch_size, num_rows=num_rows, shuffle=shuffle, seed=seed)
+    return TFRecordLoader(files, spec, batch_size, num_rows=num_rows, shuffle=shuffle, seed=seed, **reading)
 
 
 def _parquet_loader(
-    files: list[Path], spec: FeatureSpec, batch_size: int, *, shuffle: bool, seed: int
+    files: list[Path], spec: FeatureSpec, batch_size: int, shuffle: bool, seed: int, reading: Reading
 ) -> "KerasSequenceLoader":
     from training.loader.tensorflow import KerasSequenceLoader
 
-    options: StreamOptions = {**checks_of(spec), "shuffle": shuffle, "seed": seed}
+    options: StreamOptions = {**checks_of(spec), **reading, "shuffle": shuffle, "seed": seed}
     return KerasSequenceLoader(
         files,
         batch_size,
@@ -113,7 +144,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
         transform = _transform(prepared, spec)
         stream = ChunkStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)
         return next(stream.batches())
-    loader = _tfrecord_loader(files, spec, num_rows, num_rows=source.num_rows, shuffle=False, seed=0)
+    loader = _tfrecord_loader(files, spec, num_rows, source.num_rows, shuffle=False, seed=0)
     tensors, _ = next(iter(loader))
     columns = {name: tensor.numpy()[:, 0] for name, tensor in tensors.items()}
     return {

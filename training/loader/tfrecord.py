@@ -10,12 +10,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from training.loader.chunks import ChunkStream
+from training.loader.chunks import ChunkStream, check_reading
+from training.loader.columns import arrow_schema, arrow_type
 from training.loader.examples import TENSOR_DTYPES, Layout, bounds_of, decode, list_kind, num_values, serialize
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.errors import ConfigError, DataError
@@ -97,13 +97,13 @@ def parquet_from_tfrecords(
             that do not fit its dtype or cardinality.
     """
     targets = _targets(files, directory, ".parquet")
-    schema = pa.schema((f.name, pa.list_(_arrow_type(f)) if f.is_list else _arrow_type(f)) for f in spec.features)
+    schema = arrow_schema(spec.features)
     layout = _layout_of(files, spec.features, counted=spec.label)
     done, total, num_rows = 0, sum(path.stat().st_size for path in files), 0
     for path, target in zip(files, targets, strict=True):
         with _whole(target) as staging, pq.ParquetWriter(staging, schema) as writer:
             for num_bytes, parsed in _parsed(path, layout):
-                table = pa.table([_arrow_column(parsed, feature, path) for feature in spec.features], schema=schema)
+                table = _table(parsed, spec.features, path)
                 writer.write_table(table, row_group_size=_CHUNK_ROWS)
                 done += num_bytes
                 num_rows += table.num_rows
@@ -111,14 +111,35 @@ def parquet_from_tfrecords(
     return targets
 
 
-def _arrow_type(feature: Feature) -> pa.DataType:
-    return pa.from_numpy_dtype(np.dtype(feature.dtype))
+def tfrecord_tables(
+    path: Path, features: Sequence[Feature], *, counted: Feature, chunk_rows: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of one TFRecord file, many at a time.
+
+    Args:
+        path: not compressed, in either layout.
+        features: which columns to read.
+        counted: a single column of them; its values say how many rows a record has.
+        chunk_rows: rows that are parsed at a time, about.
+
+    Yields:
+        Bytes that the rows took in the file, and the rows.
+
+    Raises:
+        DataError: as `parquet_from_tfrecords`.
+    """
+    for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted), chunk_rows):
+        yield num_bytes, _table(parsed, features, path)
+
+
+def _table(parsed: Mapping[str, Any], features: Sequence[Feature], path: Path) -> pa.Table:
+    return pa.table([_arrow_column(parsed, feature, path) for feature in features], schema=arrow_schema(features))
 
 
 def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa.Array:
     values = parsed[feature.name + VALUES if feature.is_list else feature.name].numpy()[:, 0]
     try:
-        array = pa.array(values).cast(_arrow_type(feature))
+        array = pa.array(values).cast(arrow_type(feature))
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: feature {feature.name!r} does not fit {feature.dtype}: {error}") from None
     if not feature.is_list:
@@ -143,6 +164,9 @@ class TFRecordLoader:
         shuffle: give the rows a new order in each epoch.
         shuffle_rows: rows that are held in memory and shuffled together.
         seed: start of the random order.
+        drop_last: leave out the rows that do not fill a batch.
+        prefetch: batches that are made ahead of the consumer; None lets tf.data choose.
+        num_threads: that read and parse; None lets tf.data choose.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -159,15 +183,22 @@ class TFRecordLoader:
         shuffle: bool = True,
         shuffle_rows: int = 1 << 17,
         seed: int = 0,
+        drop_last: bool = False,
+        prefetch: int | None = None,
+        num_threads: int | None = None,
     ) -> None:
+        check_reading(prefetch, num_threads)
         for name, number in (("batch_size", batch_size), ("shuffle_rows", shuffle_rows)):
             if number < 1:
                 raise ConfigError(f"{name} is {number}, expected a whole number of at least 1.")
         if not files:
             raise DataError("the loader got no TFRecord files. Give at least one.")
         limit_tensorflow_memory()
-        self.num_rows = num_rows
+        self.num_rows = num_rows // batch_size * batch_size if drop_last else num_rows
         """Rows per epoch."""
+        self._spec_rows, self._drop_last = num_rows, drop_last
+        self._prefetch = tf.data.AUTOTUNE if prefetch is None else prefetch
+        self._num_threads = tf.data.AUTOTUNE if num_threads is None else num_threads
         self._files, self._batch_size = list(files), batch_size
         self._shuffle_rows, self._seed = shuffle_rows, seed
         self._columns = [(spec[name], tf.as_dtype(dtype)) for name, dtype in spec.model_dtypes.items()]
@@ -195,9 +226,10 @@ class TFRecordLoader:
         except tf.errors.OpError as error:
             raise self._explained(error) from None
         if done != self.num_rows:
+            counted = "rows in whole batches" if self._drop_last else "rows"
             raise DataError(
-                f"{self._files[0].parent}: the files hold {done:,} rows, the feature spec says {self.num_rows:,}. "
-                "Mend its num_rows, or convert the data again."
+                f"{self._files[0].parent}: the files hold {done:,} {counted}, the feature spec says "
+                f"{self._spec_rows:,}. Mend its num_rows, or convert the data again."
             )
 
     def as_dataset(self) -> Any:
@@ -227,7 +259,7 @@ class TFRecordLoader:
             .interleave(
                 lambda path: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES).batch(_READ_RECORDS),
                 cycle_length=_OPEN_FILES,
-                num_parallel_calls=tf.data.AUTOTUNE,
+                num_parallel_calls=self._num_threads,
                 deterministic=True,
             )
             .rebatch(self._layout.num_records(self._shuffle_rows))
@@ -243,10 +275,13 @@ class TFRecordLoader:
         return self._layout.num_records(max(self._batch_size, _PARSED_ROWS))
 
     def _pipeline(self, serialized: Any) -> Any:
-        parsed = serialized.map(self._layout.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        parsed = serialized.map(self._layout.parse, num_parallel_calls=self._num_threads, deterministic=True)
         if self._layout.is_block:
             parsed = _rebatched(parsed, self._batch_size, self._layout)
-        return parsed.map(self._as_batch).prefetch(tf.data.AUTOTUNE)
+        batches = parsed.map(self._as_batch)
+        if self._drop_last:
+            batches = batches.filter(lambda _, labels: tf.shape(labels)[0] == self._batch_size)
+        return batches.prefetch(self._prefetch) if self._prefetch else batches
 
     def _as_batch(self, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         inputs = {}
@@ -299,6 +334,15 @@ def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
     marked = dataset.map(lambda rows: (False, rows))
     end = tf.data.Dataset.from_tensors((True, nothing))
     return marked.concatenate(end).scan(nothing, step).flat_map(batches)
+
+
+def rows_per_record(files: Sequence[Path], spec: FeatureSpec) -> int:
+    """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record.
+
+    Raises:
+        DataError: a file is missing or damaged, or lacks the label.
+    """
+    return _layout_of(files, [spec.label], counted=spec.label).block_rows
 
 
 def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:
@@ -376,13 +420,13 @@ def _first_record(path: Path, lists: Sequence[str]) -> Mapping[str, Any] | None:
     return first
 
 
-def _parsed(path: Path, layout: Layout) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The tensors of one file, about `_CHUNK_ROWS` rows at a time, and how many bytes they took.
+def _parsed(path: Path, layout: Layout, chunk_rows: int = _CHUNK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The tensors of one file, about `chunk_rows` rows at a time, and how many bytes they took.
 
     Raises:
         DataError: the file is missing, cut off or damaged, or a record is not as expected.
     """
-    for records in _records(path, layout.num_records(_CHUNK_ROWS)):
+    for records in _records(path, layout.num_records(chunk_rows)):
         try:
             tensors = layout.parse(tf.constant(records))
         except tf.errors.InvalidArgumentError as error:

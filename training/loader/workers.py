@@ -49,6 +49,7 @@ class Workers(Generic[T]):
         read: decodes a slice. It gets the order of its rows, and a dict in which it keeps parts open that come in
             pieces.
         make: what is made of each batch, such as tensors.
+        num_threads: None for as many as there are cores, up to four.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Workers(Generic[T]):
         epoch: Epoch,
         read: Callable[[Slice, npt.NDArray[np.intp] | None, Streams, bool], Decoded],
         make: Callable[[Batch], T],
+        num_threads: int | None = None,
     ) -> None:
         self._epoch, self._read, self._make = epoch, read, make
-        self._num_threads = min(_MAX_THREADS, os.cpu_count() or 1)
+        self._num_threads = num_threads or min(_MAX_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
         self._streams: Streams = {}

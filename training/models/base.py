@@ -1,4 +1,4 @@
-"""What Keras models are built from: inputs `keras_inputs`, one output, a probability named "output".
+"""What Keras models are built from: inputs `keras_inputs`, and an output "output", a probability.
 
 Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
 float32.

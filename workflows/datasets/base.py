@@ -9,6 +9,7 @@ from workflows.datasets.raw import RawData
 from workflows.download import Archive
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
+from workflows.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
@@ -27,6 +28,30 @@ class Generator(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SequenceColumns:
+    """Columns of a dataset whose rows are interactions, which `prepare` makes rows with histories of.
+
+    The raw rows hold `user` and `item`, users one after another and each user's items in the order of time. The graph
+    takes `user`, `item` and `history`, a list of the raw ids of the items before. Its outputs are the columns of the
+    feature spec: `user` encoded under its own name, and for each item feature NAME + `TARGET_SUFFIX` of the item and
+    NAME + `HISTORY_SUFFIX` of the history, in the same order and of the same vocabulary.
+
+    Attributes:
+        user: who.
+        item: what; a serving request may hold several, the candidates.
+        history: what before, the latest last.
+    """
+
+    user: str
+    item: str
+    history: str
+
+
+TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
+"""Of the columns of an item's features, as in NVIDIA's SIM for TensorFlow 2."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """One source of interactions.
 
@@ -34,22 +59,27 @@ class Dataset:
         name: key in DATASETS.
         read: directory → raw rows; raises DataError on bad input.
         generate: writes rows of the same shape.
-        graph: raw data and choices → NVTabular workflow, not yet fitted. Its input columns are those of the raw rows.
         inputs: raw columns that a serving request holds.
         label: column of the label, raw and encoded.
+        graph: raw data and choices → NVTabular workflow, not yet fitted. Its input columns are those of the raw rows.
+            None where rows become sequences.
         time: raw column that orders the rows; None where they are streamed, which is in order.
         group_by: input column whose groups GAUC averages over, if there is one.
         item: input column that the catalogue lists, if there is one.
+        sequence: the columns, where rows are interactions that histories are made of.
+        sequence_graph: like `graph`, for these datasets; it makes no label.
         archives: name → downloadable archive.
     """
 
     name: str
     read: Callable[[Path], RawData]
     generate: Generator
-    graph: Callable[[RawData, PrepareConfig], "nvt.Workflow"]
     inputs: tuple[str, ...]
     label: str
+    graph: Callable[[RawData, PrepareConfig], "nvt.Workflow"] | None = None
     time: str | None = None
     group_by: str | None = None
     item: str | None = None
+    sequence: SequenceColumns | None = None
+    sequence_graph: Callable[[RawData, PrepareConfig, SequenceConfig], "nvt.Workflow"] | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)

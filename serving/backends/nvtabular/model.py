@@ -6,18 +6,21 @@ list, and `name__nnzs`; what is missing may be said by `name__valid`. See `workf
 
 Parameter read from `config.pbtxt`:
 
-    MAX_LIST_LENGTH   most values of a list in a request, default 0: any number
+    CANDIDATES        raw columns that may hold several values per row, [num_rows, num_candidates]; what they share is
+                      transformed once
+    MAX_LIST_LENGTH   most values of a list, and most candidates, of one row of a request, default 0: any number
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor, whole_number
-from serving.plan import Padded, TensorSpec, TransformPlan, padded_inputs
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from serving.plan import CandidatePlan, Padded, TensorSpec, TransformPlan, padded_inputs
 from workflows.errors import RanklineError, RequestError
 from workflows.tensor_names import NNZS, VALID, VALUES
 
@@ -57,22 +60,31 @@ def make_run(plan: TransformPlan, model: ServedModel) -> Run:
     Raises:
         TritonModelException: it names others than the plan has, or a parameter is wrong.
     """
-    max_list_length = whole_number(model.parameters, "MAX_LIST_LENGTH", 0)
+    max_list_length = whole_number(model.parameters, MAX_LIST_LENGTH, 0)
     masks = {spec.name + VALID: spec.name for spec in plan.inputs if spec.has_mask}
     _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
     _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
     lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
+    candidates = names_in(model.parameters.get(CANDIDATES, ""))
+    transform = _split(model.version, plan, candidates).run if candidates else plan.run
 
     def run(*arrays: Array | None) -> list[Array]:
         pairs = zip((tensor.name for tensor in model.inputs), arrays, strict=True)
         given = {name: array for name, array in pairs if array is not None}
         if max_list_length:
             _limit_lists(lists, given, max_list_length)
-        valid = {column: given[mask].reshape(-1) for mask, column in masks.items() if mask in given}
-        made = padded_inputs(plan.run({spec.name: _column(spec, given) for spec in plan.inputs}, valid))
+        valid = {column: _single(column, given[mask], candidates) for mask, column in masks.items() if mask in given}
+        made = padded_inputs(transform({spec.name: _column(spec, given, candidates) for spec in plan.inputs}, valid))
         return [made[tensor.name] for tensor in model.outputs]
 
     return run
+
+
+def _split(version: Path, plan: TransformPlan, candidates: Collection[str]) -> CandidatePlan:
+    try:
+        return CandidatePlan.split(plan, candidates)
+    except RanklineError as error:
+        raise pb_utils.TritonModelException(f"{version / 'plan'}: {error} Export again.") from error
 
 
 def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_length: int) -> None:
@@ -90,8 +102,12 @@ def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence
         )
 
 
-def _column(spec: TensorSpec, tensors: Mapping[str, Array]) -> Array | Padded:
-    """Tensors [num_rows, 1], and [num_rows, width] of lists, as the plan takes them."""
+def _single(name: str, array: Array, candidates: Collection[str]) -> Array:
+    return array if name in candidates else array.reshape(-1)
+
+
+def _column(spec: TensorSpec, tensors: Mapping[str, Array], candidates: Collection[str]) -> Array | Padded:
+    """Tensors [num_rows, 1], and [num_rows, width] of lists or candidates, as the plan takes them."""
     if spec.width is None:
-        return tensors[spec.name].reshape(-1)
+        return _single(spec.name, tensors[spec.name], candidates)
     return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))

@@ -115,3 +115,10 @@ def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
         write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.csv")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
     assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}
+
+
+def test_scores_of_several_candidates_are_lists(tmp_path: Path) -> None:
+    rows = pa.table({"item": [["a", "b"], ["c", "d"]]})
+    write_scores(rows, np.array([[0.5, 0.25], [1.0, 0.0]]), "jsonl", tmp_path / "scored.jsonl")
+    scored = [json.loads(line)["score"] for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
+    assert scored == [[0.5, 0.25], [1.0, 0.0]]

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader, all_finite, plain, refuse_to_replace
+from training.checkpoints import (
+    Best,
+    Checkpoint,
+    Checkpoints,
+    Position,
+    Reader,
+    all_finite,
+    checkpoint_path,
+    plain,
+    refuse_to_replace,
+)
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.fit_torch import TorchFit
@@ -132,7 +142,8 @@ def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) 
 
 
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
-    return Checkpoints(output, every, config=CONFIG, fingerprint="f" * 64, run_id="r", last_step=last_step)
+    path = checkpoint_path(output)
+    return Checkpoints(path, every, config=CONFIG, fingerprint="f" * 64, run_id="r", last_step=last_step)
 
 
 def test_a_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:

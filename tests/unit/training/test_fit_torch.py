@@ -57,6 +57,12 @@ def test_a_state_is_a_copy_by_names_that_a_step_does_not_change(spec: FeatureSpe
     assert_state_is_a_copy(fit, batches[1:3], other, {"model", "optimizer", "average", "loss", "random"})
 
 
+def test_penalties_are_summed_beside_the_loss(spec: FeatureSpec, batches: list[Batch]) -> None:
+    plain, held = (fitted(TorchFit, spec, replace(CONFIG, l2_embedding=weight), batches[:1]) for weight in (0.0, 0.5))
+    assert plain.added_sum() == 0 < held.added_sum()
+    assert plain.loss_sum() == held.loss_sum()
+
+
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
     state = fitted(TorchFit, spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
     fit = TorchFit(spec, CONFIG, num_steps=10)

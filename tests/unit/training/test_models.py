@@ -25,7 +25,7 @@ def batch() -> dict[str, Any]:
     }
 
 
-KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW]
+KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW and not model.takes_histories]
 TAKE_LISTS = ["mlp", "dcnv2"]
 
 SCALARS = FeatureSpec(
@@ -201,5 +201,5 @@ def test_numbers_alone_will_do(name: str) -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, dlrm, mlp, torch_mlp"):
+    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, dien, din, dlrm, mlp, sim, torch_mlp"):
         model_builder("mpl")

@@ -1,3 +1,4 @@
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ def client(config: TrackingConfig) -> mlflow.MlflowClient:
 def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow" / "metadata.json").write_text("{}")
-    uri_before = mlflow.get_tracking_uri()
+    uri_before, variable_before = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
     with tracked_run(config) as run:
         run.log_params({"epochs": 2, "model": "mlp"})
         run.log_dataset("train", tmp_path, digest="f" * 64, num_rows=12)
@@ -36,6 +37,7 @@ def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: Trac
             run.log_metrics({"valid_auc": 0.5 + epoch / 10}, step=epoch)
         run.log_artifact(tmp_path / "workflow")
     assert mlflow.get_tracking_uri() == uri_before
+    assert os.environ.get("MLFLOW_TRACKING_URI") == variable_before  # found there, it would be the next run's server
     stored = client(config).get_run(run.run_id)
     assert stored.info.status == "FINISHED"
     assert stored.data.params == {"epochs": "2", "model": "mlp"}

@@ -1,11 +1,22 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflows.errors import SpecError
-from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, SOURCE_TYPES, Feature, FeatureSpec, Source
+from workflows.feature_spec import (
+    CATEGORICAL,
+    CONTINUOUS,
+    HISTORY,
+    LABEL,
+    SOURCE_TYPES,
+    TARGET,
+    Feature,
+    FeatureSpec,
+    Source,
+)
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
 SIZES = st.integers(1, 10**9)
@@ -43,6 +54,7 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
     )
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs())
 def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
     assert FeatureSpec.from_yaml(spec.to_yaml()) == spec
@@ -87,8 +99,8 @@ def test_a_contradiction_is_refused_by_name(make: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
-        ("[1, 2]", "cannot be read"),
+        ("{", "line 1: not YAML"),
+        ("[1, 2]", "the file is a list"),
         ("feature_spec: {a: {dtype: int64, colour: red}}\nchannel_spec: {}", "colour"),
         ("feature_spec: {a: {dtype: int64}}", "lacks 'channel_spec'"),
     ],
@@ -106,3 +118,58 @@ def test_a_missing_file_and_split_are_named(tmp_path: Path) -> None:
         spec.source("test")
     with pytest.raises(SpecError, match=r"no feature 'x'. Available: \['y'\]"):
         spec["x"]
+
+
+DOCUMENT = """\
+feature_spec:
+  user_id: {dtype: int64, cardinality: 5, embedding_dim: 2}
+  item_id_trgt: {dtype: int64, cardinality: 9, embedding_dim: 2}
+  item_id_pos: {dtype: int64, cardinality: 9, embedding_dim: 2, dimensions: [100]}
+  label: {dtype: float32}
+source_spec:
+  train:
+  - {type: parquet, features: [user_id, item_id_trgt, item_id_pos, label], files: [train/a.parquet], num_rows: 3}
+channel_spec:
+  label: [label]
+  user_features: [user_id]
+  target_item_features: [item_id_trgt]
+  positive_history: [item_id_pos]
+"""
+
+
+def test_the_file_has_the_layout_of_nvidias_examples() -> None:
+    spec = FeatureSpec.from_yaml(DOCUMENT)
+    assert spec["item_id_pos"].max_length == 100
+    assert spec.source("train") == Source(files=("train/a.parquet",), num_rows=3)
+    assert yaml.safe_load(spec.to_yaml()) == {**yaml.safe_load(DOCUMENT), "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (", label], files", "], files: [c]}\n  - {type: csv, features: [label], files", "train has 2 chunks"),
+        ("type: parquet", "type: csv", r"train\[0\]\.type is 'csv'"),
+        (", num_rows: 3", "", r"train\[0\] lacks 'num_rows'"),
+    ],
+)
+def test_what_no_loader_reads_is_sent_to_import(old: str, new: str, message: str) -> None:
+    assert old in DOCUMENT
+    with pytest.raises(
+        SpecError, match=rf"source_spec\.{message}, and loaders read .*rankline import RECIPE DIRECTORY"
+    ):
+        FeatureSpec.from_yaml(DOCUMENT.replace(old, new))
+
+
+def test_histories_in_another_order_than_the_items_are_refused() -> None:
+    def ids(name: str, length: int | None = None) -> Feature:
+        return Feature(
+            name=name, dtype="int64", cardinality=9, embedding_dim=2, is_list=length is not None, max_length=length
+        )
+
+    members = (ids("item_trgt"), ids("cat_trgt"), ids("cat_pos", 5), ids("item_pos", 5), LABELS)
+    channels = {LABEL: ("y",), TARGET: ("item_trgt", "cat_trgt")}
+    assert FeatureSpec(features=members, channels={**channels, HISTORY: ("item_pos", "cat_pos")}).is_sequential
+    with pytest.raises(SpecError, match=r"another order: \['item', 'cat'\] and \['cat', 'item'\]"):
+        FeatureSpec(features=members, channels={**channels, HISTORY: ("cat_pos", "item_pos")})
+    with pytest.raises(SpecError, match=r"of \[9, 9\] and \[9\] ids, expected the same features"):
+        FeatureSpec(features=members, channels={**channels, HISTORY: ("item_pos",)})

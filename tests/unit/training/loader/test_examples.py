@@ -89,6 +89,7 @@ TAGS = Feature(name="tags", dtype="int64", is_list=True, max_length=3)
         (layout(COUNT, GENRE), {"count": [1], "genre": [-1]}, "'genre' holds the id -1"),
         (layout(COUNT, PRICE, block_rows=2), {"count": [1, 2], "price": [1]}, "'price' .* 1 values, expected 2"),
         (layout(COUNT, TAGS, has_nnzs=True), {"count": [1, 2], "tags": [5]}, "lacks feature 'tags__nnzs'"),
+        (layout(COUNT, TAGS, block_rows=2), {"count": [1, 2], "tags": [5]}, "'tags' .* 1 values for 2 rows, expected"),
         (
             layout(COUNT, TAGS, has_nnzs=True),
             {"count": [1, 2], "tags": [5], "tags__nnzs": [1, 1]},
@@ -102,6 +103,15 @@ def test_the_parser_refuses_what_check_explains(expected: Layout, columns: dict[
         expected.parse(tf.constant([record]))
     with pytest.raises(DataError, match=message):
         expected.check(decode(record, PATH), PATH)
+
+
+def test_lists_of_a_block_without_their_numbers_have_one_length() -> None:
+    blocks = [{"count": [1, 2], "tags": [5, 6, 7, 8]}, {"count": [3], "tags": [9, 10]}, {"count": [4, 5], "tags": []}]
+    parsed = layout(COUNT, TAGS, block_rows=2).parse(tf.constant([by_protobuf(block) for block in blocks]))
+    assert parsed["tags__nnzs"].numpy()[:, 0].tolist() == [2, 2, 2, 0, 0]
+    assert parsed["tags__values"].numpy()[:, 0].tolist() == [5, 6, 7, 8, 9, 10]
+    for block in blocks:
+        layout(COUNT, TAGS, block_rows=2).check(decode(by_protobuf(block), PATH), PATH)
 
 
 def test_bytes_that_are_no_example_are_refused() -> None:

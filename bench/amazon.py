@@ -1,0 +1,176 @@
+"""The SIM document's training path on this machine: prebatched TFRecord, padded histories, the same model.
+
+The rows are those of the recipe. On the document's side each record is a block of rows, all columns int64, histories
+padded on the left to full length, full records only (`--drop_remainder`); records are parsed, masked by the first
+history feature being above 0, and prefetched, in the order of the files. "cached" keeps the parsed rows in memory, as
+the document does unless told otherwise, which takes 8 bytes per id. Ours are ragged lists in Parquet, shuffled.
+
+Both feed one model, which takes values and lengths. "no model" is reading alone; "one batch" is the step without
+reading; "small layers" has a model with little to compute.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from bench.models import prepare_rows
+from bench.report import Rates, Report, Turn, median_ratio, take_turns
+from bench.training import train_for
+from rankline.recipes import recipe_named
+from rankline.workspace import Workspace
+from training.fit_tensorflow import TensorFlowFit
+from training.loader.chunks import ChunkStream, Column, Ragged
+from training.loader.splits import tensorflow_loader
+from workflows.feature_spec import HISTORY, Feature, FeatureSpec
+from workflows.tensor_names import NNZS, VALUES
+
+SIM = "amazon-sim"
+SMALL_LAYERS: dict[str, Any] = {
+    "embedding_dim": 4,
+    "hidden": (16,),
+    "stage_one_hidden": (16,),
+    "aux_hidden": (16,),
+    "gru_units": 8,
+}
+_TFRECORD, _CACHED, _NO_MODEL, _SMALL, _ONE_BATCH = "tfrecord", "cached", "no model", "small layers", "one batch"
+_PREFETCH = 10  # the document's --prefetch_train_size
+
+
+def run_amazon(
+    repeats: int,
+    *,
+    num_rows: int = 200_000,
+    choices: Mapping[str, Any] | None = None,
+    batch_size: int = 4_096,
+    turn_s: float = 5.0,
+) -> Report:
+    """Prepare the reviews, write them the document's way, and let each side train in turns.
+
+    Args:
+        repeats: turns of each side.
+        num_rows: generated reviews.
+        choices: of `TrainConfig`, in place of the recipe's own.
+        batch_size: rows per step, and per record.
+        turn_s: how long a turn is.
+    """
+    recipe = recipe_named(SIM)
+    with TemporaryDirectory(prefix="rankline-bench-") as name:
+        directory = Path(name)
+        workspace = Workspace(recipe=SIM, root=directory, repository=directory / "repository")
+        prepared = prepare_rows(workspace, recipe, num_rows)
+        path, spec = prepared.path, prepared.spec
+        config = replace(recipe.train, batch_size=batch_size, **(choices or {}))
+        files = [path / file for file in spec.source("train").files]
+        records = write_records(files, spec, directory / "train.tfrecord", batch_size)
+        dataset = document_dataset(records, spec, batch_size)
+        cached = dataset.cache()
+        for _ in cached:  # a cache holds nothing before it was read to its end
+            pass
+        loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
+        fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in (config, replace(config, **SMALL_LAYERS)))
+        sides: dict[str, Turn] = {
+            SIM: partial(train_for, fit, _endless(loader()), turn_s),
+            _name(SIM, _ONE_BATCH): partial(train_for, fit, repeat(next(iter(loader()))), turn_s),
+            _TFRECORD: partial(train_for, fit, _endless(dataset), turn_s),
+            _name(_TFRECORD, _CACHED): partial(train_for, fit, _endless(cached), turn_s),
+            _name(SIM, _SMALL): partial(train_for, small, _endless(loader()), turn_s),
+            _name(_TFRECORD, _SMALL): partial(train_for, small, _endless(dataset), turn_s),
+            _name(SIM, _NO_MODEL): partial(_reading_rate, _endless(loader()), turn_s),
+            _name(_TFRECORD, _NO_MODEL): partial(_reading_rate, _endless(dataset), turn_s),
+        }
+        rates = take_turns(sides, repeats)
+    results = {side: {"rows_per_s": float(np.median(values))} for side, values in rates.items()}
+    return Report(name="training", results=results, ratios=_ratios(rates))
+
+
+def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_rows: int) -> Path:
+    """Write rows as the document does, in blocks; those that do not fill the last block are left out.
+
+    Args:
+        files: Parquet files of prepared data.
+        spec: all its columns are written, as int64.
+        target: the TFRecord file.
+        block_rows: rows per record.
+
+    Returns:
+        `target`.
+    """
+    names = [feature.name for feature in spec.features]
+    stream = ChunkStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
+    with tf.io.TFRecordWriter(str(target)) as writer:
+        for batch in stream.batches():
+            columns = {feature.name: _dense(batch[feature.name], feature).ravel() for feature in spec.features}
+            features = {
+                name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return target
+
+
+def _dense(column: Column, feature: Feature) -> npt.NDArray[np.int64]:
+    """A column as int64, histories padded with 0 on the left: (N,) or (N, max_length)."""
+    if not isinstance(column, Ragged):
+        return column.astype(np.int64)
+    length = feature.max_length or 0
+    dense = np.zeros((len(column.nnzs), length), np.int64)
+    rows = np.repeat(np.arange(len(dense)), column.nnzs)
+    dense[rows, length - column.offsets[1:][rows] + np.arange(len(column.values))] = column.values
+    return dense
+
+
+def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
+    """The document's loading of what `write_records` wrote, as batches of (inputs, labels) for our models."""
+    shapes = {f.name: (batch_size, f.max_length if f.is_list else 1) for f in spec.features}
+    parsed_as = {name: tf.io.FixedLenFeature(shape, tf.int64) for name, shape in shapes.items()}
+
+    def batch(record: Any) -> tuple[dict[str, Any], Any]:
+        columns = tf.io.parse_single_example(record, parsed_as)
+        mask = columns[spec.channels[HISTORY][0]] > 0
+        inputs = {}
+        for feature in spec.categorical:
+            if feature.is_list:
+                inputs[feature.name + VALUES] = tf.boolean_mask(columns[feature.name], mask)[:, None]
+                inputs[feature.name + NNZS] = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+            else:
+                inputs[feature.name] = columns[feature.name]
+        return inputs, tf.cast(columns[spec.label.name], tf.float32)
+
+    return tf.data.TFRecordDataset(str(records)).map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCH)
+
+
+def _endless(batches: Any) -> Iterator[Any]:
+    return chain.from_iterable(repeat(batches))
+
+
+def _reading_rate(batches: Iterator[Any], turn_s: float) -> float:
+    """Rows per second with no model behind them."""
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < turn_s:
+        done += int(next(batches)[1].shape[0])
+    return done / (time.perf_counter() - begin)
+
+
+def _name(*words: str) -> str:
+    return ", ".join(words)
+
+
+def _ratios(rates: Rates) -> dict[str, float]:
+    def over_tfrecord(*words: str) -> float:
+        return median_ratio(rates, _name(SIM, *words), _name(_TFRECORD, *words))
+
+    return {
+        "vs_tfrecord": over_tfrecord(),
+        "vs_tfrecord_cached": median_ratio(rates, SIM, _name(_TFRECORD, _CACHED)),
+        "vs_tfrecord_small_layers": over_tfrecord(_SMALL),
+        "data_vs_tfrecord": over_tfrecord(_NO_MODEL),
+        "vs_step_alone": median_ratio(rates, SIM, _name(SIM, _ONE_BATCH)),
+    }

@@ -1,0 +1,12 @@
+"""Parameters of `config.pbtxt` that more than one part reads: export writes them, backends and clients go by them."""
+
+CANDIDATES = "CANDIDATES"
+"""Inputs that hold a value per candidate, [num_rows, num_candidates], by name, with commas between."""
+
+MAX_LIST_LENGTH = "MAX_LIST_LENGTH"
+"""Most values of a list, and most candidates, of one row of a request; 0 for any number."""
+
+
+def names_in(value: str) -> tuple[str, ...]:
+    """The names in the value of `CANDIDATES`."""
+    return tuple(filter(None, value.split(",")))

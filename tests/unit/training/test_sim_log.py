@@ -1,0 +1,186 @@
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.sim_log import SimLog, TrainingLog, losses, quality
+
+LOOKED = {"train_loss": 0.5, "train_added_loss": 0.25, "learning_rate": 0.01}
+MEASURED = {
+    "train_loss": 0.9, "train_samples_per_s": 7.0, "train_auc": 0.8, "train_logloss": 0.4, "train_gauc": 0.7,
+    "valid_auc": 0.75, "valid_logloss": 0.45, "valid_calibration": 1.0,
+}  # fmt: skip
+QUALITY = {"train_auc": 0.8, "test_auc": 0.75, "train_loss": 0.4, "test_loss": 0.45}
+LATENCIES = {"latency_mean", "latency_p90", "latency_p95", "latency_p99"}
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Metrics:
+    """Remembers what was logged."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self.points.append((step, dict(metrics)))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text().splitlines()
+    assert all(line.startswith("DLLL {") for line in lines)
+    return [json.loads(line.removeprefix("DLLL ")) for line in lines]
+
+
+def take(log: TrainingLog, clock: Clock, steps: range, *, step_s: float = 0.5, num_rows: int = 8) -> None:
+    for step in steps:
+        log.before_step(step)
+        clock.now_s += step_s
+        log.after_step(step, num_rows)
+        log.after_look(step, LOOKED)
+
+
+def test_a_line_has_what_dllogger_writes(tmp_path: Path) -> None:
+    began = datetime(2026, 11, 20, 12, 30)
+    times = iter([began, began + timedelta(seconds=1.5), began + timedelta(seconds=61)])
+    with SimLog(tmp_path / "results" / "log.json", now=lambda: next(times)) as log:
+        log.write([2, 79], {"samples/s": 12.5})
+        log.write([], {})
+    assert lines_of(tmp_path / "results" / "log.json") == [
+        {
+            "timestamp": str((began + timedelta(seconds=1.5)).timestamp()),
+            "datetime": "2026-11-20 12:30:01.500000",
+            "elapsedtime": "1.5",
+            "type": "LOG",
+            "step": [2, 79],
+            "data": {"samples/s": 12.5},
+        },
+        {
+            "timestamp": str((began + timedelta(seconds=61)).timestamp()),
+            "datetime": "2026-11-20 12:31:01",
+            "elapsedtime": "61.0",
+            "type": "LOG",
+            "step": [],
+            "data": {},
+        },
+    ]
+
+
+@given(
+    step=st.lists(st.integers(0, 10**6), max_size=2),
+    data=st.dictionaries(st.text(max_size=10), st.floats(allow_nan=False, allow_infinity=False), max_size=4),
+)
+def test_any_figures_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, step: list[int], data: dict[str, float]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.json"
+    with SimLog(path) as log:
+        log.write(step, data)
+    (line,) = lines_of(path)
+    assert (line["step"], line["data"]) == (step, data)
+
+
+def test_a_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    for append, expected in ((False, [1]), (True, [1, 2]), (False, [3])):
+        with SimLog(path, append=append) as log:
+            log.write([expected[-1]], {})
+            assert [line["step"] for line in lines_of(path)] == [[number] for number in expected]
+
+
+def test_a_run_has_a_line_for_each_step_each_epoch_and_itself(tmp_path: Path) -> None:
+    clock, metrics = Clock(), Metrics()
+    with SimLog(tmp_path / "log.json") as lines:
+        log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
+        assert log.every_step
+        for first in (1, 4):
+            clock.now_s += 20  # reading, evaluation: not a step
+            take(log, clock, range(first, first + 3))
+            log.after_epoch(first + 2, MEASURED)
+        log.end({"valid_auc": 0.1})
+    found = lines_of(tmp_path / "log.json")
+    assert [line["step"] for line in found] == [[1, 1], [1, 2], [1, 3], [1], [2, 1], [2, 2], [2, 3], [2], []]
+    assert found[0]["data"] == {
+        "classification_loss": 0.5, "dien_aux_loss": 0.25, "total_loss": 0.75, "samples/s": 16.0,
+    }  # fmt: skip
+    for epoch in (found[3], found[7]):
+        data = epoch["data"]
+        assert data.keys() == {"throughput", "time", *QUALITY, *LATENCIES}
+        assert {name: data[name] for name in QUALITY} == QUALITY
+        assert (data["throughput"], data["time"]) == pytest.approx((16.0, 1.5))
+        assert all(data[name] == pytest.approx(500.0) for name in LATENCIES)
+    assert found[8]["data"] == {"time_to_train": pytest.approx(43.0), **QUALITY}
+    epochs = {step: point for step, point in metrics.points if "sim/throughput" in point}
+    assert list(epochs) == [1, 2]
+    assert {f"sim/{name}" for name in found[3]["data"]} | {"sim/time_to_train"} == epochs[1].keys()
+    assert epochs[2]["sim/time_to_train"] == pytest.approx(43.0)
+
+
+def test_steps_are_in_mlflow_every_few_seconds(tmp_path: Path) -> None:
+    clock, metrics = Clock(), Metrics()
+    with SimLog(tmp_path / "log.json") as lines:
+        take(TrainingLog(lines, metrics, steps_per_epoch=9, clock=clock), clock, range(1, 6), step_s=4.0)
+    assert [step for step, _ in metrics.points] == [3]
+    assert metrics.points[0][1] == {
+        "steps/classification_loss": 0.5,
+        "steps/dien_aux_loss": 0.25,
+        "steps/total_loss": 0.75,
+        "steps/samples/s": 2.0,
+    }
+
+
+@pytest.mark.parametrize("num_steps", [1, 20])
+def test_a_first_epoch_within_the_warm_up_has_its_figures_nevertheless(tmp_path: Path, num_steps: int) -> None:
+    clock = Clock()
+    with SimLog(tmp_path / "log.json") as lines:
+        log = TrainingLog(lines, Metrics(), steps_per_epoch=num_steps, warmup_steps=20, clock=clock)
+        take(log, clock, range(1, num_steps + 1))
+        log.after_epoch(num_steps, MEASURED)
+    assert lines_of(tmp_path / "log.json")[-1]["data"]["throughput"] == pytest.approx(16.0)
+
+
+def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
+    clock = Clock()
+    with SimLog(tmp_path / "log.json") as lines:
+        log = TrainingLog(lines, Metrics(), steps_per_epoch=4, warmup_steps=2, clock=clock)
+        for first in (1, 5):
+            take(log, clock, range(first, first + 2), step_s=10.0)
+            take(log, clock, range(first + 2, first + 4), step_s=1.0)
+            log.after_epoch(first + 3, MEASURED)
+    epochs = [line["data"] for line in lines_of(tmp_path / "log.json") if len(line["step"]) == 1]
+    assert [data["latency_mean"] for data in epochs] == pytest.approx([1_000.0, 5_500.0])
+
+
+def test_a_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
+    clock, metrics = Clock(), Metrics()
+    with SimLog(tmp_path / "log.json") as lines:
+        log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
+        take(log, clock, range(7, 10))
+        log.after_epoch(9, MEASURED)
+    assert [line["step"] for line in lines_of(tmp_path / "log.json")] == [[3, 1], [3, 2], [3, 3], [3]]
+    assert metrics.points[-1][0] == 3
+
+
+def test_a_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tmp_path: Path) -> None:
+    with SimLog(tmp_path / "log.json") as lines:
+        TrainingLog(lines, Metrics(), steps_per_epoch=3, clock=Clock()).end({"valid_auc": 0.7, "epoch": 3.0})
+    assert lines_of(tmp_path / "log.json")[0]["data"] == {"time_to_train": 0.0, "test_auc": 0.7}
+
+
+def test_the_losses_add_up_and_what_was_not_measured_is_left_out() -> None:
+    assert losses(0.5, 0.0) == {"classification_loss": 0.5, "dien_aux_loss": 0.0, "total_loss": 0.5}
+    assert quality(MEASURED) == QUALITY
+    assert quality({"valid_logloss": 0.3}) == {"test_loss": 0.3}

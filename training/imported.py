@@ -1,0 +1,287 @@
+"""import: data that somebody else prepared → prepared data of ours, so that training, export and serving work with it.
+
+NVIDIA's SIM for TensorFlow 2 has three ways to bring data. Two of them are here:
+
+    feature_spec.yaml   any files that it describes (`training.data_set`); its channels are those of our models
+    metadata.json       Parquet files whose columns have the document's order (`training.parquet_layout`)
+
+The third, raw files of Amazon reviews, is `rankline prepare`. A mapping `test` becomes the split `valid`.
+
+Ids are taken over as they are: 0 is padding and the largest is the cardinality, so that ours is one more. Zeros at
+either end of a history are cut off, and what is left is its length. A client sends the same ids: the workflow of such
+data lets them pass, but for those out of range, which become 0.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from training.data_set import DataSet, Rows
+from training.loader.columns import arrow_schema
+from training.parquet_layout import ANY_LENGTH, TEST, TRAIN, parquet_data_set
+from training.trimming import trimmed
+from workflows.artifacts import publish, refuse_foreign
+from workflows.datasets.raw import fingerprint_of
+from workflows.errors import ConfigError, DataError, SpecError
+from workflows.feature_spec import (
+    CATEGORICAL,
+    CONTINUOUS,
+    HISTORY,
+    LABEL,
+    NEGATIVES,
+    SEQUENCE_CHANNELS,
+    TARGET,
+    USERS,
+    FeatureSpec,
+    Source,
+)
+from workflows.fitting import fit
+from workflows.operators import KnownIds, NullToEmptyList, SameLengths
+from workflows.parts import PartWriter, nvtabular_dataset
+from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, cardinalities_of
+from workflows.progress import SILENT, Progress
+from workflows.spec_file import FILE_NAME, Feature
+from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.workflow_store import save_workflow
+
+from merlin.schema import Tags  # isort: skip
+
+VALID = "valid"
+
+_CHANNELS = (LABEL, CATEGORICAL, CONTINUOUS, *SEQUENCE_CHANNELS)
+_FILE_ROWS, _GROUP_ROWS = 1 << 21, 1 << 15
+_EXAMPLE_ROWS = 100
+
+
+def import_data(
+    path: Path,
+    output: Path,
+    *,
+    num_user_features: int | None = None,
+    num_item_features: int | None = None,
+    progress: Progress = SILENT,
+) -> PreparedData:
+    """Check, cut, write and publish.
+
+    Args:
+        path: a feature spec, or a directory with `feature_spec.yaml` or `metadata.json`.
+        output: directory of the artifact, replaced when it is whole.
+        num_user_features, num_item_features: of Parquet files with `metadata.json`; None counts them.
+        progress: told bytes read; the note has rows.
+
+    Raises:
+        SpecError: the description is not valid, or does not fit the files; the message has the place.
+        DataError: a file is damaged, a value is missing or does not fit, a label is neither 0 nor 1, a split has one
+            class only, or a history contradicts itself; the message has the file, and the row where there is one.
+        ConfigError: the numbers of features do not go with the data.
+        ArtifactError: `output` holds something else.
+    """
+    refuse_foreign(output, KIND)
+    data = _opened(path, num_user_features, num_item_features)
+    mappings = _mappings(data)
+    writer = _Writer(data, mappings, progress)
+    details: dict[str, Any] = {"dataset": "imported", "source": str(path), "rows": writer.num_rows}
+    details |= {"config": {}, "dropped": {}, "noticed": {}}
+    made_from = {"files": fingerprint_of([data.path, *data.files])}
+    with publish(output, KIND, made_from=made_from, details=details) as directory:
+        sources = {split: writer.write(split, directory) for split in mappings}
+        spec = replace(writer.spec, sources=sources)
+        (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+        if spec.is_sequential:
+            (directory / CARDINALITIES).write_text(
+                json.dumps(cardinalities_of(spec), indent=2) + "\n", encoding="utf-8"
+            )
+        _save_workflow(spec, directory)
+    return PreparedData.load(output)
+
+
+def _opened(path: Path, num_user_features: int | None, num_item_features: int | None) -> DataSet:
+    if path.is_dir() and not (path / FILE_NAME).is_file():
+        if (path / CARDINALITIES).is_file():
+            return parquet_data_set(path, num_user_features, num_item_features)
+        raise SpecError(
+            f"{path} holds neither {FILE_NAME} nor {CARDINALITIES}. Expected one of them beside the data; "
+            "raw files are for `rankline prepare`."
+        )
+    if (num_user_features, num_item_features) != (None, None):
+        raise ConfigError(f"{path}: a feature spec has channels. Leave the numbers of features to {CARDINALITIES}.")
+    return DataSet.read(path)
+
+
+def _mappings(data: DataSet) -> dict[str, str]:
+    """Our split → mapping."""
+    names = data.spec.mappings.keys()
+    if TRAIN not in names or not names & {VALID, TEST}:
+        raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
+    return {TRAIN: TRAIN, VALID: VALID if VALID in names else TEST}
+
+
+def _spec_of(data: DataSet) -> FeatureSpec:
+    """The spec of the prepared data, without sources.
+
+    Raises:
+        SpecError: a channel is none that models know, or does not get what it needs.
+    """
+    file = data.spec
+    try:
+        if unknown := [channel for channel in file.channels if channel not in _CHANNELS]:
+            raise SpecError(f"channel_spec has {unknown}, which no model knows. Available: {', '.join(_CHANNELS)}.")
+        made = {name: _feature(file[name], channel) for channel in _CHANNELS for name in file.channels.get(channel, ())}
+        spec = FeatureSpec(
+            features=tuple(made[feature.name] for feature in file.features if feature.name in made),
+            channels=file.channels,
+        )
+    except SpecError as error:
+        raise SpecError(f"{data.path}: {error}") from None
+    scoring = spec.for_scoring
+    metadata = {
+        "dataset": "imported",
+        "inputs": [feature.name for feature in (*scoring.categorical, *scoring.continuous)],
+        "candidates": list(spec.channels.get(TARGET, ())),
+        "group_by": next(iter(spec.channels.get(USERS, ())), None),
+    }
+    return replace(spec, metadata={name: value for name, value in metadata.items() if value})
+
+
+def _feature(feature: Feature, channel: str) -> Feature:
+    """A feature as our files have it."""
+    entry = f"feature_spec.{feature.name}"
+    if channel in (LABEL, CONTINUOUS):
+        if feature.is_list:
+            raise SpecError(f"{entry} has dimensions, but channel {channel!r} takes single numbers.")
+        return Feature(name=feature.name, dtype="float32")
+    if feature.cardinality is None:
+        raise SpecError(f"{entry} lacks 'cardinality', but channel {channel!r} takes ids.")
+    if np.dtype(feature.dtype).kind not in "iu":
+        raise SpecError(
+            f"{entry}.dtype is {feature.dtype}, but channel {channel!r} takes ids, which are whole numbers."
+        )
+    num_ids = feature.cardinality + 1
+    dimension = feature.embedding_dim or max(16, min(512, round(1.6 * num_ids**0.56)))  # NVTabular's rule
+    return replace(feature, dtype="int64", cardinality=num_ids, embedding_dim=dimension, null_fill=None)
+
+
+class _Writer:
+    """Writes mappings as splits.
+
+    Args:
+        data: what to read.
+        mappings: split → mapping.
+        progress: told bytes read.
+
+    Attributes:
+        spec: of what is written, without sources.
+        num_rows: split → rows written.
+    """
+
+    def __init__(self, data: DataSet, mappings: dict[str, str], progress: Progress) -> None:
+        self.spec, self.num_rows = _spec_of(data), dict.fromkeys(mappings, 0)
+        self._data, self._mappings, self._progress = data, mappings, progress
+        self._num_bytes, self._total = 0.0, data.num_bytes(list(mappings.values()))
+        self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
+        self._longest = {f.name: 1 for f in self.spec.features if f.max_length == ANY_LENGTH}
+
+    def write(self, split: str, directory: Path) -> Source:
+        """Write a split; of validation rows also what a client would send."""
+        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata["inputs"], self.spec.label.name]
+        writer = PartWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        classes: set[float] = set()
+        with _heldout(directory, schema, columns, split) as heldout:
+            for rows in self._data.rows(self._mappings[split]):
+                table = self._table(rows, schema)
+                classes |= self._classes(rows)
+                writer.write(table)
+                if heldout:
+                    heldout.write_table(table.select(columns))
+                self._report(split, rows)
+        if len(classes) < 2:
+            raise DataError(
+                f"{self._data.path}: the labels of source_spec.{self._mappings[split]} are {sorted(classes)}, "
+                "and a model needs rows of 0 and of 1. Give more rows."
+            )
+        self._take_over_lengths()
+        files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
+        return Source(files=files, num_rows=self.num_rows[split])
+
+    def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
+        for name, longest in self._longest.items():
+            lengths = np.diff(rows.table[name].combine_chunks().offsets.to_numpy())
+            self._longest[name] = max(longest, int(lengths.max(initial=0)))
+        lists = trimmed(rows, self._histories, self._negatives)
+        columns = []
+        for field in schema:
+            if pa.types.is_list(field.type):
+                columns.append(lists.get(field.name, rows.table[field.name]).cast(field.type))
+            else:
+                values = rows.table[field.name].to_numpy()
+                columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
+        return pa.table(columns, schema=schema)
+
+    def _classes(self, rows: Rows) -> set[float]:
+        name = self.spec.label.name
+        labels = rows.table[name].to_numpy()
+        if (wrong := (labels != 0) & (labels != 1)).any():
+            row = int(np.flatnonzero(wrong)[0])
+            path, start = rows.origins[name]
+            raise DataError(f"{path}: row {start + row + 1}: {name!r} is {labels[row]}, expected a label of 0 or 1.")
+        return {float(label) for label in np.unique(labels)}
+
+    def _take_over_lengths(self) -> None:
+        """Lists of which nobody says how long they may be are as long as the longest that was seen."""
+        features = (
+            replace(feature, max_length=self._longest.get(feature.name, feature.max_length))
+            for feature in self.spec.features
+        )
+        self.spec = replace(self.spec, features=tuple(features))
+
+    def _report(self, split: str, rows: Rows) -> None:
+        self.num_rows[split] += len(rows.table)
+        self._num_bytes += rows.num_bytes
+        self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
+
+
+@contextmanager
+def _heldout(directory: Path, schema: pa.Schema, columns: list[str], split: str) -> Iterator[pq.ParquetWriter | None]:
+    if split != VALID:
+        yield None
+        return
+    with pq.ParquetWriter(directory / HELDOUT, pa.schema([schema.field(name) for name in columns])) as writer:
+        yield writer
+
+
+def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
+    """Save a workflow that lets a client's ids pass.
+
+    It keeps the latest items of a history that is too long, and makes the features of a history equally long.
+    """
+    histories = spec.channel(HISTORY)
+    with quiet_nvtabular():
+        nodes = [_ids(feature) for feature in spec.for_scoring.categorical if feature not in histories]
+        if histories:
+            nodes.append(reduce(add, [_history(feature) for feature in histories]) >> SameLengths(histories[0].name))
+        nodes += [[feature.name] >> ops.AddTags([Tags.CONTINUOUS]) for feature in spec.continuous]
+        workflow = nvt.Workflow(reduce(add, nodes))
+        with pq.ParquetFile(directory / HELDOUT) as heldout:
+            rows = next(heldout.iter_batches(_EXAMPLE_ROWS, columns=spec.metadata["inputs"]))
+        example = nvtabular_dataset(pa.Table.from_batches([rows]))
+        fit(workflow, lambda _: example, example, lambda _: None)
+        save_workflow(workflow, directory / "workflow")
+
+
+def _ids(feature: Feature) -> Any:
+    column: Any = [feature.name] >> NullToEmptyList() if feature.is_list else [feature.name]
+    return column >> KnownIds({feature.name: feature.embedding_shape[0]})
+
+
+def _history(feature: Feature) -> Any:
+    assert feature.max_length is not None  # it is a list
+    return _ids(feature) >> ops.ListSlice(-feature.max_length)

@@ -1,0 +1,140 @@
+"""Scoring in process, to measure how fast a model is: one that was exported, one of a checkpoint, or none.
+
+A model without training is never taken for a trained one: `untrained` is a function of its own. Scores are computed
+from what a client could send, so negative histories are never read.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from training.checkpoints import Checkpoint
+from training.config import TrainConfig
+from training.fit import Batches
+from training.fit_tensorflow import TensorFlowFit
+from training.models import learnt_from
+from training.saved_model import load_signature
+from workflows.errors import ArtifactError
+from workflows.feature_spec import FeatureSpec
+from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, SCORE, VALUES
+
+Inputs = Mapping[str, Any]
+Scorer = Callable[[Inputs], Any]
+"""Batch of a loader → probabilities, float32 of shape (N, 1). Done when it returns, on any device."""
+
+
+def saved(path: Path, spec: FeatureSpec) -> Scorer:
+    """A SavedModel as a scorer, as it is served: in float32, and not compiled.
+
+    Args:
+        path: SavedModel directory of ours.
+        spec: the features that it takes.
+
+    Raises:
+        ArtifactError: no SavedModel there, or one of other features.
+    """
+    signature: Any = load_signature(path, RAGGED_SIGNATURE)
+    takes, has = sorted(signature.structured_input_signature[1]), sorted(_flat_names(spec))
+    if takes != has:
+        raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model of this data.")
+    return lambda inputs: _done(signature(**_flat(spec, inputs))[SCORE])
+
+
+def from_checkpoint(
+    checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str = "float32", xla: bool = False
+) -> Scorer:
+    """The model of a training run that can go on, as a scorer.
+
+    Args:
+        checkpoint: holds the weights, and the choices about the model.
+        spec: the features that it learnt from.
+        precision: of activations; see `TrainConfig`.
+        xla: compile the dense part.
+
+    Raises:
+        ArtifactError: the checkpoint is of another model.
+    """
+    config = config_of(checkpoint)
+    trained = _fit(spec, config)
+    trained.restore(checkpoint.state)
+    wanted = replace(config, precision=precision, xla=xla, weight_averaging=False)
+    if wanted == config:
+        return _fitted(trained)
+    fit = _fit(spec, wanted)
+    fit.set_weights(trained.weights())
+    return _fitted(fit)
+
+
+def config_of(checkpoint: Checkpoint) -> TrainConfig:
+    """The choices of the run that wrote a checkpoint."""
+    choices: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in checkpoint.config.items()
+    }
+    return TrainConfig(**choices)
+
+
+def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
+    """A model with random weights as a scorer, to measure its speed.
+
+    Args:
+        spec: the features.
+        config: choices about the model, and the `precision` and `xla` to score with.
+    """
+    return _fitted(_fit(spec, config))
+
+
+def score_each_size(score: Scorer, batches: Batches) -> None:
+    """Score a batch of each number of rows that there is: what is made for its shape is made then, not while timed."""
+    sizes = set()
+    for inputs, labels in batches:
+        if labels.shape[0] not in sizes:
+            sizes.add(labels.shape[0])
+            score(inputs)
+
+
+def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
+    """The spec with the files of a split named as often as it takes to have so many rows, for batches of any size.
+
+    Raises:
+        SpecError: there is no such split.
+    """
+    source = spec.source(split)
+    times = max(1, ceil(num_rows / max(1, source.num_rows)))
+    more = replace(source, files=source.files * times, num_rows=source.num_rows * times)
+    return replace(spec, sources={**spec.sources, split: more})
+
+
+def _fit(spec: FeatureSpec, config: TrainConfig) -> TensorFlowFit:
+    return TensorFlowFit(learnt_from(spec, config), config, num_steps=1)
+
+
+def _fitted(fit: TensorFlowFit) -> Scorer:
+    return lambda inputs: _done(fit.quick_score(inputs))
+
+
+def _done(scores: Any) -> Any:
+    """The scores, when they are there: a GPU computes on while Python does."""
+    scores.numpy()
+    return scores
+
+
+def _flat_names(spec: FeatureSpec) -> list[str]:
+    """The inputs of `RAGGED_SIGNATURE`."""
+    names = spec.for_scoring.model_dtypes
+    return [name + end for name in names for end in ((VALUES, OFFSETS) if spec[name].is_list else ("",))]
+
+
+def _flat(spec: FeatureSpec, inputs: Inputs) -> dict[str, Any]:
+    """A batch as `RAGGED_SIGNATURE` takes it."""
+    flat: dict[str, Any] = {}
+    for name in spec.for_scoring.model_dtypes:
+        if spec[name].is_list:
+            flat[name + VALUES] = inputs[name + VALUES][:, 0]
+            flat[name + OFFSETS] = tf.concat([[0], tf.cumsum(inputs[name + NNZS][:, 0])], axis=0)
+        else:
+            flat[name] = inputs[name][:, 0]
+    return flat

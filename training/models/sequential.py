@@ -1,0 +1,198 @@
+"""What DIN, DIEN and SIM are built from.
+
+Shapes as in `training.layers.attention`: N rows, C candidates of each (1 in training), T items of a history, D numbers
+per item. Every score of a row uses one history, so that ranking many candidates costs little more than ranking one.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from training.config import TrainConfig
+from training.layers import Likeness, Mlp, PriorShift, RecencyMean, SequenceFeatures
+from training.models import check_rows
+from training.models.base import UniformIds, dropped, logit
+from workflows.errors import ConfigError, SpecError
+from workflows.feature_spec import CATEGORICAL, HISTORY, NEGATIVES, FeatureSpec
+
+REFERENCE = "reference"
+"""The profile that does as NVIDIA's SIM for TensorFlow 2."""
+
+
+def check(spec: FeatureSpec, config: TrainConfig) -> None:
+    """Refuse what a model with histories cannot be built from.
+
+    Raises:
+        SpecError: the rows have no histories, or features beside those of users and items.
+        ConfigError: `embedding_dim` is 0.
+    """
+    check_rows(spec, config.model)
+    if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
+        raise SpecError(
+            f"model {config.model!r} takes ids of users, items and histories only, got {others} in other channels. "
+            "Leave them out, or put ids into channel 'user_features'."
+        )
+    if not config.embedding_dim:
+        raise ConfigError(
+            f"embedding_dim is 0, model {config.model!r} needs one width for all embeddings. Give one, such as 16."
+        )
+
+
+def learns_from_negatives(spec: FeatureSpec, config: TrainConfig) -> bool:
+    """Whether there is an auxiliary loss."""
+    return bool(config.aux_weight and spec.channel(NEGATIVES))
+
+
+def longest_history(spec: FeatureSpec) -> int:
+    """Items of the longest history that there can be."""
+    return max(feature.max_length or 0 for feature in spec.channel(HISTORY))
+
+
+def look_up(inputs: Any, spec: FeatureSpec, config: TrainConfig, **options: Any) -> dict[str, Any]:
+    """Users, candidates and histories as embeddings, with penalties and dropout.
+
+    Args:
+        inputs: of `training.models.base.keras_inputs`.
+        spec: says which features there are, and how large their tables are.
+        config: choices about the network.
+        **options: of `SequenceFeatures`.
+
+    Returns:
+        What `SequenceFeatures` gives. "user" is there if the model uses users and there are any; "bias" with
+        `linear_terms`.
+    """
+    layer = SequenceFeatures(
+        spec,
+        dimension=config.embedding_dim,
+        initializer=_initializer(config),
+        users=config.user_embeddings,
+        biases=config.linear_terms,
+        name="features",
+        **options,
+    )
+    found = dict(layer(inputs))  # Keras keeps the original
+    for name in ("target", "history", "user", "negatives"):
+        if name in found:
+            found[name] = dropped(_held(found[name], config.l2_embedding, name), config.embedding_dropout)
+    if "bias" in found:
+        found["bias"] = _held(found["bias"], config.l2_linear, "bias")
+    return found
+
+
+def hidden(parts: Any, units: Any, config: TrainConfig) -> Any:
+    """Dense layers on `parts` side by side, see `Beside`; (N, C, units[-1])."""
+    return Mlp(units, dropout=config.dropout)(Beside()([part for part in parts if part is not None]))
+
+
+def recent(found: dict[str, Any], max_items: int, config: TrainConfig) -> tuple[Any | None, Any | None]:
+    """What the history is by how long ago its items were chosen, and its product with the candidates.
+
+    Args:
+        found: of `look_up`.
+        max_items: of the longest history in it.
+        config: choices about the network.
+
+    Returns:
+        (N, D) and (N, C, D), with `recency`; else nothing.
+    """
+    if not config.recency:
+        return None, None
+    mean = RecencyMean(max_items)([found["history"], found["mask"]])
+    return mean, tf.keras.layers.Multiply()([found["target"], mean[:, None]])
+
+
+def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, config: TrainConfig) -> Any:
+    """The probabilities "output", (N, C).
+
+    With `linear_terms` the weights of the candidate's ids join the logit, with `likeness` the dot products of candidate
+    and summaries.
+
+    Args:
+        x: (N, C, H).
+        found: of `look_up`.
+        summaries: of the history, (N, C, D) or (N, D); None for one that there is not.
+        spec: the features.
+        config: choices about the network.
+    """
+    logits = logit(x)[..., 0]
+    if "bias" in found:
+        logits += config.linear_scale * found["bias"]
+    for summary in summaries if config.likeness else ():
+        if summary is not None:
+            logits += Likeness(config.embedding_dim)([found["target"], summary])
+    return probability(logits, "output", spec)
+
+
+def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
+    """Their sigmoid, float32; of one negative for each positive, however many the rows of `spec` have."""
+    if (num_negatives := spec.metadata.get("negatives", 1)) > 1:
+        logits = PriorShift(num_negatives)(logits)
+    return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
+
+
+class Beside(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Puts tensors side by side: (N, C, D), and (N, D), which is the same for all candidates.
+
+    Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
+    """
+
+    def call(self, inputs: list[Any]) -> Any:
+        """Concatenate; see the class."""
+        axes = tf.shape(inputs[0])[:2]
+        parts = [
+            x if x.shape.rank == 3 else tf.broadcast_to(x[:, None], tf.concat([axes, [x.shape[-1]]], axis=0))
+            for x in inputs
+        ]
+        return tf.concat(parts, axis=-1)
+
+
+class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """Cuts a history before its latest items.
+
+    Call with `[history, present]`: (N, T, D) and (N, T). Returns four tensors: the earlier part, (N, max(T - R, 1), D),
+    and where it has items; the latest part, (N, R, D), and where it has items. A part that would be too short has a
+    place without an item in front.
+
+    Args:
+        num_recent: R, the number of latest items.
+        **kwargs: of `tf.keras.layers.Layer`.
+    """
+
+    def __init__(self, num_recent: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_recent = num_recent
+
+    def call(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
+        """Cut; see the class."""
+        history, present = inputs
+        num_earlier = tf.shape(present)[1] - self.num_recent
+        earlier = tf.maximum(num_earlier, 1)
+        present_earlier = present[:, :earlier] * tf.cast(tf.range(earlier) < num_earlier, present.dtype)
+        missing = tf.maximum(-num_earlier, 0)
+        latest = tf.pad(history[:, -self.num_recent :], [[0, 0], [missing, 0], [0, 0]])
+        present_latest = tf.pad(present[:, -self.num_recent :], [[0, 0], [missing, 0]])
+        return (
+            history[:, :earlier],
+            present_earlier,
+            tf.ensure_shape(latest, (None, self.num_recent, history.shape[-1])),
+            tf.ensure_shape(present_latest, (None, self.num_recent)),
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The argument as a plain value."""
+        return {**super().get_config(), "num_recent": self.num_recent}
+
+
+def _held(x: Any, l2: float, name: str) -> Any:
+    """`x` with a penalty on its squared norm, averaged over the rows; in float32, in which no square overflows."""
+    return tf.keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
+
+
+def _initializer(config: TrainConfig) -> Any:
+    """What tables start from."""
+    if config.embedding_init:
+        return UniformIds(config.embedding_init)
+    if config.profile == REFERENCE:  # uniform in ± 1/√rows
+        return tf.keras.initializers.VarianceScaling(scale=1 / 3, mode="fan_in", distribution="uniform")
+    return tf.keras.initializers.TruncatedNormal(stddev=config.embedding_dim**-0.5)
