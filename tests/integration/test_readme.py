@@ -1,4 +1,4 @@
-"""Every command that the README and the documents of serving and of the recipes show, in one directory; data is short."""
+"""Every command that the README and the documents of serving and of recipes show, in one directory; data is short."""
 
 import os
 import re
