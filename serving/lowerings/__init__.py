@@ -5,8 +5,6 @@ columns. It calls `apply` with steps of `serving.plan.steps`, or `find` and `loo
 tables at compile time is folded there.
 """
 
-from nvtabular.ops.add_metadata import AddMetadata
-
 from serving.lowerings.categorical import (
     lower_categorify,
     lower_hex_to_int,
@@ -53,7 +51,9 @@ from workflows.operators import (
     StableHashBucket,
     StableHashedCross,
 )
-from workflows.upstream import ops
+from workflows.upstream import ops  # first, so that what it imports is imported quietly
+
+from nvtabular.ops.add_metadata import AddMetadata  # isort: skip
 
 from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 from merlin.dag.ops.grouping import GroupingOp  # isort: skip
