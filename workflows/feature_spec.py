@@ -28,6 +28,8 @@ SEQUENCE_CHANNELS = (USERS, TARGET, HISTORY, NEGATIVES)
 """Ids of data with histories, as NVIDIA's SIM has them: of the user, of the item to score, of the items that the user
 chose before, and, for training only, of as many that the user did not choose. The last three have the same item
 features in the same order, and share their embedding tables."""
+TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
+"""Of the columns of an item feature in these channels."""
 SOURCE_TYPES = (PARQUET, TFRECORD)
 """What loaders read."""
 

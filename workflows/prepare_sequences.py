@@ -20,10 +20,23 @@ from numpy.typing import NDArray
 
 from workflows.artifacts import publish
 from workflows.datasets import Dataset
-from workflows.datasets.base import HISTORY_SUFFIX, NEGATIVES_SUFFIX, TARGET_SUFFIX, SequenceColumns
+from workflows.datasets.base import SequenceColumns
 from workflows.datasets.raw import RawData
 from workflows.errors import ConfigError, DataError, SpecError
-from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, NEGATIVES, TARGET, USERS, Feature, FeatureSpec, Source
+from workflows.feature_spec import (
+    FILE_NAME,
+    HISTORY,
+    HISTORY_SUFFIX,
+    LABEL,
+    NEGATIVES,
+    NEGATIVES_SUFFIX,
+    TARGET,
+    TARGET_SUFFIX,
+    USERS,
+    Feature,
+    FeatureSpec,
+    Source,
+)
 from workflows.fitting import fit
 from workflows.parts import PartWriter, RawSplit, feature_of, nvtabular_dataset
 from workflows.prepare_config import PrepareConfig

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workflows.artifacts import Manifest, load_manifest
-from workflows.datasets.base import TARGET_SUFFIX
 from workflows.errors import ArtifactError
-from workflows.feature_spec import TARGET, USERS, FeatureSpec
+from workflows.feature_spec import TARGET, TARGET_SUFFIX, USERS, FeatureSpec
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt

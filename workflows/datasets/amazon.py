@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from workflows.datasets.amazon_files import CATEGORY, ITEM_ID, NO_CATEGORY, USER_ID, read_amazon
 from workflows.datasets.amazon_generator import generate_amazon
-from workflows.datasets.base import HISTORY_SUFFIX, TARGET_SUFFIX, Dataset, SequenceColumns
+from workflows.datasets.base import Dataset, SequenceColumns
 from workflows.datasets.raw import RawData
+from workflows.feature_spec import HISTORY_SUFFIX, TARGET_SUFFIX
 from workflows.prepare_config import PrepareConfig
 from workflows.sequence_config import SequenceConfig
 

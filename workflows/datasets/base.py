@@ -47,10 +47,6 @@ class SequenceColumns:
     history: str
 
 
-TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
-"""Of the columns of an item's features, as in NVIDIA's SIM for TensorFlow 2."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """One source of interactions.
