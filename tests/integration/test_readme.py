@@ -100,7 +100,7 @@ def wait_until_up(process: "subprocess.Popen[str]", line: "str | None", port: in
     if line is not None:
         assert any(re.match(line, text) for text in process.stdout)
         return
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[0]
         try:
