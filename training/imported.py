@@ -12,7 +12,6 @@ either end of a history are cut off, and what is left is its length. A client se
 data lets them pass, but for those out of range, which become 0.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,13 +46,14 @@ from workflows.feature_spec import (
 from workflows.fitting import fit
 from workflows.operators import KnownIds, NullToEmptyList, SameLengths
 from workflows.parts import PartWriter, nvtabular_dataset
-from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, cardinalities_of
+from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import FILE_NAME, Feature
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import save_workflow
 
 from merlin.schema import Tags  # isort: skip
+from nvtabular.ops.categorify import _emb_sz_rule  # isort: skip
 
 VALID = "valid"
 
@@ -95,11 +95,7 @@ def import_data(
     with publish(output, KIND, made_from=made_from, details=details) as directory:
         sources = {split: writer.write(split, directory) for split in mappings}
         spec = replace(writer.spec, sources=sources)
-        (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
-        if spec.is_sequential:
-            (directory / CARDINALITIES).write_text(
-                json.dumps(cardinalities_of(spec), indent=2) + "\n", encoding="utf-8"
-            )
+        write_spec(spec, directory)
         _save_workflow(spec, directory)
     return PreparedData.load(output)
 
@@ -166,7 +162,7 @@ def _feature(feature: Feature, channel: str) -> Feature:
             f"{entry}.dtype is {feature.dtype}, but channel {channel!r} takes ids, which are whole numbers."
         )
     num_ids = feature.cardinality + 1
-    dimension = feature.embedding_dim or max(16, min(512, round(1.6 * num_ids**0.56)))  # NVTabular's rule
+    dimension = feature.embedding_dim or _emb_sz_rule(num_ids)[1]
     return replace(feature, dtype="int64", cardinality=num_ids, embedding_dim=dimension, null_fill=None)
 
 

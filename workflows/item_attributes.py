@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from workflows.errors import ConfigError, DataError
-from workflows.operators import HashedCategorify, _flattened
+from workflows.operators import HashedCategorify, flattened
 from workflows.upstream import nvt, ops
 
 Fill = int | float | str
@@ -65,7 +65,7 @@ class ItemAttributes(ops.Operator):  # type: ignore[misc]  # NVTabular has no an
         """Look up the items of each selected column, which holds single items or lists of them."""
         made = {}
         for name in col_selector.names:
-            flat, rebuild = _flattened(df[name])
+            flat, rebuild = flattened(df[name])
             rows = self._rows_of(flat)
             for attribute, output in self.outputs(name).items():
                 made[output] = rebuild(self._values[attribute][rows])

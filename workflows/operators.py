@@ -132,7 +132,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
         """Apply to each selected column of strings, lists of strings or categories."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
-            flat, rebuild = _flattened(df[name])
+            flat, rebuild = flattened(df[name])
             if isinstance(flat.dtype, pd.CategoricalDtype):
                 # A missing value has the code -1, which takes the last.
                 result[name] = rebuild(
@@ -274,7 +274,7 @@ def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     """How often each value of each column occurs, missing ones together, in columns named as NVTabular does."""
     counts = {}
     for name in names:
-        values, _ = _flattened(df[name])
+        values, _ = flattened(df[name])
         values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
         counted = pa.array(values, from_pandas=True).value_counts()
         counts[name] = pd.DataFrame({name: counted.field(0).to_pandas(), f"{name}_size": counted.field(1).to_pandas()})
@@ -315,7 +315,7 @@ class HashedCategorify(Categorify):
         """Encode, then mend the ids of unseen values."""
         result = df.copy(deep=False)
         for name in col_selector.names:
-            flat, rebuild = _flattened(df[name])
+            flat, rebuild = flattened(df[name])
             ids = super().transform(nvt.ColumnSelector([name]), flat.to_frame())[name].to_numpy(copy=True)
             num_buckets = self.buckets_of(name)
             unseen = (ids >= FIRST_UNSEEN_ID) & (ids < FIRST_UNSEEN_ID + num_buckets)
@@ -335,7 +335,7 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
         """Hash each selected column."""
         result = df.copy(deep=False)
         for name in col_selector.names:
-            flat, rebuild = _flattened(df[name])
+            flat, rebuild = flattened(df[name])
             buckets = bucket_of_many([_hashes(flat)], self.buckets_of(name))
             result[name] = rebuild(buckets.astype(self.output_dtype))
         return result
@@ -389,7 +389,7 @@ _SKETCH_BITS = 14
 
 def _sketches(df: pd.DataFrame) -> pd.DataFrame:
     """HyperLogLog registers [2^14] of each column, uint8."""
-    return pd.DataFrame({name: sketch_of(_flattened(df[name])[0]) for name in df})
+    return pd.DataFrame({name: sketch_of(flattened(df[name])[0]) for name in df})
 
 
 def sketch_of(series: "pd.Series[Any]") -> NDArray[np.uint8]:
@@ -523,7 +523,7 @@ def _frame(columns: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
     return pd.DataFrame(dict(columns), index=index)
 
 
-def _flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
+def flattened(series: "pd.Series[Any]") -> "tuple[pd.Series[Any], Callable[[NDArray[Any]], Any]]":
     """The elements of a column of lists, and what makes lists of as many values; other columns as they are."""
     if not len(series) or not isinstance(series.iloc[0], list | np.ndarray):
         return series.reset_index(drop=True), lambda values: values

@@ -20,12 +20,12 @@ from workflows.artifacts import publish
 from workflows.datasets import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import ConfigError, DataError
-from workflows.feature_spec import CATEGORICAL, CONTINUOUS, FILE_NAME, LABEL, FeatureSpec, Source
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source
 from workflows.fitting import fit
 from workflows.operators import HashShare, arrow_columns
 from workflows.parts import NUM_FILES, PartWriter, RawSplit, dtype_of, feature_of, frame_of_part
 from workflows.prepare_config import PrepareConfig
-from workflows.prepared import CATALOG, HELDOUT, KIND, ONLINE, PreparedData
+from workflows.prepared import CATALOG, HELDOUT, KIND, ONLINE, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.splits import split_rows
 from workflows.upstream import nvt, quiet_nvtabular
@@ -107,7 +107,7 @@ def prepare(
             pq.write_table(raw.catalog, directory / CATALOG)
         present = {name: value for name, value in metadata.items() if value not in (None, False)}
         spec = _spec(workflow, dataset, sources, encoder.longest, present)
-        (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+        write_spec(spec, directory)
     return PreparedData.load(output)
 
 

@@ -5,7 +5,6 @@ and items, and rows are put together from what these became; `workflow.transform
 items and the interactions as codes are in memory; rows are made and written block by block.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,7 +23,6 @@ from workflows.datasets.base import SequenceColumns
 from workflows.datasets.raw import RawData
 from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import (
-    FILE_NAME,
     HISTORY,
     HISTORY_SUFFIX,
     LABEL,
@@ -40,7 +38,7 @@ from workflows.feature_spec import (
 from workflows.fitting import fit
 from workflows.parts import PartWriter, RawSplit, feature_of, nvtabular_dataset
 from workflows.prepare_config import PrepareConfig
-from workflows.prepared import CARDINALITIES, CATALOG, HELDOUT, HISTORIES, KIND, PreparedData, cardinalities_of
+from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.sequence_config import SequenceConfig
 from workflows.sequences import TRAIN, VALID, Interactions, Rows, Sequences
@@ -132,9 +130,7 @@ def prepare_sequences(
         pq.write_table(raw.catalog, directory / CATALOG)
         present = {name: value for name, value in metadata.items() if value is not None}
         spec = FeatureSpec(features=encoding.features, channels=encoding.channels, sources=sources, metadata=present)
-        (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
-        cardinalities = json.dumps(cardinalities_of(spec), indent=2)
-        (directory / CARDINALITIES).write_text(cardinalities + "\n", encoding="utf-8")
+        write_spec(spec, directory)
     return PreparedData.load(output)
 
 

@@ -11,6 +11,7 @@ A prepared-data artifact holds
     metadata.json                      cardinalities, as NVIDIA's SIM has them; where rows have histories
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from workflows.artifacts import Manifest, load_manifest
 from workflows.errors import ArtifactError
-from workflows.feature_spec import TARGET, TARGET_SUFFIX, USERS, FeatureSpec
+from workflows.feature_spec import FILE_NAME, TARGET, TARGET_SUFFIX, USERS, FeatureSpec
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
@@ -40,6 +41,14 @@ def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
             for feature in (*spec.channel(USERS), *spec.channel(TARGET))
         ]
     }
+
+
+def write_spec(spec: FeatureSpec, directory: Path) -> None:
+    """Write `feature_spec.yaml`, and `metadata.json` where rows have histories."""
+    (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+    if spec.is_sequential:
+        cardinalities = json.dumps(cardinalities_of(spec), indent=2)
+        (directory / CARDINALITIES).write_text(cardinalities + "\n", encoding="utf-8")
 
 
 def is_online(spec: FeatureSpec) -> bool:

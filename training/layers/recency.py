@@ -62,9 +62,8 @@ class RecencyMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow ha
     def call(self, inputs: Any) -> Any:
         """Average; see the class."""
         history, present = inputs
-        present = tf.stop_gradient(tf.cast(present, tf.float32))
-        scores = self._recency(history) * tf.ones_like(present, tf.float32)[:, None]
-        return tf.matmul(tf.cast(masked_softmax(scores, present), history.dtype), history)[:, 0]
+        weights = masked_softmax(self._recency(history), present)
+        return tf.matmul(tf.cast(weights, history.dtype), history)[:, 0]
 
     def get_config(self) -> dict[str, Any]:
         """The argument as a plain value."""

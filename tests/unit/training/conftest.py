@@ -6,7 +6,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before PyTorch is: its threads would spin on busy machines
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from keras_policy import policy
 
 from workflows.artifacts import publish
 from workflows.feature_spec import Feature, FeatureSpec, Source
@@ -98,3 +99,10 @@ def rows() -> Any:
 @pytest.fixture
 def new_prepared() -> Any:
     return make_prepared
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def half(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a half precision; layers have a mixed policy with it."""
+    with policy(f"mixed_{request.param}"):
+        yield request.param

@@ -1,6 +1,5 @@
 """Attention against its formulas in NumPy."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,14 +50,6 @@ def unit_scores(weights: list[Any], targets: Any, history: Any) -> Any:
     for kernel, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         x = 1 / (1 + np.exp(-(x @ kernel + bias)))
     return (x @ weights[-2] + weights[-1])[..., 0]
-
-
-@pytest.fixture(params=["float16", "bfloat16"])
-def half(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(f"mixed_{request.param}")
-    yield request.param
-    tf.keras.mixed_precision.set_global_policy(before)
 
 
 @settings(max_examples=25, deadline=None)

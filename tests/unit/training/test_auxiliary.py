@@ -1,6 +1,5 @@
 """DIEN's auxiliary loss, and what the reference gets wrong about it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,6 @@ def random(*shape: int, seed: int = 0) -> Any:
 def example() -> list[Any]:
     shapes = ((NUM_ROWS, 1, 7), (NUM_ROWS, NUM_STEPS, UNITS), *[(NUM_ROWS, NUM_STEPS, WIDTH)] * 2)
     return [*(tf.constant(random(*shape, seed=n)) for n, shape in enumerate(shapes)), tf.constant(PRESENT)]
-
-
-@pytest.fixture(params=["float16", "bfloat16"])
-def half(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(f"mixed_{request.param}")
-    yield request.param
-    tf.keras.mixed_precision.set_global_policy(before)
 
 
 @OVER_ALL

@@ -1,6 +1,5 @@
 """The recurrent layers of DIEN against one row and one step at a time in NumPy."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -80,14 +79,6 @@ def block(weights: list[Any], target: Any, items: Any, is_item: Any, reference: 
         scores = np.where(is_item > 0, (x @ unit[4] + unit[5])[:, 0], -np.inf)
         attention = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     return augru(of_augru, states, attention, reference), states
-
-
-@pytest.fixture(params=["float16", "bfloat16"])
-def half(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(f"mixed_{request.param}")
-    yield request.param
-    tf.keras.mixed_precision.set_global_policy(before)
 
 
 @PROFILES

@@ -1,11 +1,10 @@
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_policy import policy
 
 from training.config import TrainConfig
 from training.models import MODELS, model_builder
@@ -69,15 +68,6 @@ def test_lists_are_taken_where_embeddings_stand_side_by_side(name: str, spec: Fe
     assert sorted(model.input) == sorted(batch())
     assert scores.shape == (3, 1)
     assert len(np.unique(scores)) == 3
-
-
-@contextmanager
-def policy(name: str) -> Iterator[None]:
-    tf.keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from keras_policy import policy
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
 from training.config import TrainConfig
@@ -221,15 +221,6 @@ def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penal
     tables = model.get_layer("features").trainable_variables
     assert all(table.name.removesuffix(":0").endswith("_embedding") for table in tables)
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient in tape.gradient(penalty, tables))
-
-
-@contextmanager
-def policy(name: str) -> Any:
-    tf.keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")
 
 
 @pytest.mark.parametrize(
