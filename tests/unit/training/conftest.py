@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from keras_policy import policy
 
+from tests.unit.training.keras_policy import policy
 from workflows.artifacts import publish
 from workflows.feature_spec import Feature, FeatureSpec, Source
 

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_policy import policy
 
+from tests.unit.training.keras_policy import policy
 from training.config import TrainConfig
 from training.models import MODELS, model_builder
 from training.models.base import UniformIds

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from keras_policy import policy
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
+from tests.unit.training.keras_policy import policy
 from training.config import TrainConfig
 from training.models import check_rows, model_builder
 from training.models.sequential import Beside, SplitHistory
