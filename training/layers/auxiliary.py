@@ -73,10 +73,14 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         x, states, items, negatives, present = inputs
         if training:
             of_state, of_item = tf.split(self._kernel, self._sizes)
-            by_state = product(states[:, :-1], of_state, self._bias)
+            steps = states.shape[1]
+            # Not slices, whose gradients are as large as the whole, and are added up.
+            before, _ = tf.split(states, [steps - 1, 1], axis=1)
+            followers = (tf.split(x, [1, steps - 1], axis=1)[1] for x in (items, negatives))
+            by_state = product(before, of_state, self._bias)
             clicked, not_clicked = (
-                self._logit(self._hidden(tf.sigmoid(by_state + product(followers[:, 1:], of_item))))[..., 0]
-                for followers in (items, negatives)
+                tf.squeeze(self._logit(self._hidden(tf.sigmoid(by_state + product(follower, of_item)))), axis=-1)
+                for follower in followers
             )
             present = present[:, 1:] if self.reference else present[:, 1:] * present[:, :-1]
             loss = auxiliary_loss(clicked, not_clicked, tf.stop_gradient(present), over_all=self.reference)

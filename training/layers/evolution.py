@@ -49,7 +49,7 @@ class _Recurrent(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
             rates: what the update gates are scaled by, (N, C, T).
         """
         by_step, rates = tf.transpose(history, (1, 0, 2)), tf.cast(rates, tf.float32)
-        projected = product(by_step, self._kernel, self._bias)[:, :, None]
+        projected = tf.expand_dims(product(by_step, self._kernel, self._bias), 2)
         parts = zip(*(tf.unstack(part, history.shape[1]) for part in tf.split(projected, 3, axis=-1)), strict=True)
         num_rows, num_candidates = tf.shape(rates)[0], rates.shape[1] or tf.shape(rates)[1]
 

@@ -72,6 +72,7 @@ class StreamOptions(TypedDict, total=False):
     cardinalities: Mapping[str, int]
     prefetch: int | None
     num_threads: int | None
+    bucket_by: str | None
 
 
 class ChunkStream:
@@ -94,6 +95,9 @@ class ChunkStream:
         cardinalities: column → number of ids; an id outside [0, cardinality) is refused.
         prefetch: batches that are made ahead of the consumer, in memory of their own; None for as many as suit.
         num_threads: that decode and gather; None for as many as there are cores, up to four.
+        bucket_by: list column of about equal lengths within a batch, so that little is wasted where a model pads it.
+            Shuffled rows are sorted by it among those that are gathered together, some 32,768, and their batches come
+            in random order. None mixes all lengths.
         dtypes: column → type of its values in a batch; others stay what they are in the files.
         transform: makes the columns from what is in the files.
 
@@ -120,13 +124,18 @@ class ChunkStream:
         cardinalities: Mapping[str, int] | None = None,
         prefetch: int | None = None,
         num_threads: int | None = None,
+        bucket_by: str | None = None,
         dtypes: Mapping[str, npt.DTypeLike] | None = None,
         transform: Transform | None = None,
     ) -> None:
         check_reading(prefetch, num_threads)
         self._files = paths if isinstance(paths, ParquetFiles) else ParquetFiles(paths)
         self._prefetch, self._num_threads = prefetch, num_threads
-        self._columns = list(columns)
+        self._columns, self._bucket_by = list(columns), bucket_by
+        if bucket_by is not None and bucket_by not in self._columns:
+            raise ConfigError(
+                f"bucket_by is {bucket_by!r}, expected one of the columns that are read: {self._columns}."
+            )
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
         self._transform, self._one_at_a_time = transform, threading.Lock()
@@ -177,6 +186,7 @@ class ChunkStream:
             "data": self._files.digest(),
             **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # NumPy's own are no plain values
             "chunk_bytes": schedule.chunk_bytes,
+            "bucket_by": self._bucket_by,
         }
 
     def take_up(self, identity: Mapping[str, Any]) -> None:
@@ -214,7 +224,7 @@ class ChunkStream:
             DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
         """
         order = Epoch(self._schedule, epoch)
-        with closing(Workers(order, self._read, make, self._num_threads)) as workers:
+        with closing(Workers(order, self._read, make, self._bucket_by, self._num_threads)) as workers:
             ahead: deque[Future[list[T]]] = deque()
             for bundle in order.bundles(start):
                 ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))

@@ -94,6 +94,13 @@ def num_rows(column: Column) -> int:
     return len(column.offsets) - 1 if isinstance(column, Ragged) else len(column)
 
 
+def lengths(column: Column) -> npt.NDArray[np.int32]:
+    """Values of each row, shape (N,)."""
+    if isinstance(column, Ragged):
+        return column.nnzs
+    return np.full(len(column), math.prod(column.shape[1:]), np.int32)
+
+
 def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -> Column:
     """The rows of several columns of one kind, one after the other.
 

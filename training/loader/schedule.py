@@ -236,6 +236,26 @@ class Epoch:
             return None
         return self._order(self._first_slice[-1] + bundle.batch, bundle.num_rows)
 
+    def bucketed(
+        self, bundle: Bundle, order: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.intp]:
+        """`order` again, so that the rows of each batch of a bundle are about equally long.
+
+        Which batch comes when is left to chance, as is the order of rows that are equally long.
+
+        Args:
+            bundle: of several batches.
+            order: of its rows.
+            lengths: of its rows, in the order of the chunk.
+        """
+        by_length = order[np.argsort(lengths[order], kind="stable")]
+        places, sizes = np.arange(len(bundle.cuts) - 1), np.diff(bundle.cuts)
+        alike = sizes == sizes[0]  # one of another size, the last of an epoch, stays where it is
+        rng = np.random.default_rng((*self._seed, self._first_slice[-1] + bundle.batch))
+        places[alike] = rng.permutation(places[alike])
+        batches = np.split(by_length, bundle.cuts[1:-1])
+        return np.concatenate([batches[place] for place in places])
+
     def _pieces(self, row: int, end: int) -> tuple[Piece, ...]:
         chunks = range(bisect_right(self._ends, row), bisect_left(self._ends, end) + 1)
         begins = [self._ends[chunk] - self.chunks[chunk].num_rows for chunk in chunks]

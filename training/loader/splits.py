@@ -7,7 +7,7 @@ import numpy as np
 
 from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
-from workflows.feature_spec import PARQUET, TFRECORD, FeatureSpec
+from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec
 from workflows.prepared import is_online, saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
@@ -92,6 +92,8 @@ def _parquet_loader(
     from training.loader.tensorflow import KerasSequenceLoader
 
     options: StreamOptions = {**checks_of(spec), **reading, "shuffle": shuffle, "seed": seed}
+    if spec.is_sequential:
+        options["bucket_by"] = spec.channel(HISTORY)[0].name
     return KerasSequenceLoader(
         files,
         batch_size,

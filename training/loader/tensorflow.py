@@ -57,7 +57,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequ
         engine: the file format; "parquet" is the only one.
         list_layout: "nnzs" or "offsets".
         **options: of `training.loader.chunks.ChunkStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
-            global_rank, global_size, pad, fill_nulls, cardinalities, prefetch, num_threads.
+            global_rank, global_size, pad, fill_nulls, cardinalities, prefetch, num_threads, bucket_by.
 
     Raises:
         ConfigError: an argument is out of its range.

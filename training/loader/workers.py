@@ -49,6 +49,7 @@ class Workers(Generic[T]):
         read: decodes a slice. It gets the order of its rows, and a dict in which it keeps parts open that come in
             pieces.
         make: what is made of each batch, such as tensors.
+        bucket_by: list column by whose lengths the rows of shuffled batches are sorted; None for none.
         num_threads: None for as many as there are cores, up to four.
     """
 
@@ -57,9 +58,10 @@ class Workers(Generic[T]):
         epoch: Epoch,
         read: Callable[[Slice, npt.NDArray[np.intp] | None, Streams, bool], Decoded],
         make: Callable[[Batch], T],
+        bucket_by: str | None = None,
         num_threads: int | None = None,
     ) -> None:
-        self._epoch, self._read, self._make = epoch, read, make
+        self._epoch, self._read, self._make, self._bucket_by = epoch, read, make, bucket_by
         self._num_threads = num_threads or min(_MAX_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
@@ -111,6 +113,9 @@ class Workers(Generic[T]):
             shares = zip(decoded, dealt(sizes, piece.start), dealt(sizes, piece.stop), strict=True)
             slices += [_cut(part.columns, start, stop) for part, start, stop in shares if start < stop]
         dtypes, order = decoded[0].dtypes, self._epoch.bundle_order(bundle)
+        if self._bucket_by and order is not None:
+            lengths = [arrays.lengths(part[self._bucket_by]) for part in slices]
+            order = self._epoch.bucketed(bundle, order, np.concatenate(lengths))
         rows: Batch = {}
         for name, dtype in dtypes.items():
             column = [part[name] for part in slices]

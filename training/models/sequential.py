@@ -166,14 +166,15 @@ class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
     def call(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
         """Cut; see the class."""
         history, present = inputs
-        num_earlier = tf.shape(present)[1] - self.num_recent
-        earlier = tf.maximum(num_earlier, 1)
-        present_earlier = present[:, :earlier] * tf.cast(tf.range(earlier) < num_earlier, present.dtype)
-        missing = tf.maximum(-num_earlier, 0)
-        latest = tf.pad(history[:, -self.num_recent :], [[0, 0], [missing, 0], [0, 0]])
-        present_latest = tf.pad(present[:, -self.num_recent :], [[0, 0], [missing, 0]])
+        missing = tf.maximum(self.num_recent + 1 - tf.shape(present)[1], 0)
+        history, present = tf.pad(history, [[0, 0], [missing, 0], [0, 0]]), tf.pad(present, [[0, 0], [missing, 0]])
+        # Not slices, whose gradients are as large as the whole, and are added up.
+        sizes = tf.stack([tf.shape(present)[1] - self.num_recent, self.num_recent])
+        (earlier, latest), (present_earlier, present_latest) = (
+            tf.split(x, sizes, axis=1, num=2) for x in (history, present)
+        )
         return (
-            history[:, :earlier],
+            earlier,
             present_earlier,
             tf.ensure_shape(latest, (None, self.num_recent, history.shape[-1])),
             tf.ensure_shape(present_latest, (None, self.num_recent)),

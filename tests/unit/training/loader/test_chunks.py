@@ -53,6 +53,7 @@ def no_thread_left() -> bool:
     parts=st.integers(1, 5),
     shuffle=st.booleans(),
     buffer_size=st.sampled_from([0.01, 2000, 200, 1, "1kB"]),
+    bucket_by=st.sampled_from([None, "row", "tags"]),
 )
 def test_every_row_comes_exactly_once_with_its_own_list(
     tmp_path_factory: pytest.TempPathFactory,
@@ -62,10 +63,17 @@ def test_every_row_comes_exactly_once_with_its_own_list(
     parts: int,
     shuffle: bool,
     buffer_size: float | str,
+    bucket_by: str | None,
 ) -> None:
     paths = write(tmp_path_factory.mktemp("parquet"), sizes, row_group_size)
     stream = ChunkStream(
-        paths, ["row", "tags"], batch_size=batch_size, shuffle=shuffle, parts_per_chunk=parts, buffer_size=buffer_size
+        paths,
+        ["row", "tags"],
+        batch_size=batch_size,
+        shuffle=shuffle,
+        parts_per_chunk=parts,
+        buffer_size=buffer_size,
+        bucket_by=bucket_by,
     )
     batches = list(stream.batches(epoch=3))
     expected = [(row, [row * 10 + i for i in range(row % 4)]) for row in range(sum(sizes))]
@@ -161,14 +169,40 @@ def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("buffer_size", [0.01, "2kB"])
-def test_an_epoch_goes_on_at_any_batch(tmp_path: Path, shuffle: bool, buffer_size: float | str) -> None:
+@pytest.mark.parametrize("bucket_by", [None, "tags"])
+def test_an_epoch_goes_on_at_any_batch(
+    tmp_path: Path, shuffle: bool, buffer_size: float | str, bucket_by: str | None
+) -> None:
     paths = write(tmp_path, [60, 45], 20)
     stream = ChunkStream(
-        paths, ["row", "tags"], batch_size=9, shuffle=shuffle, parts_per_chunk=2, buffer_size=buffer_size
+        paths,
+        ["row", "tags"],
+        batch_size=9,
+        shuffle=shuffle,
+        parts_per_chunk=2,
+        buffer_size=buffer_size,
+        bucket_by=bucket_by,
     )
     whole = [rows_of([batch]) for batch in stream.batches(epoch=1)]
     for start in range(len(stream) + 1):
         assert [rows_of([batch]) for batch in stream.batches(epoch=1, start=start)] == whole[start:]
+
+
+def test_buckets_have_lists_of_like_length_in_batches_of_random_order(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lists = pa.array([list(range(length)) for length in rng.integers(0, 50, 1000)], pa.list_(pa.int64()))
+    pq.write_table(pa.table({"row": range(1000), "tags": lists}), tmp_path / "part.parquet", 100)
+    options: dict[str, Any] = {"batch_size": 50, "parts_per_chunk": 10, "seed": 1}
+
+    def lengths(bucket_by: str | None, epoch: int = 0) -> list[Any]:
+        stream = ChunkStream(tmp_path, ["row", "tags"], bucket_by=bucket_by, **options)
+        return [batch["tags"].nnzs for batch in stream.batches(epoch)]  # type: ignore[union-attr]
+
+    padded = {bucket_by: sum(len(of) * of.max() for of in lengths(bucket_by)) for bucket_by in ("tags", None)}
+    assert padded["tags"] < 1.1 * sum(sum(of) for of in lengths("tags")) < 0.6 * padded[None]
+    means = [of.mean() for of in lengths("tags")]
+    assert means != sorted(means)
+    assert means != [of.mean() for of in lengths("tags", epoch=1)]
 
 
 def test_len_and_num_rows_come_from_the_footers_alone(tmp_path: Path) -> None:
@@ -328,6 +362,11 @@ def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> No
     ):
         with pytest.raises(DataError, match=message):
             ChunkStream([path], columns, batch_size=2)
+
+
+def test_buckets_by_a_column_that_is_not_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bucket_by is 'tags', expected one of .*\['row'\]"):
+        ChunkStream(write(tmp_path, [10], 5), ["row"], batch_size=2, bucket_by="tags")
 
 
 @pytest.mark.parametrize(
