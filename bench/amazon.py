@@ -50,10 +50,10 @@ _PREFETCH = 10  # the document's --prefetch_train_size
 def run_amazon(
     repeats: int,
     *,
-    num_rows: int = 200_000,
+    num_rows: int = 30_000,
     choices: Mapping[str, Any] | None = None,
     batch_size: int = 4_096,
-    turn_s: float = 5.0,
+    turn_s: float = 10.0,
 ) -> Report:
     """Prepare the reviews, write them the document's way, and let each side train in turns.
 
