@@ -52,8 +52,8 @@ def run_amazon(
     *,
     num_rows: int = 30_000,
     choices: Mapping[str, Any] | None = None,
-    batch_size: int = 4_096,
-    turn_s: float = 10.0,
+    batch_size: int = 1_024,
+    turn_s: float = 6.0,
 ) -> Report:
     """Prepare the reviews, write them the document's way, and let each side train in turns.
 
