@@ -1,7 +1,7 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python3.11 TARGET chooses the interpreter; after `make clean`, if there is a .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check setup lock clean
+.PHONY: help demo horovod test check setup lock clean
 BIN := .venv/bin
 
 help: ## show this list
@@ -14,16 +14,21 @@ demo: ## raw ratings to measured scores, in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
 	@$(BIN)/rankline run movielens $(ARGS)
 
+horovod: ## Horovod for several workers, built against the TensorFlow in .venv (MPI=1 adds MPI to Gloo)
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
+	@scripts/horovod.sh $(if $(MPI),mpi)
+
 check: setup ## ruff and the type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
 test: check ## everything that must pass before a change lands
-	@$(BIN)/pytest $(ARGS)
+	@scripts/horovod.sh
+	@scripts/test.sh $(ARGS)
 
 lock: setup ## renew constraints.txt from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra dev --universal --python-version 3.10 \
+	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra horovod --extra dev --universal --python-version 3.10 \
 		--no-annotate --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/

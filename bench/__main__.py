@@ -19,6 +19,8 @@ BENCHMARKS = {
     "sequences": "SIM against DIEN and DIN; what scoring, ranking candidates and going on with a run come to",
     "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
+    "replicas": "what the balancer in front of several servers costs; knows --recipe",
+    "etl": "preparing Criteo rows by two Dask workers against one",
     "soak": "half an hour at 70 % of the peak: errors and memory",
     "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",

@@ -1,6 +1,5 @@
 """The command line: one verb for each arrow of the flow, and `run` for all of them."""
 
-import errno
 import os
 import signal
 import sys
@@ -18,8 +17,9 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from rankline.convert import convert_command
-from rankline.display import CONSOLE, ERRORS, Stages
+from rankline.display import CONSOLE, ERRORS, Stages, in_a_line
 from rankline.import_data import import_command
+from rankline.launch_config import LaunchConfig
 from rankline.options import Overrides, with_options
 from rankline.quiet import quiet_libraries
 from rankline.recipes import RECIPES, Recipe, recipe_named
@@ -29,7 +29,8 @@ from rankline.transcode import transcode_command
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
 from serving.benchmark.config import LoadConfig
 from serving.export_config import ExportConfig
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from workflows.dask_config import DaskConfig
 from workflows.errors import ConfigError, RanklineError
 from workflows.prepare_config import PrepareConfig
 from workflows.sequence_config import SequenceConfig
@@ -51,7 +52,7 @@ class _Group(TyperGroup):
         except (RanklineError, OSError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            ERRORS.print(f"[bold red]Error:[/] {escape(_in_a_line(error))}", soft_wrap=True)
+            ERRORS.print(f"[bold red]Error:[/] {escape(in_a_line(error))}", soft_wrap=True)
             raise typer.Exit(1) from None
 
 
@@ -142,7 +143,7 @@ def run(
 
 
 @app.command()
-@with_options(SourceConfig, of_recipe=(PrepareConfig, SequenceConfig))
+@with_options(SourceConfig, DaskConfig, of_recipe=(PrepareConfig, SequenceConfig))
 def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
 
@@ -151,15 +152,21 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
     rankline prepare movielens --data-dir ml-1m --split time
 
     rankline prepare movielens --rows 1000000 --frequency-threshold 5 --hash-buckets 100
+
+    rankline prepare criteo --data-dir criteo --dask local:8
+
+    rankline prepare criteo --data-dir /shared/criteo --work-dir /shared/work --dask tcp://scheduler:8786
     """
     from rankline import pipeline
 
+    dask = overrides.apply(DaskConfig())
     with Stages(["source", "prepare"]) as stages:
         prepared, _ = pipeline.prepare(
             _configured(recipe, overrides),
             overrides.apply(SourceConfig()),
             _workspace(recipe, work_dir),
             stages,
+            dask,
         )
     CONSOLE.print(f"prepared data: {prepared.path}")
 
@@ -171,7 +178,7 @@ app.command(name="sim", context_settings=CONTEXT)(sim_command)
 
 
 @app.command()
-@with_options(SessionConfig, of_recipe=(TrainConfig,))
+@with_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
 def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
     """Train on prepared data, tracked in MLflow.
 
@@ -184,16 +191,45 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
     rankline train movielens --checkpoint-every 500 --resume
 
     rankline train movielens --precision bfloat16 --xla --tensorboard
-    """
-    from rankline import pipeline
-    from workflows.prepared import PreparedData
 
-    workspace = _workspace(recipe, work_dir)
-    chosen, session = _configured(recipe, overrides), overrides.apply(SessionConfig())
-    with Stages(["train"]) as stages:
-        prepared = PreparedData.load(workspace.prepared)
-        trained, _ = pipeline.train(chosen, prepared, workspace, stages, seeds, session)
-    CONSOLE.print(f"model: {trained.path}\nMLflow run: {trained.run_id} in {trained.tracking_uri}", soft_wrap=True)
+    rankline train movielens --workers 4
+
+    rankline train movielens --hosts a:4,b:4 --scale-learning-rate sqrt --warmup-steps 500
+    """
+    from rankline.worker import Worker, limit_threads
+
+    worker = Worker.of(os.environ)
+    with worker.at_work() as display:
+        several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
+        limit_threads(options.threads, worker.local_size)
+        from rankline import pipeline
+        from workflows.prepared import PreparedData
+
+        workspace = _workspace(recipe, work_dir)
+        chosen, session = _configured(recipe, overrides), overrides.apply(SessionConfig())
+        if worker.is_alone and options.is_asked_for(several):
+            from rankline.workers import launch
+
+            PreparedData.load(workspace.prepared)  # each worker would find out later
+            command = [sys.executable, *sys.orig_argv[1:]]
+            with display.stage("train") as progress:
+                model = launch(command, several, options, workspace.workers, progress)
+        else:
+            with worker.in_world(several) as world:
+                prepared = PreparedData.load(workspace.prepared)
+                trained, _ = pipeline.train(
+                    chosen,
+                    prepared,
+                    workspace,
+                    display,
+                    seeds,
+                    session,
+                    workers=several,
+                    world=world,
+                    is_elastic=worker.is_elastic,
+                )
+            model = {"path": str(trained.path), "run_id": trained.run_id, "tracking_uri": trained.tracking_uri}
+    worker.show(model)
 
 
 @app.command()
@@ -231,10 +267,16 @@ def serve(
             min=0, max=65534, help="gRPC port; HTTP is the one before it, metrics the one after it. 0 takes free ones."
         ),
     ] = GRPC_PORT,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="This many servers behind the one address; more than one needs nginx.")
+    ] = 1,
     watch: Annotated[
         bool, typer.Option("--watch", help="Take over what `rankline export` and `rankline rollback` make.")
     ] = False,
-    log_file: Annotated[Path | None, typer.Option(help="Keep the server's log here.")] = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(help="Keep the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
+    ] = None,
 ) -> None:
     """Run a real Triton on this machine, on loopback, until Ctrl-C.
 
@@ -243,19 +285,28 @@ def serve(
     rankline serve
 
     rankline serve movielens --port 0 --watch
+
+    rankline serve movielens --replicas 2 --log-file triton.log
     """
+    from serving.balancer import BalancerConfig
     from serving.ensemble import ExportedEnsemble
+    from serving.replicas import ReplicasConfig, ReplicaSet
     from serving.server import EmbeddedServer
     from serving.supervise import Supervisor, config_of
 
     if port == 1:
         raise ConfigError("--port is 1, and HTTP takes the port before it. Give 0 for free ports, or 2 and above.")
     ensemble = ExportedEnsemble.load(_workspace(recipe, repository=repository).ensemble)
-    config = config_of(
-        ensemble, grpc_port=port, http_port=port and port - 1, metrics_port=port and port + 1, log_path=log_file
-    )
+    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
+    server: EmbeddedServer | ReplicaSet
+    if replicas == 1:
+        server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
+        run = Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print).run
+    else:
+        config = ReplicasConfig(num_replicas=replicas, balancer=BalancerConfig(**ports), log_path=log_file)
+        server = ReplicaSet(ensemble, config, follow_versions=watch, tell=CONSOLE.print)
+        run = server.run
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
-        server = EmbeddedServer(config)
         server.start()
     stop = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -263,9 +314,10 @@ def serve(
     try:
         CONSOLE.print(f"gRPC     {server.endpoints.grpc}")
         CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
-        CONSOLE.print(f"metrics  {server.endpoints.metrics}")
+        metrics = server.metrics_urls if isinstance(server, ReplicaSet) else (server.endpoints.metrics,)
+        CONSOLE.print(f"metrics  {' '.join(metrics)}", soft_wrap=True)
         CONSOLE.print(f"Ctrl-C stops it. Ask it with: rankline predict --url {server.endpoints.grpc} …")
-        Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print).run(stop)
+        run(stop)
     finally:
         server.stop()
     CONSOLE.print("stopped")
@@ -524,14 +576,6 @@ def _interrupt(*_: object) -> None:
     ERRORS.print("\nstopping; what is whole stays …")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut the clean-up short
     raise KeyboardInterrupt
-
-
-def _in_a_line(error: Exception) -> str:
-    if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
-        return "the disk is full. What was there is as it was: free some space, and run this again."
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}. Choose another path, or mend this one."
-    return str(error)
 
 
 def _parse_batch_sizes(text: str) -> tuple[int, ...]:

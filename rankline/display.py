@@ -1,8 +1,11 @@
 """What a person sees: one progress display for a whole run, tables at its end."""
 
+import errno
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -18,10 +21,18 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from workflows.errors import RanklineError
 from workflows.progress import Progress as ProgressSink
 
 CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
+
+
+class Display(Protocol):
+    """Shows stages."""
+
+    def stage(self, name: str) -> AbstractContextManager[ProgressSink]:
+        """Run one stage in the block, which reports to what it gets."""
 
 
 class Stages:
@@ -99,3 +110,14 @@ class _Stage(ProgressSink):
         """See `workflows.progress.Progress`."""
         self.note = note or self.note
         self._progress.update(self._task, completed=done, total=total, note=self.note)
+
+
+def in_a_line(error: Exception) -> str:
+    """What a person is told of an error."""
+    if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
+        return "the disk is full. What was there is as it was: free some space, and run this again."
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}. Choose another path, or mend this one."
+    if isinstance(error, RanklineError | OSError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from rankline import interpreter
+from rankline import horovod_check, interpreter
 from workflows.errors import RanklineError
 
 _MIN_SHM_BYTES = 256 << 20
@@ -121,6 +121,12 @@ def _server() -> Check:
     return Check(name=name, works=answer == [4, 2], detail=detail if answer == [4, 2] else f"answered {answer}")
 
 
+def _horovod() -> Check:
+    problem = horovod_check.problem()
+    detail = problem or f"{_version_of('horovod')}, built for this TensorFlow, started a world of one over Gloo"
+    return Check(name="horovod", works=problem is None, detail=detail, required=False)
+
+
 def _gpu() -> Check:
     works = shutil.which("nvidia-smi") is not None
     detail = "nvidia-smi found; TensorFlow uses it with the extra gpu in place of cpu" if works else "none"
@@ -133,6 +139,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     _program("make"),
     _shared_memory,
     _package("tensorflow", "tensorflow-cpu", "tensorflow"),
+    _horovod,
     _package("torch", extra="torch", required=False),
     _package("nvtabular"),
     _package("merlin.systems", "merlin-systems"),

@@ -7,19 +7,23 @@ import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankline.display import Stages
+from rankline.display import Display, Stages
 from rankline.recipes import Recipe
 from rankline.source import SourceConfig, obtain
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
-from training.config import SessionConfig
+from training.config import SessionConfig, WorkersConfig
+from training.world import SOLO, World
 from workflows.artifacts import write_whole
+from workflows.dask_config import DaskConfig
 from workflows.errors import ConfigError, ServingError
 from workflows.extras import require
 from workflows.progress import SILENT, Progress
@@ -103,8 +107,10 @@ class RunResult:
         }
 
 
-def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages) -> tuple["PreparedData", str]:
-    """Stages source and prepare.
+def prepare(
+    recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
+) -> tuple["PreparedData", str]:
+    """Stages source and prepare, the second by the workers of a Dask cluster where one is given.
 
     Returns:
         The prepared data, and a few words on where it comes from.
@@ -112,23 +118,30 @@ def prepare(recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: 
     from workflows.datasets import DATASETS
 
     dataset = DATASETS[recipe.dataset]
-    with stages.stage("source") as progress:
-        found = obtain(dataset, source, workspace.raw, progress=progress)
-        raw = dataset.read(found.directory)
-        num_rows = len(raw.rows) + sum(raw.dropped.values())
-        items = "" if raw.catalog is None else f", {len(raw.catalog):,} items"
-        progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
-    with stages.stage("prepare") as progress:
-        about: dict[str, Any] = {"source": found.description, "best_auc": found.best_auc, "progress": progress}
-        if dataset.sequence is None:
-            from workflows.prepare import prepare as prepare_rows
+    with ExitStack() as stack:
+        about: dict[str, Any] = {}
+        with stages.stage("source") as progress:
+            if dask is not None and dask.dask:
+                from workflows.dask import open_pool
 
-            prepared = prepare_rows(dataset, raw, workspace.prepared, recipe.prepare, **about)
-        else:
-            from workflows.prepare_sequences import prepare_sequences
+                progress.update(0, 1, f"waiting for Dask, {dask.dask}")
+                about["pool"] = stack.enter_context(open_pool(dask, workspace.root))
+            found = obtain(dataset, source, workspace.raw, progress=progress)
+            raw = dataset.read(found.directory)
+            num_rows = len(raw.rows) + sum(raw.dropped.values())
+            items = "" if raw.catalog is None else f", {len(raw.catalog):,} items"
+            progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
+        with stages.stage("prepare") as progress:
+            about |= {"source": found.description, "best_auc": found.best_auc, "progress": progress}
+            if dataset.sequence is None:
+                from workflows.prepare import prepare as prepare_rows
 
-            prepared = prepare_sequences(dataset, raw, workspace.prepared, recipe.prepare, recipe.sequence, **about)
-        progress.update(1, 1, _describe_rows(prepared))
+                prepared = prepare_rows(dataset, raw, workspace.prepared, recipe.prepare, **about)
+            else:
+                from workflows.prepare_sequences import prepare_sequences
+
+                prepared = prepare_sequences(dataset, raw, workspace.prepared, recipe.prepare, recipe.sequence, **about)
+            progress.update(1, 1, _describe_rows(prepared))
     return prepared, found.description
 
 
@@ -136,14 +149,24 @@ def train(
     recipe: Recipe,
     prepared: "PreparedData",
     workspace: Workspace,
-    stages: Stages,
+    stages: Display,
     num_seeds: int = 1,
     session: SessionConfig | None = None,
+    *,
+    workers: WorkersConfig | None = None,
+    world: World = SOLO,
+    is_elastic: bool = False,
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
     """Stage train: the recipe's seed first, then the ones after it.
 
+    Args:
+        recipe, prepared, workspace, num_seeds, session: what to train, from what, and how.
+        stages: shows it.
+        workers, world: how several workers train together, and where this one is among them.
+        is_elastic: whether workers may come and go, and worlds with them.
+
     Raises:
-        ConfigError: several seeds would go on from one checkpoint.
+        ConfigError: several seeds would go on from one checkpoint, or are asked of an elastic run.
 
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
@@ -152,17 +175,23 @@ def train(
 
     if session and session.resume and num_seeds > 1:
         raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
+    if is_elastic and num_seeds > 1:
+        raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
     _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
+        from training.elastic import train_elastic
         from training.tracking import TrackingConfig
         from training.train import train as train_model
 
+        train_one: Callable[..., TrainedModel] = partial(train_model, workers=workers, world=world)
+        if is_elastic:
+            train_one = partial(train_elastic, workers=workers or WorkersConfig())
         for number in range(num_seeds):
             seed = first + number
             models.append(
-                train_model(
+                train_one(
                     prepared.path,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),

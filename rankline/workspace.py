@@ -51,6 +51,11 @@ class Workspace:
         return self.root / self.recipe / "server.log"
 
     @property
+    def workers(self) -> Path:
+        """Logs of several workers."""
+        return self.root / self.recipe / "workers"
+
+    @property
     def report(self) -> Path:
         """Directory of the benchmark's table, JSON and plot."""
         return self.root / self.recipe / "bench"

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Debian packages that some tests need beside Python: PostgreSQL, Prometheus, and what runs them in namespaces.
+# Debian packages that some tests need beside Python: PostgreSQL, Prometheus, nginx, ssh, and what runs them in namespaces.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says so, and the tests that need it are skipped.
 set -eu
 
+PATH=$PATH:/usr/sbin:/sbin
 missing=
-for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl wget:wget; do
+for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl wget:wget \
+    ip:iproute2 ssh:openssh-client sshd:openssh-server nginx:nginx-light; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"

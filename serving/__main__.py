@@ -51,6 +51,7 @@ def _serve(options: argparse.Namespace) -> None:
         tls=tls,
         log_path=options.log_file,
         echo_log=True,
+        max_connection_age_s=options.max_connection_age_s,
         ready_timeout_s=options.ready_timeout_s,
     )
     if not config.is_local and tls is None:
@@ -80,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tls-key", type=Path, help="PEM file")
     parser.add_argument("--tls-client-root", type=Path, help="ask clients for a certificate that this one signed")
     parser.add_argument("--log-file", type=Path, help="keep tritonserver's log here, not in ours")
+    parser.add_argument(
+        "--max-connection-age-s",
+        type=float,
+        default=0.0,
+        help="have clients connect anew after this long, so that they can be sent elsewhere; default: never",
+    )
     parser.add_argument("--ready-timeout-s", type=float, default=300.0, help="default: %(default)s")
     return parser
 

@@ -10,9 +10,6 @@ import os
 import re
 import secrets
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -31,13 +28,16 @@ from serving.installation import (
     find_installation,
     make_stub_environment,
 )
+from serving.launched import Launched
+from serving.ports import Port, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
 
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+_LONGEST_REQUEST_MS = 600_000  # on a connection that has grown old
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _MODEL_FAILURES = (
     re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
@@ -83,6 +83,8 @@ class ServerConfig:
         tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
         echo_log: without a path, pass the log on to our standard error.
+        max_connection_age_s: how long a client keeps a gRPC connection until it is asked to make a new one, which does
+            not disturb its requests, and lets a balancer of connections send it elsewhere; 0 for ever.
         ready_timeout_s: longest wait for all models to be loaded.
         shm_default_bytes: shared memory that each model instance starts with.
         shm_growth_bytes: how much it grows at a time.
@@ -91,13 +93,14 @@ class ServerConfig:
     repositories: tuple[Path, ...]
     models: tuple[str, ...] = ()
     backends: tuple[Path, ...] = ()
-    host: str = _LOOPBACK
+    host: str = LOOPBACK
     grpc_port: int = 0
     http_port: int = 0
     metrics_port: int = 0
     tls: Tls | None = None
     log_path: Path | None = None
     echo_log: bool = False
+    max_connection_age_s: float = 0.0
     ready_timeout_s: float = 120.0
     shm_default_bytes: int = 16 << 20
     shm_growth_bytes: int = 16 << 20
@@ -109,9 +112,16 @@ class ServerConfig:
             ipaddress.ip_address(self.host)
         except ValueError:
             raise ConfigError(f"host is {self.host!r}, expected an IP address such as 127.0.0.1.") from None
-        for name in ("grpc_port", "http_port", "metrics_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 (any free port) to 65535.")
+        for name, number in self.ports.items():
+            if not 0 <= number <= 65535:
+                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+        if self.max_connection_age_s < 0:
+            raise ConfigError(f"max_connection_age_s is {self.max_connection_age_s}, expected 0 (for ever) or more.")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Those asked for, by name."""
+        return {name: getattr(self, name) for name in ("grpc_port", "http_port", "metrics_port")}
 
     @property
     def is_local(self) -> bool:
@@ -121,7 +131,7 @@ class ServerConfig:
     @property
     def http_host(self) -> str:
         """Where HTTP is."""
-        return self.host if self.is_local else _LOOPBACK
+        return self.host if self.is_local else LOOPBACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +162,7 @@ class EmbeddedServer:
         self.config = config
         self.shared_memory_key = secrets.token_hex(16)
         """What a client must show to hand tensors over in shared memory, as `ClientConfig.key`."""
-        self._launcher: subprocess.Popen[bytes] | None = None
+        self._launcher: Launched | None = None
         self._pid: int | None = None
         self._endpoints: Endpoints | None = None
         self._control: ModelControl | None = None
@@ -217,13 +227,24 @@ class EmbeddedServer:
                 f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
                 "is installed here has known holes. Serve a network from the container stack."
             )
-        grpc_port, http_port, metrics_port = _choose_ports(self.config)
+        grpc_port, http_port, metrics_port = choose_ports(
+            *(
+                Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
+                for name, number in self.config.ports.items()
+            )
+        )
         server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
         home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             path = self.config.log_path
             self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
-            self._launch(home, shm_prefix=server_id, environment=environment(installation, home / "python"))
+            self._launcher = Launched(
+                home,
+                self._log,
+                environment=environment(installation, home / "python"),
+                stop_timeout_s=_STOP_TIMEOUT_S,
+                shm_prefix=server_id,
+            )
             assemble_backends(home / "backends", installation, self.config.backends)
             make_stub_environment(home / "python")
             self._control = ModelControl(
@@ -232,7 +253,7 @@ class EmbeddedServer:
                 key=secrets.token_hex(16),
                 timeout_s=self.config.ready_timeout_s,
             )
-            self._run(
+            self._pid = self._launcher.run(
                 str(installation.server),
                 *(f"--model-repository={path}" for path in _plain_paths(self.config.repositories, home)),
                 *_flags(
@@ -248,6 +269,10 @@ class EmbeddedServer:
                 f"--metrics-port={metrics_port}",
             )
             self._wait_until_ready(self._control, server_id)
+        except EOFError:
+            reason = f"tritonserver could not be started{self._where()}. {self._reason()}"
+            self.stop()
+            raise ServerError(reason) from None
         except BaseException:
             self.stop()
             raise
@@ -259,18 +284,24 @@ class EmbeddedServer:
             metrics=f"http://{host}:{metrics_port}/metrics",
         )
 
+    def why_ended(self) -> str | None:
+        """What ended the server if it has ended by itself; None when it runs or was not started."""
+        launcher, pid = self._launcher, self._pid
+        if launcher is None or pid is None or _is_running(pid):
+            return None
+        status = launcher.wait()
+        if status < 0:
+            return f"tritonserver was ended by {signal.Signals(-status).name}{self._where()}, not by us."
+        return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
+
     def check_alive(self) -> None:
         """Say why if the server has ended by itself.
 
         Raises:
             ServerError: it has, or it was not started.
         """
-        status = self._launcher.poll() if self._launcher is not None else None
-        if status is not None and status < 0:
-            name = signal.Signals(-status).name
-            raise ServerError(f"tritonserver was ended by {name}{self._where()}, not by us. Start it again.")
-        if status is not None:
-            raise ServerError(f"tritonserver ended with status {status}{self._where()}. {self._reason()}")
+        if reason := self.why_ended():
+            raise ServerError(f"{reason} Start it again.")
         _ = self.endpoints
 
     def load(self, model: str, config: str | None = None) -> None:
@@ -305,6 +336,11 @@ class EmbeddedServer:
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
+    def interrupt(self) -> None:
+        """End the server without waiting for it, so that `start` or `load` in another thread fails; `stop` follows."""
+        if (launcher := self._launcher) is not None:
+            launcher.terminate()
+
     def _running_control(self) -> ModelControl:
         if self._control is None:
             raise ServerError("the embedded server is not running. Start it first.")
@@ -324,39 +360,10 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Stop the server, its model processes and what they left in shared memory; nothing to do when stopped."""
         if self._launcher is not None:
-            with self._launcher as launcher:  # closes its pipes and waits for it
-                launcher.terminate()
+            self._launcher.stop()
         if self._log is not None:
             self._log.close()
         self._launcher = self._pid = self._endpoints = self._control = self._log = None
-
-    def _launch(self, home: Path, *, shm_prefix: str, environment: dict[str, str]) -> None:
-        assert self._log is not None
-        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
-        self._launcher = subprocess.Popen(
-            [*launcher, str(os.getpid()), str(home), shm_prefix, str(_STOP_TIMEOUT_S)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.fileno(),
-            env=environment,
-            start_new_session=True,  # Ctrl-C goes to us, and we stop the server
-        )
-        self._log.release()
-        self._read_line()
-
-    def _run(self, *command: str) -> None:
-        assert self._launcher is not None
-        assert self._launcher.stdin is not None
-        with self._launcher.stdin as pipe:
-            pipe.writelines(os.fsencode(part) + b"\0" for part in command)
-        self._pid = int(self._read_line())
-
-    def _read_line(self) -> bytes:
-        assert self._launcher is not None
-        assert self._launcher.stdout is not None
-        if not (line := self._launcher.stdout.readline()):
-            raise ServerError(f"tritonserver could not be started{self._where()}. {self._reason()}")
-        return line
 
     def _wait_until_ready(self, control: ModelControl, server_id: str) -> None:
         assert self._launcher is not None
@@ -370,7 +377,7 @@ class EmbeddedServer:
                 )
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
-        self._launcher.send_signal(signal.SIGUSR1)
+        self._launcher.set_at_work()
 
     def _refuse_an_end(self) -> None:
         assert self._launcher is not None
@@ -383,6 +390,13 @@ class EmbeddedServer:
     def _reason(self) -> str:
         assert self._log is not None
         return failure_reason(self._log.text())
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def failure_reason(log: str) -> str:
@@ -403,30 +417,6 @@ def failure_reason(log: str) -> str:
 def _without_traceback(reason: str) -> str:
     message = reason.partition("\\n\\nAt:")[0]  # the log has newlines escaped
     return message.removeprefix("Internal: ").removeprefix("TritonModelException: ")
-
-
-def _choose_ports(config: ServerConfig) -> tuple[int, int, int]:
-    """The ports for gRPC, HTTP and metrics: those asked for if they are free, else any that are."""
-    probes = []
-    try:
-        for name in ("grpc_port", "http_port", "metrics_port"):
-            host = config.http_host if name == "http_port" else config.host
-            probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-            probes.append(probe)  # kept open, so that no port is chosen twice
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port = getattr(config, name)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                raise ServerError(
-                    f"{name} {port} on {host} is not to be had ({os.strerror(error.errno or 0)}). "
-                    "Stop what uses it, choose another, or 0 for a free one."
-                ) from None
-        grpc_port, http_port, metrics_port = (probe.getsockname()[1] for probe in probes)
-        return grpc_port, http_port, metrics_port
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
@@ -462,10 +452,18 @@ def _flags(config: ServerConfig, backends: Path, *, shm_prefix: str, key: str, s
         *(f"--http-restricted-api={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
         "--allow-gpu-metrics=false",
         *_tls_flags(config.tls),
+        *_age_flags(config.max_connection_age_s),
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
         *(f"--backend-config={name},shm-default-byte-size={config.shm_default_bytes}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={config.shm_growth_bytes}" for name in names),
     ]
+
+
+def _age_flags(max_connection_age_s: float) -> list[str]:
+    if not max_connection_age_s:
+        return []
+    age_ms = round(max_connection_age_s * 1_000)
+    return [f"--grpc-max-connection-age={age_ms}", f"--grpc-max-connection-age-grace={_LONGEST_REQUEST_MS}"]
 
 
 def _tls_flags(tls: Tls | None) -> list[str]:

@@ -7,7 +7,49 @@ from serving.ensemble import ExportedEnsemble, active_version
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ArtifactError, ServerError
 
-_INTERVAL_S = 0.5
+INTERVAL_S = 0.5
+
+
+class Follower:
+    """Takes over what becomes the active version on disk.
+
+    Args:
+        ensemble: the version that answers.
+        tell: is given a line for each event.
+    """
+
+    def __init__(self, ensemble: ExportedEnsemble, tell: Callable[[str], None]) -> None:
+        self.serving = ensemble
+        """The version that answers."""
+        self._tell = tell
+        self._refused: int | None = None
+        self._trouble = ""
+
+    def step(self, take_over: Callable[[ExportedEnsemble], None]) -> None:
+        """Look once; a version that was refused is not offered again.
+
+        Args:
+            take_over: makes a version answer, or raises ArtifactError or ServerError and leaves the old one.
+        """
+        old = self.serving
+        try:
+            wanted = active_version(old.path, old.name)
+        except ArtifactError as error:
+            if self._trouble != str(error):
+                self._tell(f"version {old.version} stays: {error}")
+            self._trouble = str(error)
+            return
+        self._trouble = ""
+        if wanted == old.version:
+            self._refused = None
+        elif wanted != self._refused:
+            try:
+                new = ExportedEnsemble.load(old.path, wanted)
+                take_over(new)
+                self.serving = new
+            except (ArtifactError, ServerError) as error:
+                self._refused = wanted
+                self._tell(f"version {wanted} cannot be loaded, version {old.version} stays: {error}")
 
 
 class Supervisor:
@@ -32,9 +74,10 @@ class Supervisor:
         follow_versions: bool,
         tell: Callable[[str], None],
     ) -> None:
-        self._server, self._serving, self._tell = server, ensemble, tell
-        self._follow_versions = follow_versions
-        self._refused: int | None = None
+        self.serving = ensemble
+        """The version that answers."""
+        self._server, self._tell = server, tell
+        self._follower = Follower(ensemble, tell) if follow_versions else None
         self._down: set[str] = set()
         self._trouble = ""
 
@@ -44,7 +87,7 @@ class Supervisor:
         Raises:
             ServerError: the server has ended.
         """
-        while not stop.wait(_INTERVAL_S):
+        while not stop.wait(INTERVAL_S):
             self.step()
 
     def step(self) -> None:
@@ -53,12 +96,44 @@ class Supervisor:
         Raises:
             ServerError: the server has ended.
         """
-        self._server.check_alive()
-        self._down = (self._down | self._server.dead_models()) & set(self._serving.steps)
-        for model in sorted(self._down):
+        for model in sorted(self.find_down()):
             self._revive(model)
-        if self._follow_versions:
-            self._follow()
+        if self._follower is not None:
+            self._follower.step(self.take_over)
+
+    def find_down(self) -> set[str]:
+        """Steps that have lost a process and are not yet back.
+
+        Raises:
+            ServerError: the server has ended.
+        """
+        self._server.check_alive()
+        self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
+        return set(self._down)
+
+    def take_over(self, new: ExportedEnsemble) -> None:
+        """Make another version answer; no request fails.
+
+        Raises:
+            ServerError: it cannot be loaded. The old one goes on.
+        """
+        old = self.serving
+        self._tell(f"loading version {new.version}")
+        try:
+            for step in new.steps:
+                self._server.load(step)
+            self._server.load(new.name, new.config)  # not what the file says by now
+        except ServerError:
+            for step in new.steps:
+                self._server.unload(step)
+            raise
+        self.serving = new
+        self._tell(f"version {new.version} answers")
+        for step in old.steps:
+            try:
+                self._server.unload(step)
+            except ServerError as error:
+                self._tell(f"version {old.version} still takes memory: {error}")
 
     def _revive(self, model: str) -> None:
         self._tell_trouble(f"a process of {model} has ended; loading it again")
@@ -71,46 +146,11 @@ class Supervisor:
         self._down.discard(model)
         self._tell(f"{model} is back")
 
-    def _follow(self) -> None:
-        old = self._serving
-        try:
-            wanted = active_version(old.path, old.name)
-        except ArtifactError as error:
-            self._tell_trouble(f"version {old.version} stays: {error}")
-            return
-        if wanted == old.version:
-            self._refused = None
-        elif wanted != self._refused:
-            try:
-                self._take_over(ExportedEnsemble.load(old.path, wanted))
-            except (ArtifactError, ServerError) as error:
-                self._refused = wanted
-                self._tell(f"version {wanted} cannot be loaded, version {old.version} stays: {error}")
-
     def _tell_trouble(self, line: str) -> None:
         """Tell it once, not at every step."""
         if line != self._trouble:
             self._tell(line)
         self._trouble = line
-
-    def _take_over(self, new: ExportedEnsemble) -> None:
-        old = self._serving
-        self._tell(f"loading version {new.version}")
-        try:
-            for step in new.steps:
-                self._server.load(step)
-            self._server.load(new.name, new.config)  # not what the file says by now
-        except ServerError:
-            for step in new.steps:
-                self._server.unload(step)
-            raise
-        self._serving = new
-        self._tell(f"version {new.version} answers")
-        for step in old.steps:
-            try:
-                self._server.unload(step)
-            except ServerError as error:
-                self._tell(f"version {old.version} still takes memory: {error}")
 
 
 def config_of(ensemble: ExportedEnsemble, **choices: object) -> ServerConfig:

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from training.config import TrainConfig
-from training.fit import Array, Batches
+from training.fit import Batches
+from training.table_parts import Kept, TablePart
+from training.world import Array
 from workflows.artifacts import load_manifest, publish, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.prepared import KIND as PREPARED
@@ -60,7 +62,7 @@ class Best:
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    weights: Sequence[Array] = ()
+    weights: Sequence[Kept] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,7 @@ class Checkpoint:
         fingerprint: of the prepared data.
         run_id: MLflow run.
         position: where it is.
+        num_batches: batches per epoch.
         order: what the order of the rows follows from, see `Reader.order`.
         best: the epoch that is kept so far.
         state: see `Fit.state`.
@@ -81,9 +84,10 @@ class Checkpoint:
     fingerprint: str
     run_id: str
     position: Position
+    num_batches: int
     order: Mapping[str, Any]
     best: Best
-    state: Mapping[str, Array]
+    state: Mapping[str, Kept]
 
     def write(self, path: Path) -> None:
         """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
@@ -95,6 +99,7 @@ class Checkpoint:
             "config": dict(self.config),
             "run_id": self.run_id,
             "position": asdict(self.position),
+            "num_batches": self.num_batches,
             "order": dict(self.order),
             "best": dict(self.best.metrics),
             "state": list(self.state),
@@ -122,6 +127,7 @@ class Checkpoint:
                 fingerprint=manifest.made_from[PREPARED],
                 run_id=details["run_id"],
                 position=Position(**details["position"]),
+                num_batches=details["num_batches"],
                 order=details["order"],
                 best=Best(metrics=details["best"], weights=_read_arrays(path / "best")),
                 state=dict(zip(details["state"], _read_arrays(path / "state"), strict=True)),
@@ -169,38 +175,52 @@ class Checkpoints:
         fingerprint: of the prepared data.
         run_id: MLflow run.
         last_step: step of the checkpoint that the run goes on from.
+        num_batches: batches per epoch.
     """
 
     def __init__(
-        self, path: Path, every: int, *, config: TrainConfig, fingerprint: str, run_id: str, last_step: int | None
+        self,
+        path: Path,
+        every: int,
+        *,
+        config: TrainConfig,
+        fingerprint: str,
+        run_id: str,
+        last_step: int | None,
+        num_batches: int,
     ) -> None:
         self.path = path
         self.last_step = last_step
         """Step of the checkpoint that is there; None if there is none of this run."""
         self.every = every
         self._config, self._fingerprint, self._run_id = plain(config), fingerprint, run_id
+        self._num_batches = num_batches
 
     def is_due(self, step: int) -> bool:
         """Whether one is to be written after this step."""
         return self.every > 0 and step % self.every == 0
 
-    def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
-        """Put a new checkpoint in the place of the last one."""
-        checkpoint = Checkpoint(
+    def made(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Kept]) -> Checkpoint:
+        """The run as it is, in memory."""
+        return Checkpoint(
             config=self._config,
             fingerprint=self._fingerprint,
             run_id=self._run_id,
             position=position,
+            num_batches=self._num_batches,
             order=order,
             best=best,
             state=state,
         )
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Put a new checkpoint in the place of the last one."""
         checkpoint.write(self.path)
-        self.last_step = position.step
+        self.last_step = checkpoint.position.step
 
     def remove(self) -> None:
         """Take away the checkpoint of this run, which has ended."""
-        if self.last_step is not None:
+        if self.last_step is not None and self.path.exists():  # an elastic run may have it in memory only
             shutil.rmtree(self.path)
 
 
@@ -272,16 +292,21 @@ def plain(config: TrainConfig) -> dict[str, Any]:
     return choices
 
 
-def all_finite(arrays: Iterable[Array]) -> bool:
-    """Whether no number is NaN or infinite; copies nothing."""
+def all_finite(kept: Iterable[Kept]) -> bool:
+    """Whether no number is NaN or infinite, of what this worker has; copies nothing."""
+    arrays = (array.rows if isinstance(array, TablePart) else array for array in kept)
     numbers = (array for array in arrays if array.size and np.issubdtype(array.dtype, np.floating))
     return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # NaN comes through both
 
 
-def _write_arrays(directory: Path, arrays: Iterable[Array]) -> None:
+def _write_arrays(directory: Path, arrays: Iterable[Kept]) -> None:
     directory.mkdir()
     for number, array in enumerate(arrays):
-        np.save(directory / f"{number:06}.npy", array, allow_pickle=False)
+        with (directory / f"{number:06}.npy").open("wb") as file:
+            if isinstance(array, TablePart):
+                array.write(file)
+            else:
+                np.save(file, array, allow_pickle=False)
 
 
 def _read_arrays(directory: Path) -> list[Array]:

@@ -1,7 +1,8 @@
 """The choices of a training run. Importing this file imports no framework."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from workflows.errors import ConfigError
 
@@ -9,6 +10,8 @@ DECAYS = ("none", "linear", "quadratic", "cosine")
 PRECISIONS = ("float32", "float16", "bfloat16")
 SEARCHES = ("soft", "hard")
 PROFILES = ("corrected", "reference")
+RATE_SCALES = ("none", "linear", "sqrt")
+COMPRESSIONS = ("none", "fp16")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
 
@@ -32,8 +35,8 @@ class TrainConfig:
         search: "soft" keeps the items that attention weighs most, "hard" the latest ones that share the item's last
             feature, such as its category (sim).
         profile: "corrected" follows the papers, "reference" NVIDIA's SIM for TensorFlow 2 (din, dien, sim).
-        recency: let attention know how long ago an item was chosen, and summarise the history by that too (din, dien,
-            sim).
+        recency: let attention know how long ago an item was chosen, which the exact search of sim always does, and
+            summarise the history by that too (din, dien, sim).
         likeness: add the dot products of the item and each summary of the history to the logit (din, dien, sim).
         user_embeddings: use the features of the user, and not of items only (din, dien, sim).
         embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
@@ -118,12 +121,12 @@ class TrainConfig:
             "batch_size",
             "epochs",
         ):
-            self._require(name, getattr(self, name) >= 1, "a whole number of at least 1")
+            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
         for name in ("learning_rate", "table_lr_scale", "linear_scale"):
             value = getattr(self, name)
-            self._require(name, value is None or 0 < value < math.inf, "a finite number above 0")
+            _require(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
         for name in ("aux_weight", "embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
-            self._require(name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
+            _require(self, name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
         for name in (
             "cross_rank",
             "embedding_dim",
@@ -132,19 +135,15 @@ class TrainConfig:
             "early_stopping_patience",
             "seed",
         ):
-            self._require(name, getattr(self, name) >= 0, "a whole number of at least 0")
+            _require(self, name, getattr(self, name) >= 0, "a whole number of at least 0")
         for name in ("dropout", "embedding_dropout"):
-            self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+            _require(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         for name in ("hidden", "numbers_hidden", "stage_one_hidden", "aux_hidden"):
-            self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
-        self._require("learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
-        self._require("precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
-        self._require("search", self.search in SEARCHES, " or ".join(SEARCHES))
-        self._require("profile", self.profile in PROFILES, " or ".join(PROFILES))
-
-    def _require(self, name: str, is_valid: bool, expected: str) -> None:
-        if not is_valid:
-            raise ConfigError(f"{name} is {getattr(self, name)!r}, expected {expected}.")
+            _require(self, name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
+        _require(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
+        _require(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
+        _require(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
+        _require(self, "profile", self.profile in PROFILES, " or ".join(PROFILES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,3 +175,86 @@ class SessionConfig:
             raise ConfigError(
                 f"profile_steps is {self.profile_steps}, expected two steps of which the first is not later: 90,100."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersConfig:
+    """How several processes train one model together.
+
+    Attributes:
+        workers: processes that train; each reads its share of the rows.
+        min_workers: fewest that an elastic run goes on with; 0 for a run that ends when a worker dies.
+        max_workers: most that an elastic run takes in; 0 for a run that ends when a worker dies.
+        global_batch_size: rows per step of all workers together, which must divide it; 0 for `batch_size` rows each.
+        scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
+            `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
+        compression: "fp16" sends halves in place of float32: of tables, and of weights of some size.
+        commit_every: steps between two commits of an elastic run; what came after the last one is lost with a worker.
+        split_tables_share: tables that take more than this share of a worker's memory are split over the workers; 0
+            splits none.
+        timeout_s: seconds to wait for a worker that does not answer. One that answers, but lags, has ten times as
+            long.
+    """
+
+    workers: int = 1
+    min_workers: int = 0
+    max_workers: int = 0
+    global_batch_size: int = 0
+    scale_learning_rate: str = "none"
+    compression: str = "none"
+    commit_every: int = 100
+    split_tables_share: float = 0.0
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("workers", 1),
+            ("min_workers", 0),
+            ("max_workers", 0),
+            ("global_batch_size", 0),
+            ("commit_every", 1),
+        ):
+            _require(self, name, getattr(self, name) >= least, f"a whole number of at least {least}")
+        _require(self, "scale_learning_rate", self.scale_learning_rate in RATE_SCALES, " or ".join(RATE_SCALES))
+        _require(self, "compression", self.compression in COMPRESSIONS, " or ".join(COMPRESSIONS))
+        _require(self, "split_tables_share", 0 <= self.split_tables_share < 1, "at least 0 and below 1")
+        _require(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
+        if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
+            raise ConfigError(
+                f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
+                "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end a run with its first worker that dies."
+            )
+        if self.max_workers and self.split_tables_share:
+            raise ConfigError(
+                "split_tables_share is set in an elastic run, in which a worker that dies would take its part of a "
+                "table along. Leave out one of the two."
+            )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the run goes on without a worker that dies."""
+        return self.max_workers > 0
+
+    def of_world(self, config: TrainConfig, size: int) -> TrainConfig:
+        """The choices of the whole run of `size` workers, of which `config` has those of one.
+
+        Returns:
+            Its `batch_size` is the rows per step of all workers, and its learning rate is scaled.
+
+        Raises:
+            ConfigError: the workers do not divide the global batch.
+        """
+        batch_size = self.global_batch_size or config.batch_size * size
+        if batch_size % size:
+            raise ConfigError(
+                f"global_batch_size is {batch_size}, which {size} workers do not divide. Take "
+                f"{max(batch_size // size, 1) * size}."
+            )
+        growth = batch_size / config.batch_size
+        factor = {"none": 1.0, "linear": growth, "sqrt": math.sqrt(growth)}[self.scale_learning_rate]
+        return replace(config, batch_size=batch_size, learning_rate=config.learning_rate * factor)
+
+
+def _require(config: Any, name: str, is_valid: bool, expected: str) -> None:
+    if not is_valid:
+        raise ConfigError(f"{name} is {getattr(config, name)!r}, expected {expected}.")

@@ -6,13 +6,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy.typing as npt
-
 from training.config import TrainConfig
+from training.table_parts import Kept
+from training.world import SOLO, World
+from training.world import Array as Array  # where it is known
 from workflows.feature_spec import FeatureSpec
 from workflows.trained import PYTORCH, TENSORFLOW, Backend
-
-Array = npt.NDArray[Any]
 
 
 class Batches(Protocol):
@@ -36,6 +35,7 @@ class Fit(Protocol):
         spec: the features.
         config: choices about the run.
         num_steps: steps of the whole run, for the decay of the learning rate.
+        world: the workers that fit it together.
     """
 
     PYFUNC: str
@@ -44,10 +44,10 @@ class Fit(Protocol):
     PACKAGES: tuple[str, ...]
     """Distributions that the exported model needs; those that are installed count."""
 
-    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int) -> None: ...
+    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, *, world: World = SOLO) -> None: ...
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
         """Refuse what the framework cannot do, before anything is begun.
 
         Raises:
@@ -63,18 +63,36 @@ class Fit(Protocol):
         """
 
     @staticmethod
-    def batches(prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int) -> Batches:
-        """A split of prepared data as the framework takes it.
+    def batches(
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+    ) -> Batches:
+        """A split of prepared data as the framework takes it, or the share of it that worker `rank` of `size` has.
 
         Raises:
+            ConfigError: it cannot be divided.
             DataError: it has no rows, or its files do not hold the columns.
         """
 
+    def share_state(self) -> None:
+        """Give all workers the state of worker 0, but that each draws its own dropout."""
+
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        """Learn from one batch."""
+        """Learn from one batch, together with the other workers.
+
+        Raises:
+            WorkerLostError: see `training.world.World`.
+        """
 
     def loss_sum(self) -> float:
-        """Sum of the losses of all rows that were learnt from, each as it was at its step."""
+        """Sum of the losses of all rows that were learnt from, by all workers, each as it was at its step."""
 
     def added_sum(self) -> float:
         """Sum of what was added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
@@ -97,25 +115,31 @@ class Fit(Protocol):
     def array(self, tensor: Any) -> Array:
         """A tensor of a batch with one value per row, as an array of shape (N,)."""
 
-    def weights(self) -> Sequence[Array]:
+    def weights(self) -> Sequence[Kept]:
         """A copy of the weights to keep: the average, if there is one."""
 
-    def set_weights(self, weights: Sequence[Array]) -> None:
+    def set_weights(self, weights: Sequence[Kept]) -> None:
         """Put such a copy into the model."""
 
-    def state(self) -> dict[str, Array]:
+    def shared_weights(self, weights: Sequence[Kept]) -> Sequence[Kept]:
+        """Of such a copy that only worker 0 has, with whole tables, what each worker needs of it."""
+
+    def state(self) -> Mapping[str, Kept]:
         """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
         loss scaling remember, sums of the loss, and the random generators of dropout."""
 
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Take up such a state.
+    def restore(self, state: Mapping[str, Kept]) -> None:
+        """Take up such a state, which may have whole tables, and may be empty for workers but the first.
 
         Raises:
             ArtifactError: it is of another model.
         """
 
     def export(self, path: Path) -> None:
-        """Write the model in the format of its backend."""
+        """Write the model in the format of its backend; the other workers have to `send_tables`."""
+
+    def send_tables(self) -> None:
+        """Give worker 0 this worker's rows of split tables."""
 
 
 _FITS = {

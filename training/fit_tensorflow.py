@@ -17,10 +17,13 @@ from training.config import TrainConfig
 from training.fit import Array, Batches, share_of_sample, swapped
 from training.fit_state import check_state
 from training.graph_cut import split_at_features
+from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
 from training.models import ModelBuilder, model_builder
-from training.optimizers import LossScale, ScheduledRate, make_optimizer
+from training.optimizers import LossScale, ScheduledRate, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
+from training.table_parts import Kept, TablePart, hand_out
+from training.world import SOLO, World
 from workflows.feature_spec import NEGATIVES, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -35,21 +38,32 @@ class TensorFlowFit:
     a mixed `precision` the network that learns computes in it, on the weights of `model`, which stays float32: what
     scores and what is exported is the same as without. On a CPU float16 is always compiled with XLA.
 
+    Where `training.splitting` splits tables, each worker has its rows of them, of their averages, and of what the
+    optimizer remembers of them.
+
     Args:
         spec: the features.
         config: choices about the run.
         num_steps: steps of the whole run.
         build: makes the model in place of the one that `config` names.
+        world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
+            workers.
     """
 
     PYFUNC = saved_model.__name__
     PACKAGES = ("tensorflow-cpu", "tensorflow")
 
     def __init__(
-        self, spec: FeatureSpec, config: TrainConfig, num_steps: int, build: ModelBuilder | None = None
+        self,
+        spec: FeatureSpec,
+        config: TrainConfig,
+        num_steps: int,
+        build: ModelBuilder | None = None,
+        *,
+        world: World = SOLO,
     ) -> None:
         tf.keras.utils.set_random_seed(config.seed)
-        self._spec = spec
+        self._spec, self._world, self._rows_per_worker = spec, world, config.batch_size // world.size
         learns_with_xla = config.xla or _needs_xla(config.precision)
         choices, variables = replace(config, xla=learns_with_xla), list[Any]()  # a model may need static shapes for it
         model = partial(build or model_builder(config.model), spec, choices)
@@ -60,11 +74,13 @@ class TensorFlowFit:
             self._learner = _Network(twin, xla=learns_with_xla)
         weights = {id(weight) for weight in self.model.weights}
         # And the states of its generators. The others are counters of Keras' own `fit`.
+        self._random = [variable for variable in variables if _short_name(variable) == "StateVar"]
         self._variables = [v for v in variables if id(v) in weights or _short_name(v) == "StateVar"]
         self._optimizer = _make_optimizer(config, num_steps)
         self._optimizer.build(self._scorer.weights)
         self._loss_scale = LossScale() if config.precision == "float16" else None
         self._average = _Average(self.model.trainable_variables) if config.weight_averaging else None
+        self._num_rows = self._rows_of_split_variables()
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64, name="sum")
         self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
         self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
@@ -79,7 +95,13 @@ class TensorFlowFit:
             self._quick_score = tf.function(self._learner.score, autograph=False).get_concrete_function(scored)
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig) -> None:  # noqa: ARG004  (it reads every format)
+    def check(
+        spec: FeatureSpec,  # noqa: ARG004  (it takes all but what no optimizer does)
+        config: TrainConfig,
+        *,
+        num_workers: int = 1,  # noqa: ARG004
+        splits_tables: bool = False,  # noqa: ARG004
+    ) -> None:
         """See `Fit`."""
         _make_optimizer(config, num_steps=1)
 
@@ -97,13 +119,34 @@ class TensorFlowFit:
             tensorflow_config.disable_op_determinism()  # public is only the way in
 
     @staticmethod
-    def batches(prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int) -> Batches:
+    def batches(
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+    ) -> Batches:
         """See `Fit`."""
-        return tensorflow_loader(prepared, spec, split, batch_size, shuffle=shuffle, seed=seed)
+        return tensorflow_loader(
+            prepared, spec, split, batch_size, shuffle=shuffle, seed=seed, global_rank=rank, global_size=size
+        )
+
+    def share_state(self) -> None:
+        """See `Fit`."""
+        self._world.broadcast([v for v in self._state_variables().values() if id(v) not in self._num_rows])
+        for state in self._random:
+            # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); another key is
+            # another stream.
+            state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         """See `Fit`."""
-        self._step(inputs, labels)
+        with self._explained():
+            self._step(inputs, labels)
 
     def loss_sum(self) -> float:
         """See `Fit`."""
@@ -120,7 +163,7 @@ class TensorFlowFit:
     def num_parameters(self) -> tuple[int, int]:
         """See `Fit`."""
         tables, others = (
-            sum(prod(variable.shape) for variable in variables)
+            sum(prod(self._whole_shape(variable)) for variable in variables)
             for variables in (self._scorer.tables, self._scorer.dense)
         )
         return tables, others
@@ -136,7 +179,8 @@ class TensorFlowFit:
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
         """See `Fit`."""
-        return self.array(self._score({name: inputs[name] for name in self._scored}))
+        with self._explained():
+            return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
         """Probabilities by the network that learns, in its precision, float32 (N, 1); `score` is always in float32."""
@@ -147,30 +191,84 @@ class TensorFlowFit:
         column: Array = tensor.numpy()[:, 0]
         return column
 
-    def weights(self) -> list[Array]:
+    def weights(self) -> list[Kept]:
         """See `Fit`."""
-        source = self._average.values if self._average else self.model.trainable_variables
-        return [variable.numpy() for variable in source]
+        return [self._kept(variable) for variable in self._kept_variables]
 
-    def set_weights(self, weights: Sequence[Array]) -> None:
+    def set_weights(self, weights: Sequence[Kept]) -> None:
         """See `Fit`."""
         for variable, value in zip(self.model.trainable_variables, weights, strict=True):
-            variable.assign(value)
+            variable.assign(value.rows if isinstance(value, TablePart) else value)
 
-    def state(self) -> dict[str, Array]:
+    def shared_weights(self, weights: Sequence[Kept]) -> Sequence[Kept]:
         """See `Fit`."""
-        return {name: np.asarray(variable.numpy()) for name, variable in self._state_variables().items()}
+        if not self._num_rows or not self._world.all_of(len(weights))[0]:
+            return weights
+        arrays = weights or [None] * len(self._kept_variables)
+        return [self._shared(variable, array) for variable, array in zip(self._kept_variables, arrays, strict=True)]
 
-    def restore(self, state: Mapping[str, Array]) -> None:
+    def state(self) -> dict[str, Kept]:
+        """See `Fit`."""
+        return {name: self._kept(variable) for name, variable in self._state_variables().items()}
+
+    def restore(self, state: Mapping[str, Kept]) -> None:
         """See `Fit`."""
         variables = self._state_variables()
-        check_state(state, {name: tuple(variable.shape) for name, variable in variables.items()})
+        if state or self._world.rank == 0:
+            check_state(state, {name: self._whole_shape(variable) for name, variable in variables.items()})
         for name, variable in variables.items():
-            variable.assign(state[name])
+            value = self._shared(variable, state.get(name))
+            variable.assign(value.rows if isinstance(value, TablePart) else value)
 
     def export(self, path: Path) -> None:
         """See `Fit`."""
         saved_model.export_saved_model(self.model, self._spec, path)
+
+    def send_tables(self) -> None:
+        """See `Fit`."""
+        saved_model.send_tables(self.model)
+
+    @property
+    def _kept_variables(self) -> Sequence[Any]:
+        """What `weights` keeps of each weight that is learnt."""
+        variables: Sequence[Any] = self._average.values if self._average else self.model.trainable_variables
+        return variables
+
+    def _rows_of_split_variables(self) -> dict[int, int]:
+        """Rows of the whole, for each variable of which this worker has its rows; by `id`, for they have no hash."""
+        found: dict[int, int] = {}
+        for table in split_tables(self._scorer.features):
+            slots = [slot for slot in self._optimizer.variables if slot.name.partition("/")[2] == table.part.name]
+            kept = zip(self.model.trainable_variables, self._kept_variables, strict=True)
+            means = [mean for variable, mean in kept if variable is table.part]
+            found |= {id(variable): table.num_rows for variable in (table.part, *slots, *means)}
+        return found
+
+    def _whole_shape(self, variable: Any) -> tuple[int, ...]:
+        return (self._num_rows.get(id(variable), variable.shape[0]), *variable.shape[1:]) if variable.shape.rank else ()
+
+    def _kept(self, variable: Any) -> Kept:
+        array = np.asarray(variable.numpy())
+        if id(variable) not in self._num_rows:
+            return array
+        return TablePart(rows=array, num_rows=self._num_rows[id(variable)], world=self._world)
+
+    def _shared(self, variable: Any, value: Kept | None) -> Kept:
+        """What worker 0 keeps of a variable: this worker's rows, or all, which only worker 0 needs."""
+        num_rows = self._num_rows.get(id(variable))
+        if num_rows is None or isinstance(value, TablePart):
+            return self._kept(variable) if value is None else value
+        own = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
+        hand_out(value, own, num_rows, self._world)
+        return TablePart(rows=own, num_rows=num_rows, world=self._world)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except tf.errors.OpError as error:
+            self._world.explain(error)
+            raise
 
     def _state_variables(self) -> dict[str, Any]:
         """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
@@ -191,16 +289,48 @@ class TensorFlowFit:
 
     def _train_batch(self, inputs: Mapping[str, Any], labels: Any) -> None:
         scale = self._loss_scale.scale if self._loss_scale else None
-        loss, added, gradients = self._learner.gradients(inputs, labels, scale)
+        if self._world.size == 1:
+            loss, added, gradients = self._learner.gradients(inputs, labels, scale)
+            num_rows = tf.cast(tf.shape(labels)[0], tf.float64)
+        else:
+            loss, added, gradients, num_rows = self._gradients_of_all(inputs, labels, scale)
         if self._loss_scale:
             self._loss_scale.apply(gradients, self._apply)
         else:
             self._apply(gradients)
-        num_rows = tf.cast(tf.shape(labels)[0], tf.float64)
         self._added_sum.assign_add(tf.cast(added, tf.float64) * num_rows)
         total = self._loss_sum.assign_add(tf.cast(loss, tf.float64) * num_rows)
         # A sum that is not finite stays so: the counter stands still from the first such step on.
         self._finite_steps.assign_add(tf.cast(tf.math.is_finite(total), tf.int64))
+
+    def _gradients_of_all(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any], Any]:
+        """What the batches of all workers say, as if they were one: the mean over the rows of all.
+
+        Each worker's loss has the weight of its rows, before it goes backwards; then gradients need only be added up.
+        The scale of the loss comes off after that, where it is seen whether they are finite.
+
+        Returns:
+            As `_Network.gradients`, and the rows of all, float64.
+        """
+        num_rows = tf.cast(tf.shape(labels)[0], tf.int64)
+        total_rows = self._world.total_rows(num_rows)
+        share = tf.cast(num_rows / total_rows, tf.float32)
+        weight = share if scale is None else share * scale
+        loss, added, gradients = self._learner.gradients(inputs, labels, weight)
+        weights = self._scorer.weights
+        parts = {n: gradients[n] for n, weight in enumerate(weights) if id(weight) in self._num_rows}
+        if scale is not None and parts:  # only the worker that has the rows sees whether they are finite: all shall
+            gradients[-1] += tf.add_n([nan_unless_finite(part) for part in parts.values()])
+        # The gradients of parts are those of all workers already.
+        values = [
+            *(None if n in parts else gradient for n, gradient in enumerate(gradients)),
+            loss * share,
+            added * share,
+        ]
+        shapes = [*(tuple(weight.shape) for weight in weights), (), ()]
+        *totals, loss, added = self._world.total(values, shapes, most_rows=self._rows_per_worker)
+        gradients = [parts.get(n, total) for n, total in enumerate(totals)]
+        return loss, added, gradients, tf.cast(total_rows, tf.float64)
 
     def _apply(self, gradients: list[Any]) -> None:
         self._optimizer.apply_gradients(list(zip(gradients, self._scorer.weights, strict=True)))
@@ -210,14 +340,15 @@ class _Network:
     """A model as functions, in two parts: looking features up, and the dense network behind, compiled with XLA or not.
 
     Attributes:
-        tables: weights of the first part.
+        features: layers of the first part.
+        tables: their weights.
         dense: weights of the second.
         weights: both.
     """
 
     def __init__(self, model: Any, *, xla: bool) -> None:
-        self._features, self._head = split_at_features(model)
-        self.tables = [variable for layer in self._features for variable in layer.trainable_variables]
+        self.features, self._head = split_at_features(model)
+        self.tables = [variable for layer in self.features for variable in layer.trainable_variables]
         self.dense = self._head.trainable_variables
         self.weights = [*self.tables, *self.dense]
         self._head_score: Callable[..., Any] = self._score_rows
@@ -244,7 +375,7 @@ class _Network:
 
     def _look_up(self, inputs: Mapping[str, Any]) -> list[Any]:
         # Not `layer(…)`: Keras would compute the regularisers in the layer's precision, in which they overflow.
-        return [layer.call(inputs) for layer in self._features]
+        return [layer.call(inputs) for layer in self.features]
 
     def _score_rows(self, rows: list[Any]) -> Any:
         return tf.nest.flatten(self._head(rows, training=False))[0]
@@ -267,7 +398,7 @@ class _Network:
         """The activity regularisers of the feature layers, means over the batch as in Keras, in float32."""
         return [
             layer.activity_regularizer(tf.cast(part, tf.float32)) / tf.cast(tf.shape(part)[0], tf.float32)
-            for layer, part in zip(self._features, rows, strict=True)
+            for layer, part in zip(self.features, rows, strict=True)
             if layer.activity_regularizer
         ]
 

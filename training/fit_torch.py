@@ -18,6 +18,7 @@ from training.loader.splits import check_parquet, checks_of, encoding
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.models import model_builder
 from training.torch_optimizers import Optimizers, check_optimizer
+from training.world import SOLO, World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 
@@ -35,7 +36,14 @@ class TorchFit:
     PYFUNC = torch_script.__name__
     PACKAGES = ("torch",)
 
-    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        config: TrainConfig,
+        num_steps: int,
+        *,
+        world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
+    ) -> None:
         torch.manual_seed(config.seed)
         self._spec = spec
         self.model = model_builder(config.model)(spec, config).to(_device())
@@ -52,8 +60,18 @@ class TorchFit:
         self._random = _random_states()
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
         """See `Fit`."""
+        if num_workers > 1:
+            raise ConfigError(
+                f"{config.model} is a PyTorch model, which one worker trains, got {num_workers} workers. Train it with "
+                "one, or choose a TensorFlow model."
+            )
+        if splits_tables:
+            raise ConfigError(
+                f"split_tables_share is set, but {config.model} is a PyTorch model, whose tables stay whole. "
+                "Leave it out, or choose a TensorFlow model."
+            )
         if config.xla:
             raise ConfigError(f"xla is TensorFlow's compiler, and {config.model} is a PyTorch model. Leave it out.")
         check_optimizer(config)
@@ -66,10 +84,19 @@ class TorchFit:
 
     @staticmethod
     def batches(
-        prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
     ) -> DLDataLoader:
         """See `Fit`."""
-        options: StreamOptions = {**checks_of(spec), "shuffle": shuffle, "seed": seed}
+        share: StreamOptions = {"global_rank": rank, "global_size": size}
+        options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
         dataset = TorchAsyncItr(
             [prepared / name for name in spec.source(split).files],
             cats=[feature.name for feature in spec.categorical],
@@ -82,6 +109,16 @@ class TorchFit:
         if not dataset.num_rows:
             raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
         return DLDataLoader(dataset, pin_memory=True, device=_device())
+
+    def shared_weights(self, weights: Sequence[Array]) -> Sequence[Array]:
+        """See `Fit`."""
+        return weights
+
+    def send_tables(self) -> None:
+        """See `Fit`; there is one worker."""
+
+    def share_state(self) -> None:
+        """See `Fit`; there is one worker."""
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         """See `Fit`."""

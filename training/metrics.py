@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.fit import Array, Batches, Fit
+from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
 
@@ -16,17 +17,18 @@ _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
 
 
-def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str) -> dict[str, float]:
+def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
     Args:
         fit: the model.
-        batches: the split.
+        batches: the split, or this worker's share of it.
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
         split: what the split is called, such as "validation"; for messages.
+        world: the workers that score the split together; what is measured are the scores of all.
 
     Returns:
-        See `quality`.
+        See `quality`; the same for all workers, bit by bit.
 
     Raises:
         DataError: the split has one class only.
@@ -41,11 +43,15 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str) ->
             labels.append(fit.array(label))
             if group_by is not None and group_by in inputs:
                 groups.append(fit.array(inputs[group_by]))
-    scored = np.concatenate(scores)
+    scored = world.gathered(np.concatenate(scores))
+    labelled = world.gathered(np.concatenate(labels))
+    grouped = world.gathered(np.concatenate(groups)) if groups else None
     if not np.isfinite(scored).all():
         raise FloatingPointError("a score is not finite.")
     try:
-        return quality(np.concatenate(labels), scored, np.concatenate(groups) if groups else None)
+        # Workers on different machines may round differently, and would not stop at the same epoch.
+        figures: dict[str, float] = world.all_of(quality(labelled, scored, grouped))[0]
+        return figures
     except ValueError as error:
         raise DataError(f"the {split} data cannot be measured: {error} Prepare a larger share of it.") from None
 

@@ -66,6 +66,11 @@ class LossScale:
         self.good_steps.assign(tf.where(is_finite & ~grows, steps, 0))
 
 
+def nan_unless_finite(gradient: Any) -> Any:
+    """0, or NaN where a gradient has a number that is not finite; a float32 scalar."""
+    return tf.where(tf.reduce_all(tf.math.is_finite(_values(gradient))), 0.0, float("nan"))
+
+
 def _divided(gradient: Any, by: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)

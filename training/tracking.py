@@ -81,6 +81,11 @@ class RunLog:
         self.is_reopened = is_reopened
         self._datasets: dict[str, Any] = {}
 
+    @property
+    def has_params(self) -> bool:
+        """Whether choices are recorded."""
+        return bool(mlflow.MlflowClient(self.uri).get_run(self.run_id).data.params)
+
     def log_params(self, params: Mapping[str, Any]) -> None:
         """Record the choices that were made; once each."""
         mlflow.log_params(dict(params), run_id=self.run_id)
@@ -122,14 +127,20 @@ class RunLog:
             mlflow.log_artifact(str(path), run_id=self.run_id)
 
     def log_model(
-        self, path: Path, spec: FeatureSpec, example: pd.DataFrame, *, loader_module: str, packages: Sequence[str]
+        self,
+        path: Path,
+        spec: FeatureSpec,
+        example: pd.DataFrame | None,
+        *,
+        loader_module: str,
+        packages: Sequence[str],
     ) -> str:
         """Store a model as a logged model named "model", with signature and input example.
 
         Args:
             path: file or directory that `loader_module` can load.
             spec: says what the model's inputs are.
-            example: a few rows of them.
+            example: a few rows of them, on which MLflow tries the model; None for one that is too large to be loaded.
             loader_module: module with `_load_pyfunc(path)`.
             packages: distributions that it needs; those that are installed are recorded with their versions.
 
@@ -147,6 +158,24 @@ class RunLog:
         return str(info.model_id)
 
 
+class SilentLog(RunLog):
+    """The same run to a worker that records nothing of it."""
+
+    has_params = False
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """See `RunLog`."""
+
+    def log_dataset(self, split: str, directory: Path, *, digest: str, num_rows: int) -> None:
+        """See `RunLog`."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, *, model_id: str | None = None) -> None:
+        """See `RunLog`."""
+
+    def note(self, text: str) -> None:
+        """See `RunLog`."""
+
+
 class _Split(MetaDataset):
     """A split of prepared data, known by its digest."""
 
@@ -161,7 +190,9 @@ class _Split(MetaDataset):
 
 
 @contextmanager
-def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Iterator[RunLog]:
+def tracked_run(
+    config: TrackingConfig, *, resumed_id: str | None = None, interim: tuple[type[Exception], ...] = ()
+) -> Iterator[RunLog]:
     """Record what the block does as one run.
 
     An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. The process-wide tracking URI is put
@@ -171,6 +202,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
     Args:
         config: where to.
         resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a note.
+        interim: exceptions after which somebody goes on with it, so that it stays RUNNING.
 
     Raises:
         ConfigError: the experiment was deleted in MLflow.
@@ -197,6 +229,9 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
                     log.note(f"Goes on with run {resumed_id}, which is gone.")
                 yield log
             status = "FINISHED"
+        except interim:
+            status = "RUNNING"
+            raise
         except KeyboardInterrupt:
             status = "KILLED"
             raise

@@ -1,39 +1,69 @@
-"""Workers that train together. Only this file imports Horovod.
+"""Workers that train together, as the rest of training sees them. Importing this file imports no framework.
 
 A run has one worker, or several that Horovod started. Each has the whole model but for tables that are split, and a
 share of the rows; they exchange gradients in each step. Worker 0 logs and writes.
 """
 
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from training.fit import Array
+import numpy.typing as npt
+
+from training.config import WorkersConfig
+
+Array = npt.NDArray[Any]
+
+# Set by horovodrun for each worker: with Gloo, and with Open MPI.
+_SIZE_VARIABLES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class World(Protocol):
     """What one of the workers knows of the others, and how it exchanges with them.
 
-    All workers call the methods in the same order.
-
-    Attributes:
-        rank: number of this worker; 0 logs and writes.
-        size: how many there are.
+    All workers call the methods in the same order. Each method raises `WorkerLostError` where another worker has died,
+    does not answer in time, or has left.
     """
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """Number of this worker; 0 logs and writes."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def total_rows(self, num_rows: Any) -> Any:
+        """Rows of all workers' batches, in a graph; an integer scalar.
+
+        Args:
+            num_rows: rows of this worker's batch, an integer scalar; they may differ between workers.
+        """
+
+    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+        """Sums over all workers, in a graph.
+
+        Args:
+            values: float32 tensors, `tf.IndexedSlices`, which stay so, or None, which stays too. Of slices only the
+                rows that a worker touched are sent, each once.
+            shapes: of the values; of the whole table for slices.
+            most_rows: slices of a table with no more rows than that are sent as a whole.
+        """
+
+    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+        """Send each worker some rows and get its, in a graph; gradients go the same way back.
+
+        Args:
+            rows: those for worker 0, those for worker 1, …, one below the other.
+            num_rows: how many for each, int32 (`size`,).
+
+        Returns:
+            The rows from worker 0, from worker 1, … and how many from each.
+        """
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Give TensorFlow variables the values that worker 0 has."""
-
-    def mean(self, gradients: Sequence[Any], num_rows: Any) -> list[Any]:
-        """Gradients of the mean loss over the rows of all workers, in a graph.
-
-        Args:
-            gradients: of the mean loss over this worker's rows; `tf.IndexedSlices` stay so, and only the rows that
-                a worker touched are sent.
-            num_rows: rows of this worker's batch, an integer scalar; they may differ between workers.
-        """
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Element-wise sums over all workers, in float64."""
@@ -44,6 +74,19 @@ class World(Protocol):
     def all_of(self, value: Any) -> list[Any]:
         """What each worker passed, by rank; plain values that JSON can hold."""
 
+    def explain(self, error: Exception) -> None:
+        """Raise `WorkerLostError` if that is what an error of a framework comes from."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """In the block an error of one worker ends all of them: worker 0 raises what was first raised anywhere.
+
+        It may stand within another such block.
+
+        Raises:
+            WorkersError: another worker failed; the message has its number and its error.
+            WorkerLostError: another worker died, or does not answer.
+        """
+
 
 class Solo:
     """The world of a run with one worker; does without Horovod."""
@@ -51,12 +94,25 @@ class Solo:
     rank = 0
     size = 1
 
+    def total_rows(self, num_rows: Any) -> Any:
+        """See `World`."""
+        return num_rows
+
+    def total(
+        self,
+        values: Sequence[Any],
+        shapes: Sequence[Sequence[int]],  # noqa: ARG002  (a world's signature)
+        most_rows: int,  # noqa: ARG002
+    ) -> list[Any]:
+        """See `World`."""
+        return list(values)
+
+    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+        """See `World`."""
+        return rows, num_rows
+
     def broadcast(self, variables: Sequence[Any]) -> None:
         """See `World`."""
-
-    def mean(self, gradients: Sequence[Any], num_rows: Any) -> list[Any]:  # noqa: ARG002  (a world's signature)
-        """See `World`."""
-        return list(gradients)
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """See `World`."""
@@ -70,5 +126,32 @@ class Solo:
         """See `World`."""
         return [value]
 
+    def explain(self, error: Exception) -> None:
+        """See `World`."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """See `World`."""
+        return nullcontext()
+
 
 SOLO = Solo()
+
+
+def current_world(config: WorkersConfig | None = None) -> World:
+    """The world of this process: `SOLO`, unless horovodrun started it, which it says in the environment.
+
+    Waits for the other workers, and imports TensorFlow and Horovod, in a process that horovodrun started.
+
+    Args:
+        config: how workers exchange, and how long they wait for each other; None for the defaults.
+
+    Raises:
+        ConfigError: Horovod is not installed, or was built for another TensorFlow.
+        WorkerLostError: another worker did not come in time.
+    """
+    if not any(name in os.environ for name in _SIZE_VARIABLES):
+        return SOLO
+    from training.horovod_world import HorovodWorld
+
+    config = config or WorkersConfig()
+    return HorovodWorld(compression=config.compression, timeout_s=config.timeout_s)

@@ -7,6 +7,9 @@
     ├── ArtifactError       something on disk is missing, damaged, or belongs to something else
     ├── ConfigError         an option is out of its range, or options contradict each other
     ├── MissingExtraError   a feature needs an optional dependency
+    ├── WorkersError        several workers cannot train together; all of them raise it
+    │   └── WorkerLostError a worker ended, or does not answer
+    ├── ClusterError        a Dask cluster cannot be reached, is not fit for the work, or is lost
     ├── ExportError         workflow and model cannot become an ensemble
     │   ├── LoweringError   an NVTabular operator has no compiled form
     │   └── ParityError     offline and served results differ
@@ -56,6 +59,18 @@ class MissingExtraError(RanklineError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f"{feature} needs an extra that is missing: pip install -c constraints.txt -e '.[{extra}]'")
         self.extra = extra
+
+
+class WorkersError(RanklineError):
+    """Several workers cannot train together. All of them raise it, so that it is enough that one tells."""
+
+
+class WorkerLostError(WorkersError):
+    """Another worker ended, or does not answer; why, it may have told itself."""
+
+
+class ClusterError(RanklineError):
+    """A Dask cluster cannot be reached, is not fit for the work, or is lost."""
 
 
 class ExportError(RanklineError):

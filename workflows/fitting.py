@@ -3,11 +3,10 @@
 NVTabular's own reads all columns for each operator, and transforms a whole part in the end to see dtypes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask.callbacks import Callback
-
+from workflows.pool import HERE, Pool, Tell
 from workflows.upstream import nvt
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
@@ -18,7 +17,8 @@ def fit(
     workflow: nvt.Workflow,
     open_columns: Callable[[Sequence[str]], nvt.Dataset],
     example: nvt.Dataset,
-    report: Callable[[float], None],
+    tell: Tell,
+    pool: Pool = HERE,
 ) -> None:
     """Fit a workflow, one operator after another.
 
@@ -26,7 +26,8 @@ def fit(
         workflow: not fitted yet.
         open_columns: opens some raw columns of all rows.
         example: some rows, all columns; tells dtypes.
-        report: told the share of the work that is done.
+        tell: told the share of the work that is done.
+        pool: does the work. Statistics of parts are put together in the order of the parts, whoever made them.
     """
     workflow.fit_schema(example.schema)
     left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
@@ -34,10 +35,25 @@ def fit(
     while left:
         node = next(node for node in left if not set(left) & set(_statistics_before(node)))
         done = total - len(left)
-        with _Progress(lambda share, done=done: report((done + share) / total)):  # type: ignore[misc]  # bound now
-            workflow.executor.fit_phase(open_columns(_raw_columns(node)), [node])
+        statistics = _statistics_of(workflow, node, open_columns(_raw_columns(node)))
+        node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: tell((done + share) / total)))  # type: ignore[misc]  # bound now
+        node.op.fitted = True
         left.remove(node)
     workflow.executor.fit(example, workflow.graph, refit=False)
+
+
+def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
+    """What a node's operator is fitted to, not computed yet; see merlin-core's `DaskExecutor.fit_phase`."""
+    if node.op.is_subgraph:
+        return node.op.fit(node.input_columns, rows)
+    made = {name for parent in node.parents_with_dependencies for name in parent.output_columns.names}
+    transformed = workflow.executor.transform(
+        rows.to_ddf(),
+        node.parents_with_dependencies,
+        additional_columns=[name for name in node.input_columns.names if name not in made] if node.parents else [],
+        capture_dtypes=True,
+    )
+    return node.op.fit(node.input_columns, transformed)
 
 
 def _statistics_before(node: Any) -> list[Any]:
@@ -50,15 +66,3 @@ def _raw_columns(node: Any) -> list[str]:
     """Raw columns that a node's output depends on."""
     roots = [root for root in iter_nodes([node]) if not root.parents_with_dependencies]
     return list(dict.fromkeys(name for root in roots for name in root.input_columns.names))
-
-
-class _Progress(Callback):
-    """Tells the share of dask's tasks that are done."""
-
-    def __init__(self, report: Callable[[float], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._report = report
-
-    def _posttask(self, _key: Any, _result: Any, _dsk: Any, state: Mapping[str, Any], _worker: Any) -> None:
-        done = len(state["finished"])
-        self._report(done / (done + sum(len(state[name]) for name in ("waiting", "ready", "running"))))

@@ -26,6 +26,19 @@ _EXAMPLE_ROWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartSlice:
+    """Consecutive rows of a part."""
+
+    path: Path
+    start: int
+    num_rows: int
+
+    def read(self) -> pa.Table:
+        """The rows, all columns."""
+        return pq.read_table(self.path).slice(self.start, self.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RawSplit:
     """Raw rows of a split in the parts that NVTabular works on.
 
@@ -40,6 +53,20 @@ class RawSplit:
     parts: tuple[Path, ...]
     num_rows: int
     schema: pa.Schema
+
+    def slices(self, rows_per_slice: int) -> list[tuple["PartSlice", ...]]:
+        """Cut the rows of all parts into slices of so many rows, fewer in the last one."""
+        cut: list[list[PartSlice]] = []
+        done = 0
+        for path in self.parts:
+            start, num_rows = 0, pq.read_metadata(path).num_rows
+            while start < num_rows:
+                if done % rows_per_slice == 0:
+                    cut.append([])
+                size = min(num_rows - start, rows_per_slice - done % rows_per_slice)
+                cut[-1].append(PartSlice(path=path, start=start, num_rows=size))
+                start, done = start + size, done + size
+        return [tuple(slices) for slices in cut]
 
     def open(self, columns: Sequence[str]) -> nvt.Dataset:
         """Some columns, for NVTabular."""
@@ -100,6 +127,17 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
     )
 
 
+def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
+    """Rows of each file and of each row group of an encoded split; see `PartWriter.of_split`."""
+    rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
+    return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
+
+
+def part_name(number: int) -> str:
+    """Name of a file of a split."""
+    return f"part-{number:03d}.parquet"
+
+
 class PartWriter:
     """Writes tables as Parquet files `part-000.parquet` and so on.
 
@@ -143,8 +181,7 @@ class PartWriter:
             max_file_rows: rows of a file at most.
             max_group_rows: rows of a row group at most.
         """
-        rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
-        rows_per_group = min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
+        rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
         return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 
     def write(self, table: pa.Table) -> None:
@@ -168,7 +205,7 @@ class PartWriter:
         for name in self._dictionaries:
             group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
         if self._file is None:
-            self._paths.append(self._directory / f"part-{len(self._paths):03d}.parquet")
+            self._paths.append(self._directory / part_name(len(self._paths)))
             self._file = pq.ParquetWriter(self._paths[-1], group.schema, **self._options)
         self._file.write_table(group, row_group_size=num_rows)
         self._num_in_file += num_rows

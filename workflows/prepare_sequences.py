@@ -5,7 +5,7 @@ and items, and rows are put together from what these became; `workflow.transform
 items and the interactions as codes are in memory; rows are made and written block by block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -37,13 +37,14 @@ from workflows.feature_spec import (
 )
 from workflows.fitting import fit
 from workflows.parts import PartWriter, RawSplit, feature_of, nvtabular_dataset
+from workflows.pool import HERE, Pool, Tell
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.sequence_config import SequenceConfig
 from workflows.sequences import TRAIN, VALID, Interactions, Rows, Sequences
 from workflows.upstream import nvt, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in, save_workflow
+from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
 _APPLICABLE = ("frequency_threshold", "hash_buckets")
 _MAX_FILE_ROWS, _MAX_GROUP_ROWS = 1 << 21, 1 << 15
@@ -67,6 +68,7 @@ def prepare_sequences(
     part_rows: int = 1 << 18,
     block_values: int = 1 << 22,
     progress: Progress = SILENT,
+    pool: Pool = HERE,
 ) -> PreparedData:
     """Hold out, fit, encode and publish.
 
@@ -83,6 +85,8 @@ def prepare_sequences(
         part_rows: interactions that NVTabular has as one DataFrame; more take more memory.
         block_values: items that the histories of a block of rows have at most; more take more memory.
         progress: told the stages that are done, out of three.
+        pool: fits the workflow, and encodes users and items; rows are put together in this process. Where it is of
+            other processes, they see `output` under the same path.
 
     Raises:
         DataError: an interaction lacks user or item, users are not one after another, or nothing is left to train on.
@@ -122,9 +126,10 @@ def prepare_sequences(
             workflow = make_graph(raw, config, sequence)
             keep_vocabularies_in(workflow, Path(scratch))
             seen = _write_seen(ids, sequences, Path(scratch) / TRAIN, part_rows)
-            fit(workflow, seen.open, nvtabular_dataset(ids.alone(0, _EXAMPLE_ROWS)), partial(report, "fitted"))
-            encoding = _Encoding(workflow, ids, sequence, label=dataset.label, part_rows=part_rows)
+            fit(workflow, seen.open, nvtabular_dataset(ids.alone(0, _EXAMPLE_ROWS)), partial(report, "fitted"), pool)
             save_workflow(workflow, directory / "workflow")
+            encoded = _ids_of(directory / "workflow", ids, Path(scratch), part_rows, pool)
+        encoding = _Encoding(workflow, encoded, sequence, label=dataset.label)
         sources = _write_rows(sequences, ids, encoding, dataset.inputs, directory, block_values, report)
         ids.write_histories(directory / HISTORIES, block_values)
         pq.write_table(raw.catalog, directory / CATALOG)
@@ -248,10 +253,9 @@ class _Encoding:
 
     Args:
         workflow: fitted.
-        ids: what to encode.
+        ids: encoded column → id of each user or item, by code.
         sequence: says what rows have.
         label: name of the label column.
-        part_rows: rows that NVTabular has as one DataFrame.
 
     Attributes:
         label: name of the label column.
@@ -263,7 +267,7 @@ class _Encoding:
     """
 
     def __init__(
-        self, workflow: nvt.Workflow, ids: _RawIds, sequence: SequenceConfig, *, label: str, part_rows: int
+        self, workflow: nvt.Workflow, ids: Mapping[str, NDArray[Any]], sequence: SequenceConfig, *, label: str
     ) -> None:
         columns = workflow.output_schema.column_schemas
         targets = [name for name in columns if name.endswith(TARGET_SUFFIX)]
@@ -273,7 +277,7 @@ class _Encoding:
                 f"the graph makes {list(columns)}, which lacks {missing}: a history needs each item feature."
             )
         users = [name for name in columns if name not in {*targets, *histories}]
-        self._ids = _ids_of(workflow, ids, part_rows)
+        self._ids = ids
         for target, history in zip(targets, histories, strict=True):
             if not np.array_equal(self._ids[target], self._ids[history]):
                 raise SpecError(
@@ -302,15 +306,24 @@ class _Encoding:
         return pa.table(made)
 
 
-def _ids_of(workflow: nvt.Workflow, ids: _RawIds, part_rows: int) -> dict[str, NDArray[Any]]:
+def _ids_of(workflow: Path, ids: _RawIds, scratch: Path, part_rows: int, pool: Pool) -> dict[str, NDArray[Any]]:
     """Encoded column → id of each user or item, by code."""
-    columns = workflow.output_schema.column_schemas
-    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
+    writer = PartWriter(scratch / "alone", rows_per_file=part_rows, dictionaries=())
     for start in range(0, ids.num_alone, part_rows):
-        encoded = workflow.transform(ids.alone(start, part_rows).to_pandas())
-        for name, column in columns.items():
-            parts[name].append(np.concatenate(encoded[name].tolist()) if column.is_list else encoded[name].to_numpy())
-    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        writer.write(ids.alone(start, part_rows))
+    parts = pool.map(_encoded_ids, [(workflow, path) for path in writer.close()], lambda _: None)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _encoded_ids(task: tuple[Path, Path], _tell: Tell) -> dict[str, NDArray[Any]]:
+    """Encode a part of single ids by a saved workflow."""
+    directory, path = task
+    workflow = load_workflow(directory)
+    encoded = workflow.transform(pq.read_table(path).to_pandas())
+    return {
+        name: np.concatenate(encoded[name].tolist()) if column.is_list else encoded[name].to_numpy()
+        for name, column in workflow.output_schema.column_schemas.items()
+    }
 
 
 def _write_rows(

@@ -1,6 +1,6 @@
 """Which rows train and which validate."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,32 @@ def split_rows(
         for name, part in zip(("train", "valid"), parts, strict=True):
             yield name, rows.take(pa.array(part))
         return
-    are_valid = split_of_stream(rows.periods, config.valid_share, by_time=by_time, seed=config.split_seed)
-    for batch in rows.batches():
+    yield from split_batches(rows.batches(), rows.periods, config)
+
+
+def split_batches(
+    batches: Iterable[pa.RecordBatch], periods: Sequence[int], config: PrepareConfig, first_row: int = 0
+) -> Iterator[tuple[str, pa.Table]]:
+    """Split a stretch of a stream of rows as a config says.
+
+    Args:
+        batches: the stretch.
+        periods: rows of each period of the whole stream, oldest first.
+        config: says how.
+        first_row: rows of the stream before the stretch.
+
+    Yields:
+        "train" or "valid", and rows of it.
+
+    Raises:
+        ConfigError: a part of the whole would be empty.
+        DataError: a row is no row.
+    """
+    by_time = config.split == "time"
+    are_valid = split_of_stream(
+        periods, config.valid_share, by_time=by_time, seed=config.split_seed, first_row=first_row
+    )
+    for batch in batches:
         table, valid = pa.Table.from_batches([batch]), are_valid(batch.num_rows)
         for name, mask in (("train", ~valid), ("valid", valid)):
             if mask.all():
@@ -91,7 +115,7 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
 
 
 def split_of_stream(
-    periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int
+    periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
     """Split rows that are seen once, batch by batch, from the oldest to the latest.
 
@@ -104,6 +128,7 @@ def split_of_stream(
         valid_share: share of validation rows, between 0 and 1.
         by_time: the latest validate, not any.
         seed: of the draw, at least 0.
+        first_row: rows before those that the function is asked about.
 
     Returns:
         A function from the number of rows of the next batch to whether each of them validates.
@@ -114,7 +139,9 @@ def split_of_stream(
     num_rows = sum(periods)
     num_train = _num_train(num_rows, valid_share)
     if not by_time:
-        rng = np.random.default_rng(seed)
+        generator = np.random.PCG64(seed)  # `default_rng`'s own
+        generator.advance(first_row)  # one draw makes one number
+        rng = np.random.Generator(generator)
         return lambda size: rng.random(size) < valid_share
     if len(periods) > 1:
         num_train = _rows_before_last_periods(periods, num_rows - num_train)
@@ -123,7 +150,7 @@ def split_of_stream(
                 f"the last periods that hold a share of {valid_share} are all there are: {list(periods)} rows. "
                 f"Choose a share of at most {periods[-1] / num_rows:.3f}, or split at random."
             )
-    seen = 0
+    seen = first_row
 
     def is_valid(size: int) -> npt.NDArray[np.bool_]:
         nonlocal seen

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -109,9 +110,7 @@ class AsyncClient:
 
     async def _explained(self, failure: CallError, transport: AsyncTransport) -> ServingError:
         if failure.is_unknown_model:
-            try:
+            with suppress(CallError):  # a server may keep its list to itself
                 names = await transport.model_names()
                 return RequestError(f"{self.url} has no model {self._model_name!r}. Available: {names}.")
-            except CallError as later:
-                failure = later
         return explain(failure, url=self.url, model_name=self._model_name, timeout_s=self._config.timeout_s)

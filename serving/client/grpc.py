@@ -17,6 +17,8 @@ from serving.control import KEY_HEADER
 
 _KEY_PREFIX = "triton-grpc-protocol-"
 _RECONNECT_MS = (100, 5_000)
+_CONNECT_TIMEOUT_MS = 5_000
+_SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
 
 class _Messages:
@@ -203,16 +205,18 @@ def _failed(error: Any) -> CallError:
     return CallError(error.code().name, error.details() or "")
 
 
-def _channel_options(url: str) -> list[tuple[str, int]]:
+def _channel_options(url: str) -> list[tuple[str, int | str]]:
     first_ms, longest_ms = _RECONNECT_MS
-    options = [
+    options: list[tuple[str, int | str]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
         # gRPC waits a second before it tries again to connect, and retries in the meantime would fail at once.
         ("grpc.initial_reconnect_backoff_ms", first_ms),
-        ("grpc.min_reconnect_backoff_ms", first_ms),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # how long one attempt may take, in spite of its name
         ("grpc.max_reconnect_backoff_ms", longest_ms),
     ]
+    if url.startswith(_SEVERAL):
+        options.append(("grpc.lb_policy_name", "round_robin"))  # else all requests go to the first
     # gRPC would send even what goes to this machine through the proxy of http_proxy or grpc_proxy.
     return [*options, ("grpc.enable_http_proxy", 0)] if is_loopback(url) else options
 

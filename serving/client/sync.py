@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,8 @@ class Client:
     """Scores rows with one model of a Triton server, one request after another. Threads may share one over gRPC.
 
     Args:
-        url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport.
+        url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport. Over gRPC also
+            dns:///HOST:PORT or ipv4:HOST:PORT,HOST:PORT, of several servers, which are asked in turn.
         model_name: the ensemble, or any model with a batch dimension; its first output is what is asked for.
         config: timeouts, retries, encryption, transport.
         timeout_s: in place of the one in `config`.
@@ -135,10 +137,7 @@ class Client:
 
     def _explained(self, failure: CallError, model_name: str) -> ServingError:
         if failure.is_unknown_model:
-            try:
-                return RequestError(
-                    f"{self.url} has no model {model_name!r}. Available: {self._transport.model_names()}."
-                )
-            except CallError as later:
-                failure = later
+            with suppress(CallError):  # a server may keep its list to itself
+                names = self._transport.model_names()
+                return RequestError(f"{self.url} has no model {model_name!r}. Available: {names}.")
         return explain(failure, url=self.url, model_name=model_name, timeout_s=self._config.timeout_s)

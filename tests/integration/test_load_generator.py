@@ -24,6 +24,7 @@ from serving.model_config import ModelConfig, Tensor
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 
+pytestmark = pytest.mark.alone
 OWN_BACKENDS = Path(__file__).parent / "backends"
 OVERHEAD_MS = 7
 """What Triton and the way to the model take beside the model's delay: below 1 ms, several on a slow machine."""

@@ -34,12 +34,13 @@ def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
         turn_s=0.02,
     )
     models = ["amazon-sim", "amazon-dien", "amazon-din"]
-    assert list(report.results) == [*models, sequences.CANDIDATES, sequences.ROWS]
+    assert list(report.results) == [*models, sequences.BEST, sequences.CANDIDATES, sequences.ROWS]
     for model in models:
         figures = report.results[model]
         assert list(figures) == ["auc", "auc_std", "auc_range", *(f"samples_per_s@{size}" for size in sizes)]
         assert 0 < figures["auc"] < 1
         assert figures["auc_std"] == pytest.approx(figures["auc_range"] / 2**0.5)  # of two seeds
+    assert 0.5 < report.results[sequences.BEST]["auc"] < 1
     sim, *others = (report.results[model] for model in models)
     for name, other in zip(("dien", "din"), others, strict=True):
         spread = max(sim["auc_range"], other["auc_range"])

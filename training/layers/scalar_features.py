@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from training.layers.columns import initializer_of, key_of, kind_of, num_ids, width_of
+from training.layers.columns import key_of, kind_of, num_ids, width_of
 from training.layers.dense_features import DenseFeatures
+from training.layers.tables import rows_of
 from workflows.errors import ConfigError, SpecError
 
 AGGREGATIONS = ("concat", "stack")
@@ -127,8 +128,7 @@ class ScalarDenseFeatures(DenseFeatures):
         if not self.fused:
             super()._add_tables()
         for name, columns in self._fused.items():
-            shape = (sum(map(num_ids, columns)), columns[0].dimension)
-            self.tables[name] = self._add_table(name, shape, _initial_rows(columns), columns[0].trainable)
+            self.tables[name] = self._add_table(name, columns)
 
     def _fused_name(self, column: Any) -> str | None:
         """Name of the variable that holds the column's table with others; None if there is none."""
@@ -143,19 +143,9 @@ class ScalarDenseFeatures(DenseFeatures):
         ids = tf.cast(tf.concat([columns[key_of(column)] for column in members], axis=1), tf.int64)
         if len(members) > 1:  # no row of a neighbour: the one behind all tables, which is none
             ids = tf.where((ids >= 0) & (ids < sizes), ids + (np.cumsum(sizes) - sizes), sizes.sum())
-        return tf.gather(self.tables[name], ids)
+        return rows_of(self.tables[name], ids)
 
     def _aggregated(self, part: Any, members: Sequence[Any]) -> Any:
         width = width_of(members[0])
         shape = (-1, len(members), width) if self.aggregation == "stack" else (-1, len(members) * width)
         return tf.reshape(tf.cast(part, self.compute_dtype), shape)
-
-
-def _initial_rows(columns: Sequence[Any]) -> Any:
-    """An initializer that gives each column's rows what the column's own gives them."""
-
-    def initial(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-        parts = [initializer_of(column)((num_ids(column), shape[1]), dtype=dtype) for column in columns]
-        return tf.concat(parts, axis=0) if len(parts) > 1 else parts[0]
-
-    return initial

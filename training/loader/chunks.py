@@ -94,7 +94,7 @@ class ChunkStream:
         fill_nulls: column → value for what is missing, an empty list for a missing list; others refuse nulls.
         cardinalities: column → number of ids; an id outside [0, cardinality) is refused.
         prefetch: batches that are made ahead of the consumer, in memory of their own; None for as many as suit.
-        num_threads: that decode and gather; None for as many as there are cores, up to four.
+        num_threads: that decode and gather; None for as many as there are cores, or OMP_NUM_THREADS says, up to four.
         bucket_by: list column of about equal lengths within a batch, so that little is wasted where a model pads it.
             Shuffled rows are sorted by it among those that are gathered together, some 32,768, and their batches come
             in random order. None mixes all lengths.

@@ -37,6 +37,8 @@ def tensorflow_loader(
     *,
     shuffle: bool,
     seed: int,
+    global_rank: int = 0,
+    global_size: int = 1,
     **reading: "Unpack[Reading]",
 ) -> "KerasSequenceLoader | TFRecordLoader":
     """Batches of a split for a TensorFlow model; they look the same for each format.
@@ -48,19 +50,24 @@ def tensorflow_loader(
         batch_size: rows per batch; only the last one of an epoch is smaller.
         shuffle: give the rows a new order in each epoch; without it they come in the order of the files.
         seed: start of the random order.
+        global_rank, global_size: number of this worker, and how many there are; see `ChunkStream`.
         **reading: see `Reading`.
 
     Raises:
-        ConfigError: a number is out of its range.
+        ConfigError: a number is out of its range, or several workers would read TFRecord files.
         SpecError: there is no such split.
         DataError: it has no rows, or no batch, or its files do not hold the columns.
     """
     source = spec.source(split)
     files = [prepared / name for name in source.files]
     if source.type == TFRECORD:
+        if global_size > 1:
+            check_parquet(spec, reader="a run with several workers")
         loader = _tfrecord_loader(files, spec, batch_size, source.num_rows, shuffle=shuffle, seed=seed, **reading)
     else:
-        loader = encoding(_parquet_loader(files, spec, batch_size, shuffle, seed, reading), prepared, spec)
+        share: StreamOptions = {"global_rank": global_rank, "global_size": global_size}
+        options: StreamOptions = {**reading, **share, "shuffle": shuffle, "seed": seed}
+        loader = encoding(_parquet_loader(files, spec, batch_size, options), prepared, spec)
     if not loader.num_rows and source.num_rows and reading.get("drop_last"):
         raise DataError(
             f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
@@ -87,11 +94,11 @@ def _tfrecord_loader(
 
 
 def _parquet_loader(
-    files: list[Path], spec: FeatureSpec, batch_size: int, shuffle: bool, seed: int, reading: Reading
+    files: list[Path], spec: FeatureSpec, batch_size: int, choices: StreamOptions
 ) -> "KerasSequenceLoader":
     from training.loader.tensorflow import KerasSequenceLoader
 
-    options: StreamOptions = {**checks_of(spec), **reading, "shuffle": shuffle, "seed": seed}
+    options: StreamOptions = {**checks_of(spec), **choices}
     if spec.is_sequential:
         options["bucket_by"] = spec.channel(HISTORY)[0].name
     return KerasSequenceLoader(

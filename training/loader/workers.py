@@ -1,7 +1,6 @@
 """The threads behind a loader: they decode the slices of chunks, and gather batches from them."""
 
 import math
-import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ class Workers(Generic[T]):
             pieces.
         make: what is made of each batch, such as tensors.
         bucket_by: list column by whose lengths the rows of shuffled batches are sorted; None for none.
-        num_threads: None for as many as there are cores, up to four.
+        num_threads: None for as many as Arrow takes, up to four: as there are cores, or as OMP_NUM_THREADS says.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Workers(Generic[T]):
         num_threads: int | None = None,
     ) -> None:
         self._epoch, self._read, self._make, self._bucket_by = epoch, read, make, bucket_by
-        self._num_threads = num_threads or min(_MAX_THREADS, os.cpu_count() or 1)
+        self._num_threads = num_threads or min(_MAX_THREADS, pa.cpu_count())
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="rankline-loader")
         self._decoded: dict[int, list[Future[Decoded]]] = {}
         self._streams: Streams = {}

@@ -30,10 +30,20 @@ class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # te
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-        """Draw a table of shape (number of ids, dimension)."""
+    def __call__(
+        self,
+        shape: Any,
+        dtype: Any = tf.float32,
+        *,
+        partition_shape: Any = None,
+        partition_offset: Any = (0, 0),
+        **_: Any,
+    ) -> Any:
+        """Draw a table of shape (number of ids, dimension), or a part of it that begins at an offset."""
+        shape = partition_shape or shape
         known = tf.random.uniform(shape, -self.scale, self.scale, dtype)
-        return tf.where(tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID, tf.zeros((), dtype), known)
+        is_reserved = tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID - partition_offset[0]
+        return tf.where(is_reserved, tf.zeros((), dtype), known)
 
     def get_config(self) -> dict[str, Any]:
         """The argument as plain values."""

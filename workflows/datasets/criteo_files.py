@@ -16,6 +16,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from workflows.datasets.raw import RawData, StreamedRows
+from workflows.datasets.raw import Piece, RawData, StreamedRows
 from workflows.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,16 +43,18 @@ CRITEO_SCHEMA = pa.schema(
 
 _LAYOUTS = (r"train\.txt(\.gz)?", r"day_\d+(\.gz)?", r"[^.].*\.(tsv|txt)(\.gz)?")
 _BLOCK_BYTES = 1 << 22
+_PIECE_BYTES = 48 << 20  # some 200,000 rows, a little less than what NVTabular has at a time
 _LONGEST_LINE_BYTES = 1 << 20
 _MAX_DIGITS = 8
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_criteo(directory: Path) -> RawData:
+def read_criteo(directory: Path, *, piece_bytes: int = _PIECE_BYTES) -> RawData:
     """Find the files of a directory and go over their bytes once; the rows are read when they are asked for.
 
     Args:
         directory: holds the files of one layout, whose numbers are counted as numbers: day_2 comes before day_10.
+        piece_bytes: of the pieces that a file is read in, at least, but for the last; a compressed file is one piece.
 
     Returns:
         Rows by `CRITEO_SCHEMA`, one period for each file, in batches of some megabytes; no catalogue.
@@ -61,13 +64,38 @@ def read_criteo(directory: Path) -> RawData:
             with later rows is said when they are read.
     """
     paths = _find(directory)
-    digest, periods = hashlib.sha256(), []
+    digest, periods, extents = hashlib.sha256(), [], list[_Extent]()
     for path in paths:
-        file_digest, num_rows = _scan(path)
+        file_digest, of_file = _scan(path, piece_bytes)
         digest.update(f"{path.name} {file_digest}\n".encode())  # as `fingerprint_of` does, which would read it again
-        periods.append(num_rows)
-    rows = StreamedRows(schema=CRITEO_SCHEMA, periods=tuple(periods), batches=partial(_read, paths, periods))
+        periods.append(sum(extent.num_rows for extent in of_file))
+        extents += of_file
+    rows = StreamedRows(
+        schema=CRITEO_SCHEMA,
+        periods=tuple(periods),
+        batches=partial(_read, extents),
+        pieces=tuple(Piece(num_rows=extent.num_rows, batches=partial(_read, [extent])) for extent in extents),
+    )
     return RawData(rows=rows, fingerprint=digest.hexdigest())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Extent:
+    """Whole lines of a file, one after another.
+
+    Attributes:
+        path: absolute, for whoever reads it.
+        offset: of their first byte; 0 where the file is compressed.
+        num_bytes: how many; None for up to the end.
+        first_row: rows of the file before them.
+        num_rows: how many.
+    """
+
+    path: Path
+    offset: int
+    num_bytes: int | None
+    first_row: int
+    num_rows: int
 
 
 def _find(directory: Path) -> list[Path]:
@@ -108,9 +136,9 @@ class _DigestedFile(io.FileIO):
         return num_bytes
 
 
-def _scan(path: Path) -> tuple[str, int]:
-    """SHA-256 of a file and the number of its lines, in one pass over its bytes."""
-    num_lines = 0
+def _scan(path: Path, piece_bytes: int) -> tuple[str, list[_Extent]]:
+    """SHA-256 of a file and what can be read of it apart, in one pass over its bytes."""
+    num_lines, offset, ends = 0, 0, [(0, 0)]
     try:
         with _DigestedFile(path) as file, _unpacked(path, file) as text:
             block = text.readline(_LONGEST_LINE_BYTES)
@@ -119,8 +147,12 @@ def _scan(path: Path) -> tuple[str, int]:
             ends_line = True
             while block:
                 num_lines += block.count(b"\n")
+                end = offset + block.rfind(b"\n") + 1  # of the last whole line; `offset` where there is none
+                if path.suffix != ".gz" and end - ends[-1][0] >= piece_bytes and end > offset:
+                    ends.append((end, num_lines))
+                offset += len(block)
                 ends_line = block.endswith(b"\n")
-                block = text.read1(_BLOCK_BYTES)  # unlike `read`, loses nothing before an error
+                block = text.read1(min(_BLOCK_BYTES, piece_bytes))  # unlike `read`, loses nothing before an error
             digest = file.digest.hexdigest()
     except EOFError:
         raise DataError(f"{path}, line {num_lines + 1}: the gzip data end before their end. Fetch it again.") from None
@@ -131,7 +163,19 @@ def _scan(path: Path) -> tuple[str, int]:
     num_lines += not ends_line
     if num_lines == 0:
         raise DataError(f"{path} is empty, expected rows. Fetch or write it again, or remove it.")
-    return digest, num_lines
+    if len(ends) > 1 and ends[-1][1] == num_lines:
+        ends.pop()
+    last = (None, num_lines)
+    return digest, [
+        _Extent(
+            path=path.absolute(),
+            offset=begin,
+            num_bytes=None if end is None else end - begin,
+            first_row=first,
+            num_rows=until - first,
+        )
+        for (begin, first), (end, until) in zip(ends, [*ends[1:], last], strict=True)
+    ]
 
 
 def _unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzip.GzipFile":
@@ -139,32 +183,34 @@ def _unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gz
     return gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered
 
 
-def _read(paths: Sequence[Path], periods: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    for path, num_rows in zip(paths, periods, strict=True):
-        yield from _read_file(path, num_rows)
-
-
-def _read_file(path: Path, num_rows: int) -> Iterator[pa.RecordBatch]:
+def _read(extents: Sequence[_Extent]) -> Iterator[pa.RecordBatch]:
     """Read at the speed of Arrow; what it or the checks refuse is looked for again line by line."""
-    done = 0
-    try:
-        with _open(path) as reader:
-            for batch in reader:
-                if not (_is_binary(batch.column(0)) and all(map(_is_hex, batch.columns[1 + len(NUMBERS) :]))):
-                    raise _refusal(path, done)
-                done += batch.num_rows
-                yield batch
-    except pa.ArrowInvalid as error:
-        raise _refusal(path, done, error) from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if done != num_rows:
-        raise DataError(f"{path} has {done} rows, and had {num_rows} when it was first read. Leave it as it is.")
+    for extent in extents:
+        path, done, end = extent.path, extent.first_row, extent.first_row + extent.num_rows
+        try:
+            with _open(extent) as reader:
+                for batch in reader:
+                    if not (_is_binary(batch.column(0)) and all(map(_is_hex, batch.columns[1 + len(NUMBERS) :]))):
+                        raise _refusal(path, done)
+                    done += batch.num_rows
+                    yield batch
+        except pa.ArrowInvalid as error:
+            raise _refusal(path, done, error) from None
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if done != end:
+            raise DataError(f"{path} has {done} rows, and had {end} when it was first read. Leave it as it is.")
 
 
-def _open(path: Path) -> pa_csv.CSVStreamingReader:
+def _open(extent: _Extent) -> pa_csv.CSVStreamingReader:
+    if extent.path.suffix == ".gz":
+        source = pa.input_stream(str(extent.path), compression="gzip")
+    else:
+        file = pa.OSFile(str(extent.path))
+        num_bytes = file.size() - extent.offset if extent.num_bytes is None else extent.num_bytes
+        source = file.get_stream(extent.offset, max(0, num_bytes))
     return pa_csv.open_csv(
-        str(path),  # Arrow unpacks it by its name
+        source,
         read_options=pa_csv.ReadOptions(column_names=COLUMNS, block_size=_BLOCK_BYTES),
         parse_options=pa_csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
         convert_options=pa_csv.ConvertOptions(

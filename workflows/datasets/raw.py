@@ -12,6 +12,21 @@ import pyarrow.compute as pc
 
 from workflows.artifacts import sha256_of
 
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Consecutive rows that can be read without those before, by any process that sees the files.
+
+    Attributes:
+        num_rows: how many.
+        batches: opens them, see `StreamedRows`; can be pickled.
+    """
+
+    num_rows: int
+    batches: Batches
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedRows:
@@ -22,11 +37,13 @@ class StreamedRows:
         periods: rows of each stretch of time, such as a day, oldest first.
         batches: opens the rows, from the oldest period to the latest, in batches of bounded size; a batch is of one
             period. Raises DataError, with file and line, where a row is no row.
+        pieces: the same rows, where they can be read piece by piece, else nothing.
     """
 
     schema: pa.Schema
     periods: tuple[int, ...]
-    batches: Callable[[], Iterator[pa.RecordBatch]]
+    batches: Batches
+    pieces: tuple[Piece, ...] = ()
 
     def __len__(self) -> int:
         """Rows of all periods."""

@@ -42,6 +42,7 @@ def checkpoint(**changes: Any) -> Checkpoint:
         "fingerprint": "f" * 64,
         "run_id": "r",
         "position": POSITION,
+        "num_batches": 10,
         "order": {"data": "d", "seed": 0},
         "best": Best(metrics={"valid_auc": 0.7, "epoch": 1.0}, weights=[np.ones(3, np.float32)]),
         "state": {"weights/0": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(14)},
@@ -143,7 +144,8 @@ def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) 
 
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
     path = checkpoint_path(output)
-    return Checkpoints(path, every, config=CONFIG, fingerprint="f" * 64, run_id="r", last_step=last_step)
+    about: dict[str, Any] = {"config": CONFIG, "fingerprint": "f" * 64, "run_id": "r", "num_batches": 10}
+    return Checkpoints(path, every, last_step=last_step, **about)
 
 
 def test_a_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_numbers_that_are_none_are_found(array: Any) -> None:
 def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path / "model")
     for step in (7, 14):
-        kept.write(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)})
+        kept.write(kept.made(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)}))
         loaded = Checkpoint.load(tmp_path / "model-checkpoint")
         assert kept.last_step == loaded.position.step == loaded.state["w"][0] == step
     assert [path.name for path in tmp_path.iterdir()] == ["model-checkpoint"]

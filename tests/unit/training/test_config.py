@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
 from workflows.errors import ConfigError
 
 
@@ -52,6 +53,59 @@ def test_choices_of_a_session_out_of_range_are_refused(options: dict[str, Any], 
     with pytest.raises(ConfigError, match=f"{name} is .*, expected"):
         SessionConfig(**options)
     assert SessionConfig(checkpoint_every=5, profile_steps=(5, 5)).profile_steps == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "batch_size", "learning_rate"),
+    [
+        ({}, 1, 100, 0.01),
+        ({}, 4, 400, 0.01),
+        ({"scale_learning_rate": "linear"}, 4, 400, 0.04),
+        ({"scale_learning_rate": "sqrt"}, 4, 400, 0.02),
+        ({"scale_learning_rate": "linear", "global_batch_size": 100}, 4, 100, 0.01),
+        ({"scale_learning_rate": "linear", "global_batch_size": 50}, 1, 50, 0.005),
+    ],
+)
+def test_a_run_of_several_workers_has_the_rows_of_all_and_a_rate_to_match(
+    options: dict[str, Any], size: int, batch_size: int, learning_rate: float
+) -> None:
+    config = TrainConfig(batch_size=100, learning_rate=0.01, hidden=(7,))
+    whole = WorkersConfig(**options).of_world(config, size)
+    assert whole.learning_rate == pytest.approx(learning_rate)
+    assert whole == replace(config, batch_size=batch_size, learning_rate=whole.learning_rate)
+
+
+def test_a_global_batch_that_the_workers_do_not_divide_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"global_batch_size is 100, which 3 workers do not divide. Take 99"):
+        WorkersConfig(global_batch_size=100).of_world(TrainConfig(), 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"workers": 0}, "workers"),
+        ({"global_batch_size": -1}, "global_batch_size"),
+        ({"commit_every": 0}, "commit_every"),
+        ({"scale_learning_rate": "cubic"}, "scale_learning_rate"),
+        ({"compression": "zip"}, "compression"),
+        ({"split_tables_share": 1.0}, "split_tables_share"),
+        ({"timeout_s": 0.5}, "timeout_s"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+    ],
+)
+def test_choices_of_workers_out_of_range_are_refused(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*, expected"):
+        WorkersConfig(**options)
+
+
+def test_an_elastic_run_begins_between_its_bounds_and_splits_no_tables() -> None:
+    assert WorkersConfig(workers=2, min_workers=1, max_workers=3).is_elastic
+    assert not WorkersConfig(workers=2).is_elastic
+    for workers in (1, 5):
+        with pytest.raises(ConfigError, match="min_workers is 2, workers .*, max_workers 4: expected"):
+            WorkersConfig(workers=workers, min_workers=2, max_workers=4)
+    with pytest.raises(ConfigError, match="split_tables_share"):
+        WorkersConfig(workers=2, min_workers=1, max_workers=2, split_tables_share=0.5)
 
 
 def test_no_hidden_layer_is_a_choice() -> None:

@@ -146,3 +146,13 @@ def test_a_step_whose_gradients_overflow_leaves_weights_and_optimizer_as_they_we
 def test_xla_is_refused(spec: FeatureSpec) -> None:
     with pytest.raises(ConfigError, match="xla is TensorFlow's compiler, and torch_mlp is a PyTorch model"):
         TorchFit.check(spec, replace(CONFIG, xla=True))
+
+
+def test_several_workers_are_refused(spec: FeatureSpec) -> None:
+    with pytest.raises(ConfigError, match="torch_mlp is a PyTorch model, which one worker trains, got 2 workers"):
+        TorchFit.check(spec, CONFIG, num_workers=2)
+
+
+def test_split_tables_are_refused(spec: FeatureSpec) -> None:
+    with pytest.raises(ConfigError, match="split_tables_share is set, but torch_mlp is a PyTorch model"):
+        TorchFit.check(spec, CONFIG, splits_tables=True)

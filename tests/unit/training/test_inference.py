@@ -72,6 +72,7 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
                 fingerprint="f",
                 run_id="r",
                 position=Position(),
+                num_batches=12,
                 order={},
                 best=Best(),
                 state=state,

@@ -13,6 +13,7 @@ from tests.unit.training.keras_policy import policy
 from training.config import TrainConfig
 from training.models import check_rows, model_builder
 from training.models.sequential import Beside, SplitHistory
+from training.models.sim import WithLatest
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
 
@@ -43,6 +44,14 @@ def built(config: TrainConfig) -> Any:
 def with_large_weights(model: Any) -> Any:
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(scale=0.4, size=weight.shape) for weight in model.get_weights()])
+    return model
+
+
+def without_evolution(model: Any) -> Any:
+    """The model with a recurrent part whose state stays zero."""
+    for weight in model.weights:
+        if "dien_block" in weight.name:
+            weight.assign(tf.zeros_like(weight))
     return model
 
 
@@ -289,6 +298,35 @@ def test_a_history_is_cut_before_its_latest_items(num_steps: int) -> None:
     np.testing.assert_array_equal(present_latest[0], ([0, 0] + [1] * num_steps)[-3:])
     kept = tf.concat([tf.boolean_mask(earlier, present > 0), tf.boolean_mask(latest, present_latest > 0)], axis=0)
     np.testing.assert_array_equal(kept, history[0])
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 4, 9])
+def test_what_a_search_kept_is_joined_by_the_latest_items_that_are_there(num_steps: int) -> None:
+    present = tf.constant([[1.0] * num_steps, [0.0] * (num_steps - 1) + [1.0]])
+    num_earlier = max(num_steps - 3, 0)
+    kept = np.random.default_rng(0).integers(2, size=(2, 4, max(num_earlier, 1))).astype(np.float32)
+    joined = WithLatest(3)([tf.constant(kept), present]).numpy()
+    assert joined.shape == (2, 4, num_steps)
+    np.testing.assert_array_equal(joined[:, :, :num_earlier], kept[:, :, :num_earlier])
+    np.testing.assert_array_equal(joined[:, :, num_earlier:], np.repeat(present[:, None, num_earlier:], 4, axis=1))
+
+
+@pytest.mark.parametrize("search", ["soft", "hard"])
+def test_the_exact_search_weighs_findings_against_the_latest_items_and_knows_how_long_ago(search: str) -> None:
+    """The recurrent part is held at zero, so that nothing else sees the latest items."""
+    config = replace(KINDS["sim"], search=search, num_searched=MAX_LENGTH, aux_weight=0.0)
+    rows = with_lists(make_table(6, seed=2), lambda values: (values * MAX_LENGTH or [3] * MAX_LENGTH)[:MAX_LENGTH])
+    latest_swapped = with_lists(rows, lambda v: [*v[:-2], v[-1], v[-2]])
+    earlier_swapped = with_lists(rows, lambda v: [v[1], v[0], *v[2:]])
+    for profile, sees in (("corrected", True), ("reference", False)):
+        model = model_builder("sim")(SPEC, replace(config, profile=profile))
+        model = without_evolution(with_large_weights(model))
+        before, latest, earlier = (
+            scores(model, keras_batch(table)) for table in (rows, latest_swapped, earlier_swapped)
+        )
+        assert (np.abs(latest - before).max() > 1e-4) == sees
+        if search == "soft":
+            assert (np.abs(earlier - before).max() > 1e-4) == sees
 
 
 def test_what_belongs_to_a_row_stands_beside_each_candidate() -> None:

@@ -39,6 +39,19 @@ def test_a_split_is_opened_by_its_type(both: tuple[Path, FeatureSpec], split: st
     assert list(batches[0][0]) == ["userId", "movieId", "genres__values", "genres__nnzs", "age"]
 
 
+def test_several_workers_share_the_rows_of_a_split_in_as_many_batches_each(both: tuple[Path, FeatureSpec]) -> None:
+    shares = [
+        tensorflow_loader(*both, "valid", 100, shuffle=False, seed=0, global_rank=rank, global_size=3)
+        for rank in range(3)
+    ]
+    assert {len(share) for share in shares} == {4}
+    users = [np.concatenate([inputs["userId"].numpy() for inputs, _ in share]) for share in shares]
+    (inputs, _), *_ = tensorflow_loader(*both, "valid", 1000, shuffle=False, seed=0)
+    np.testing.assert_array_equal(np.concatenate(users), inputs["userId"].numpy())
+    with pytest.raises(ConfigError, match="tfrecord, and a run with several workers reads parquet only"):
+        tensorflow_loader(*both, "train", 100, shuffle=True, seed=0, global_rank=1, global_size=3)
+
+
 def test_a_split_without_rows_or_files_is_refused(both: tuple[Path, FeatureSpec]) -> None:
     directory, spec = both
     (directory / "none.tfrecord").touch()

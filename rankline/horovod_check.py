@@ -1,0 +1,99 @@
+"""Whether Horovod works in this environment, and what to do where it does not.
+
+`scripts/horovod.sh` runs this file before it builds anything and after it installed; `rankline doctor` imports it.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_TRIAL = """
+import sys
+try:
+    import horovod.tensorflow as hvd
+    hvd.init()
+except Exception as error:
+    sys.exit((str(error) or type(error).__name__).splitlines()[0])
+print(hvd.size(), *(name for name in ("gloo", "mpi") if getattr(hvd, f"{name}_built")()))
+"""
+_TRIAL_TIMEOUT_S = 120
+_LAUNCHERS = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_")  # variables that would make the trial a worker of a larger world
+
+
+def problem(*, mpi: bool = False) -> str | None:
+    """Start a world of one worker in a process of its own.
+
+    Args:
+        mpi: whether MPI is needed beside Gloo.
+
+    Returns:
+        Why Horovod does not work, with the remedy, in one line; None where it works.
+    """
+    remedy = "make horovod MPI=1" if mpi else "make horovod"
+    spec = importlib.util.find_spec("horovod")
+    if spec is None or spec.origin is None:
+        return f"Horovod is not installed: {remedy}"
+    installed = tensorflow_version()
+    if installed is None:
+        return "TensorFlow is not installed: pip install -c constraints.txt -e '.[cpu]'"
+    built_for = _built_for(Path(spec.origin).parent)
+    if built_for != installed:
+        return f"Horovod was built for TensorFlow {built_for or '(none)'}, got {installed}: {remedy}"
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-c", _TRIAL],
+            env=_lone_environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TRIAL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"Horovod did not start a world of one within {_TRIAL_TIMEOUT_S} s: {remedy}"
+    if trial.returncode != 0:
+        return f"Horovod does not start ({_last_words(trial)}): {remedy}"
+    _, *built = trial.stdout.split()
+    lacking = [name for name in ("gloo", "mpi") if name not in built and (name == "gloo" or mpi)]
+    return f"Horovod was built without {' and '.join(lacking)}: {remedy}" if lacking else None
+
+
+def tensorflow_version() -> str | None:
+    """Of the TensorFlow that is installed; None without."""
+    for name in ("tensorflow-cpu", "tensorflow"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _built_for(package: Path) -> str | None:
+    """What Horovod's build noted; pip alone builds it without a framework."""
+    try:
+        noted: str | None = json.loads((package / "metadata.json").read_text(encoding="utf-8")).get("tensorflow")
+    except FileNotFoundError:
+        return None
+    return noted
+
+
+def _lone_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    # MPI, where it is built too, would want its own launcher; a trial needs no GPU.
+    return {**kept, "HOROVOD_CONTROLLER": "gloo", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def _last_words(trial: "subprocess.CompletedProcess[str]") -> str:
+    if trial.returncode < 0:
+        return f"ended by {signal.Signals(-trial.returncode).name}"  # SIGILL: the processor lacks AVX, FMA or F16C
+    return (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]
+
+
+if __name__ == "__main__":
+    if found := problem(mpi="mpi" in sys.argv[1:]):
+        sys.exit(found)

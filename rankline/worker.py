@@ -1,0 +1,180 @@
+"""What one of several workers says, and where.
+
+Under our own launcher it is JSON text sequences (RFC 7464) on standard output, which horovodrun forwards from any
+host: where it is, why it failed, what it made. Under plain horovodrun worker 0 speaks to the person, the others do not.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from rankline.display import CONSOLE, Display, Stages, in_a_line
+from training.config import WorkersConfig
+from training.elastic import ADDRESS_VARIABLE
+from training.world import SOLO, World, current_world
+from workflows.errors import ConfigError, RanklineError, WorkerLostError
+from workflows.progress import Progress
+
+LAUNCHED_VARIABLE = "RANKLINE_LAUNCHED"
+"""Is in the environment of workers whose launcher listens to what they tell."""
+
+# Set for each worker: by horovodrun with Gloo, by Open MPI.
+_RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
+_LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_THREADS_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # Arrow reads the first
+_RECORD = "\x1e"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """This process: one of several that train together, or alone.
+
+    Attributes:
+        rank: its number; 0 speaks for all.
+        local_size: how many there are on this machine; 0 where that changes.
+        is_alone: whether nobody started it as one of several.
+        is_elastic: whether workers may come and go.
+        is_launched: whether our launcher listens.
+    """
+
+    rank: int = 0
+    local_size: int = 1
+    is_alone: bool = True
+    is_elastic: bool = False
+    is_launched: bool = False
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Worker":
+        """What the environment says, where horovodrun or `rankline.elastic` started this process."""
+        is_elastic = ADDRESS_VARIABLE in environment
+        if not is_elastic and _first_of(_RANK, environment) is None:
+            return cls()
+        rank = environment[ADDRESS_VARIABLE].rpartition(":")[2] if is_elastic else _first_of(_RANK, environment)
+        return cls(
+            rank=int(rank or 0),
+            local_size=int(_first_of(_LOCAL_SIZE, environment) or 0),
+            is_alone=False,
+            is_elastic=is_elastic,
+            is_launched=LAUNCHED_VARIABLE in environment,
+        )
+
+    @contextmanager
+    def at_work(self) -> Iterator[Display]:
+        """Show what the block does, and say why it fails, as far as it is on this process to do so.
+
+        SIGTERM, by which the others of several are ended when one fails, does to them what Ctrl-C does.
+        """
+        if not self.is_alone:
+            signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if self.is_launched:
+                yield _Told()
+            else:
+                with Stages(["train"], CONSOLE if self.rank == 0 else Console(quiet=True)) as stages:
+                    yield stages
+        except Exception as error:
+            if self.is_launched:
+                traceback.print_exc()
+                tell(error=in_a_line(error), is_lost=isinstance(error, WorkerLostError))
+            elif self.rank == 0 or not isinstance(error, RanklineError):
+                raise
+            raise typer.Exit(1) from None
+
+    @contextmanager
+    def in_world(self, config: WorkersConfig) -> Iterator[World]:
+        """The world of this process, in which one of several does the block together with the others.
+
+        An elastic run has a world after another: they form where it trains.
+
+        Raises:
+            ConfigError: there are not as many workers as `config` says, or see `training.world.current_world`.
+            WorkerLostError: another worker ended or does not answer.
+        """
+        if self.is_elastic:
+            yield SOLO
+            return
+        world = current_world(config)
+        with world.together():
+            if config.workers not in (1, world.size):
+                raise ConfigError(
+                    f"workers is {config.workers}, but {world.size} were started. Give one number, or leave out "
+                    "--workers where horovodrun has it."
+                )
+            yield world
+
+    def show(self, model: Mapping[str, str]) -> None:
+        """Say where a trained model is, and what MLflow knows of it.
+
+        Args:
+            model: its path, run_id and tracking_uri.
+        """
+        if self.is_launched and (self.rank == 0 or self.is_elastic):
+            tell(model=dict(model))
+        elif self.rank == 0:
+            CONSOLE.print(
+                f"model: {model['path']}\nMLflow run: {model['run_id']} in {model['tracking_uri']}", soft_wrap=True
+            )
+
+
+def limit_threads(threads: int, num_processes: int) -> None:
+    """Keep TensorFlow, Arrow and the loader to some threads; call it before any of them is imported.
+
+    What the environment asks for already stands, unless `threads` says otherwise.
+
+    Args:
+        threads: of this process; 0 for its share of the cores.
+        num_processes: how many share this machine's cores; 0 where nobody knows.
+    """
+    share = max(1, len(os.sched_getaffinity(0)) // max(1, num_processes))
+    for name in _THREADS_VARIABLES:
+        if threads:
+            os.environ[name] = str(threads)
+        elif num_processes > 1:
+            os.environ.setdefault(name, str(share))
+
+
+def tell(**facts: Any) -> None:
+    """Tell the launcher."""
+    sys.stdout.write(f"{_RECORD}{json.dumps(facts)}\n")
+    sys.stdout.flush()
+
+
+def told(line: str) -> dict[str, Any] | None:
+    """What a worker told in a line of its output; None if it only printed something."""
+    try:
+        facts = json.loads(line.partition(_RECORD)[2])
+    except ValueError:  # nothing, or torn by a worker that died
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+class _Told:
+    """Passes a stage's reports to the launcher."""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has one stage)
+        """See `rankline.display.Display`."""
+        yield _ToldProgress()
+
+
+class _ToldProgress(Progress):
+    def update(self, done: float, total: float, note: str = "") -> None:
+        tell(done=done, total=total, note=note)
+
+
+def _first_of(names: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+    return next((environment[name] for name in names if name in environment), None)
+
+
+def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the clean-up short
+    raise KeyboardInterrupt

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Builds Horovod against the TensorFlow in .venv and installs it there; where it works already, it does nothing.
+# The wheel is kept outside the checkout, so that the next environment has it in seconds.
+# Usage: scripts/horovod.sh [mpi]     (Gloo is always in it and needs nothing of the system; mpi adds MPI)
+set -eu
+cd "$(dirname "$0")/.."
+mpi=${1:-}
+PATH=$PWD/.venv/bin:$PATH
+
+fail() {
+    echo "horovod: $1" >&2
+    exit 1
+}
+
+[ -z "$mpi" ] || [ "$mpi" = mpi ] || fail "got the option '$mpi', expected none, or mpi"
+[ -x .venv/bin/python ] || fail "there is no .venv: make horovod makes it"
+problem() {
+    .venv/bin/python -m rankline.horovod_check $mpi 2>&1
+}
+reason=$(problem) && exit 0
+
+release=$(sed -n 's/^horovod==//p' constraints.txt)
+built_for=$(.venv/bin/python -c '
+import sys, sysconfig
+from rankline.horovod_check import tensorflow_version
+if tensorflow_version() is None:
+    sys.exit(1)
+print(f"tensorflow{tensorflow_version()}-{sys.implementation.cache_tag}-{sysconfig.get_platform()}")
+') || fail "$reason"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rankline
+wheels=$cache/horovod$release-$built_for-gloo$mpi
+echo "horovod: $reason"
+
+if [ ! -d "$wheels" ]; then
+    command -v g++ >/dev/null 2>&1 || fail "g++ was not found, and Horovod is C++ (apt-get install g++)"
+    command -v make >/dev/null 2>&1 || fail "make was not found, and Horovod's build needs it (apt-get install make)"
+    if [ -n "$mpi" ] && ! command -v mpicxx >/dev/null 2>&1; then
+        fail "mpicxx was not found (apt-get install libopenmpi-dev openmpi-bin), or do without: make horovod"
+    fi
+    command -v cmake >/dev/null 2>&1 ||
+        .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt cmake ||
+        fail "cmake was not found and could not be installed from PyPI (apt-get install cmake)"
+    mkdir -p "$cache"
+    building=$(mktemp -d "$cache/horovod-building.XXXXXX")
+    trap 'rm -rf "$building"' EXIT
+    trap 'exit 130' INT TERM
+    echo "horovod: building $release for $built_for; it takes minutes, once"
+    # pip's own cache does not ask for which TensorFlow a wheel was built, hence --no-cache-dir. MAKEFLAGS, because those
+    # of the make that called us are not for CMake's.
+    if [ -n "$mpi" ]; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
+    HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+        HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO \
+        CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$(getconf _NPROCESSORS_ONLN) LDFLAGS=-Wl,-s \
+        .venv/bin/python -m pip --disable-pip-version-check wheel --no-cache-dir --no-binary horovod --no-deps \
+        --no-build-isolation --wheel-dir "$building" "horovod==$release" >"$cache/horovod.log" 2>&1 || {
+        tail -n 15 "$cache/horovod.log" >&2
+        fail "the build failed; all of it is in $cache/horovod.log"
+    }
+    mv -T "$building" "$wheels" 2>/dev/null || [ -d "$wheels" ] || fail "$wheels could not be written"
+fi
+
+.venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt --reinstall-package horovod "$wheels"/*.whl
+reason=$(problem) || fail "$reason did not help; remove $wheels to build it anew"
+echo "horovod: $release is installed, from $wheels"

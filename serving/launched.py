@@ -1,0 +1,85 @@
+"""A program that never outlives this process: `launch.py` runs it and clears up after it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from serving.server_log import ServerLog
+
+
+class Launched:
+    """What `launch.py` runs. It has made `home` when this is made, and waits for the program.
+
+    Args:
+        home: a directory that does not exist yet; the program's working directory, gone with it.
+        log: takes what the program says.
+        environment: of the program.
+        stop_timeout_s: how long a program at work may take to stop before it is killed.
+        shm_prefix: files in shared memory that begin like this are removed in the end.
+
+    Raises:
+        EOFError: `home` cannot be made; the log says why.
+    """
+
+    def __init__(
+        self, home: Path, log: ServerLog, *, environment: Mapping[str, str], stop_timeout_s: float, shm_prefix: str
+    ) -> None:
+        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py"))]
+        self._process = subprocess.Popen(
+            [*launcher, str(os.getpid()), str(home), shm_prefix, f"{stop_timeout_s:g}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.fileno(),
+            env=environment,
+            start_new_session=True,  # Ctrl-C goes to us, and we stop the program
+        )
+        log.release()
+        try:
+            self._read_line()
+        except BaseException:
+            self.stop()
+            raise
+
+    def run(self, *command: str) -> int:
+        """Start the program.
+
+        Returns:
+            Its process id.
+
+        Raises:
+            EOFError: it could not be started; the log says why.
+        """
+        assert self._process.stdin is not None
+        with self._process.stdin as pipe:
+            pipe.writelines(os.fsencode(part) + b"\0" for part in command)
+        return int(self._read_line())
+
+    def set_at_work(self) -> None:
+        """From now on it is asked to stop before it is killed."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def poll(self) -> int | None:
+        """The exit status when the program has ended and all is cleared up, negative for a signal; None before."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait until the program has ended and all is cleared up; the exit status."""
+        return self._process.wait()
+
+    def terminate(self) -> None:
+        """Stop the program, and do not wait for that."""
+        self._process.terminate()
+
+    def stop(self) -> None:
+        """Stop the program, and wait until all is cleared up."""
+        with self._process as process:  # closes its pipes and waits for it
+            process.terminate()
+
+    def _read_line(self) -> bytes:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise EOFError
+        return line

@@ -1,0 +1,46 @@
+"""Ports that nobody has."""
+
+import os
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from workflows.errors import ServerError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A port that is wanted.
+
+    Attributes:
+        name: what it is called when it is not to be had.
+        host: IP address to listen on.
+        number: 0 takes a free one.
+    """
+
+    name: str
+    host: str
+    number: int = 0
+
+
+def choose_ports(*wanted: Port) -> tuple[int, ...]:
+    """Those asked for if they are free, else any that are; no port twice.
+
+    Raises:
+        ServerError: one that is asked for is not to be had.
+    """
+    with ExitStack() as stack:  # kept open until all are chosen
+        return tuple(_bind(port, stack).getsockname()[1] for port in wanted)
+
+
+def _bind(port: Port, stack: ExitStack) -> socket.socket:
+    probe = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET))
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((port.host, port.number))
+    except OSError as error:
+        raise ServerError(
+            f"{port.name} {port.number} on {port.host} is not to be had ({os.strerror(error.errno or 0)}). "
+            "Stop what uses it, choose another, or 0 for a free one."
+        ) from None
+    return probe

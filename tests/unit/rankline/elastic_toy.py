@@ -1,0 +1,64 @@
+"""A worker that learns nothing: `python elastic_toy.py SIZE [ACTION NUMBER MOMENT]`.
+
+It publishes in a world of SIZE, and wants a smaller one to end. Worker NUMBER (or "any") does ACTION to itself, a
+signal's name or "exit", at MOMENT: "start", "world" or "trained".
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from training.elastic import ADDRESS_VARIABLE, Membership, RegroupError
+
+
+class Toy:
+    def __init__(self, size: str, *fate: str) -> None:
+        self.size, self.fate, self.step = int(size), fate, -1
+        self.number = int(os.environ[ADDRESS_VARIABLE].rpartition(":")[2])
+
+    def run(self) -> None:
+        self.meet("start")
+        membership = Membership(os.environ[ADDRESS_VARIABLE])
+        while (place := membership.join(self.step)) is not None:
+            told = {"number": self.number, "rank": place.rank, "size": place.size, "run": place.run_id}
+            print(json.dumps({**told, "is_first": place.is_first, "events": list(place.events)}), flush=True)
+            self.step += 10
+            self.meet("world")
+            try:
+                self.take_part(membership, place.rank, place.size)
+            except RegroupError:
+                continue
+            if place.rank == 0:
+                membership.tell_published()
+            print("over", flush=True)
+            return
+        print("not needed", flush=True)
+
+    def take_part(self, membership: Membership, rank: int, size: int) -> None:
+        if rank > 0:
+            membership.wait_until_published()
+            return
+        membership.tell_run("the run")
+        if self.fate[:1] == ("SIGSTOP",) and size > 1:
+            raise RegroupError("as if Horovod had given up on the other one")
+        while size < self.size and not membership.is_awaited:
+            time.sleep(0.01)
+        if size < self.size:
+            membership.tell_commit()
+            raise RegroupError("somebody waits")
+        membership.tell_trained()
+        self.meet("trained")
+
+    def meet(self, moment: str) -> None:
+        action, number, when = self.fate or ("", "", "")
+        if number not in (str(self.number), "any") or when != moment:
+            return
+        if action == "exit":
+            sys.exit("no such option")
+        os.kill(os.getpid(), signal.Signals[action])
+
+
+if __name__ == "__main__":
+    Toy(*sys.argv[1:]).run()

@@ -1,0 +1,45 @@
+import pytest
+
+from rankline.launch_config import LaunchConfig
+from training.config import WorkersConfig
+from workflows.errors import ConfigError
+
+
+def test_hosts_say_how_many_workers_there_are_unless_that_is_said() -> None:
+    hosts = LaunchConfig(hosts="a:2,b:3,c")
+    assert hosts.num_workers(WorkersConfig()) == 6
+    assert hosts.num_workers(WorkersConfig(workers=4)) == 4
+    assert LaunchConfig().num_workers(WorkersConfig(workers=4)) == 4
+    assert LaunchConfig().num_workers(WorkersConfig()) == 1
+
+
+def test_more_workers_than_the_hosts_take_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--workers is 4, and --hosts a:2,b:1 takes 3"):
+        LaunchConfig(hosts="a:2,b:1").num_workers(WorkersConfig(workers=4))
+
+
+@pytest.mark.parametrize("hosts", ["a:0", ":2", "a:two", "a:1,a:1"])
+def test_what_is_no_host_is_refused(hosts: str) -> None:
+    with pytest.raises(ConfigError, match="is not a host"):
+        LaunchConfig(hosts=hosts)
+
+
+def test_a_number_of_threads_below_0_is_refused() -> None:
+    with pytest.raises(ConfigError, match="threads is -1"):
+        LaunchConfig(threads=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "is_asked_for"),
+    [
+        (LaunchConfig(), WorkersConfig(), False),
+        (LaunchConfig(hosts="a"), WorkersConfig(), False),
+        (LaunchConfig(hosts="a,b"), WorkersConfig(), True),
+        (LaunchConfig(), WorkersConfig(workers=2), True),
+        (LaunchConfig(), WorkersConfig(min_workers=1, max_workers=1), True),
+    ],
+)
+def test_one_process_is_enough_for_one_worker_that_nothing_replaces(
+    options: LaunchConfig, config: WorkersConfig, is_asked_for: bool
+) -> None:
+    assert options.is_asked_for(config) is is_asked_for

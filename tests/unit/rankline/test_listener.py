@@ -1,0 +1,117 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankline.workers import Listener
+from workflows.errors import RanklineError, WorkerLostError
+from workflows.progress import Progress
+
+MODEL = {"path": "work/m", "run_id": "r", "tracking_uri": "sqlite:///x"}
+
+
+class _Seen(Progress):
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, float, str]] = []
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.reports.append((done, total, note))
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    return tmp_path / "workers"
+
+
+@pytest.fixture
+def seen() -> _Seen:
+    return _Seen()
+
+
+@pytest.fixture
+def listener(logs: Path, seen: _Seen) -> Iterator[Listener]:
+    with Listener(logs, seen, mpi=False) as listening:
+        yield listening
+
+
+def _told(worker: int, **facts: object) -> str:
+    return f"[{worker}]<stdout>:\x1e{json.dumps(facts)}\n"
+
+
+def _ended(worker: int, status: int) -> str:
+    return f"Process {worker} exit with status code {status}.\n"
+
+
+OTHERS = "Terminating remaining workers after failure of Process 1.\n"
+
+
+def test_what_worker_0_reports_is_shown_and_what_it_made_is_the_result(listener: Listener, seen: _Seen) -> None:
+    for line in (_told(0, done=1, total=4, note="epoch 1"), _told(0, model=MODEL)):
+        assert not listener.take(line)
+    assert seen.reports == [(1, 4, "epoch 1")]
+    assert listener.result(0) == MODEL
+
+
+def test_each_worker_has_its_log_and_so_has_what_starts_them(listener: Listener, logs: Path) -> None:
+    for line in ("[0]<stdout>:a\n", "[1]<stderr>:b\n", "[1,0]<stdout>:mpi\n", "[10]<stdout>:c\n", "starting\n"):
+        listener.take(line)
+    assert {log.name: log.read_text() for log in logs.iterdir()} == {
+        "worker-0.log": "a\nmpi\n",
+        "worker-1.log": "b\n",
+        "worker-10.log": "c\n",
+        "launcher.log": "starting\n",
+    }
+
+
+def test_logs_of_an_earlier_run_are_gone(logs: Path, seen: _Seen) -> None:
+    logs.mkdir()
+    for name in ("worker-7.log", "launcher.log", "mine.txt"):
+        (logs / name).write_text("old")
+    with Listener(logs, seen, mpi=False):
+        assert [path.name for path in logs.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "message"),
+    [
+        # What worker 0 says stands as it is, whoever says more.
+        ([_told(1, error="no such file", is_lost=False), _told(0, error="worker 1: no such file", is_lost=False)],
+         RanklineError, "^worker 1: no such file$"),
+        ([_told(0, error="gone", is_lost=True), _told(1, error="no rows", is_lost=False), _ended(0, 1), OTHERS],
+         RanklineError, "^worker 1: no rows$"),
+        ([_told(0, error="gone", is_lost=True), _ended(1, 137), OTHERS, _ended(0, 1)],
+         WorkerLostError, "^worker 1 was ended by SIGKILL, .*memory"),
+        ([_ended(1, 139), OTHERS, _ended(0, 143)], WorkerLostError, "^worker 1 was ended by SIGSEGV"),
+        (["[1]<stderr>:rankline: not found\n", _ended(1, 127), OTHERS, _ended(0, 143)],
+         WorkerLostError, "^worker 1 ended with status 127: rankline: not found. Its log: .*worker-1.log$"),
+        ([_ended(1, 255), OTHERS], WorkerLostError, "^worker 1 ended with status 255: it said nothing"),
+        # Asked to end, and killed as it did not: that is the one that the others waited for.
+        ([_told(0, error="no answer", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 137)],
+         WorkerLostError, "^worker 1 did not answer"),
+        ([_told(0, error="too late", is_lost=True), _ended(0, 1), OTHERS, _ended(1, 143)],
+         WorkerLostError, "^too late"),
+        (["ssh not successful for host b:\n", "ssh: No route to host\n", "RuntimeError: could not\n"],
+         RanklineError, "^b cannot be reached: ssh: No route to host. `ssh b true` must work"),
+        (["worker 3 on a died\n", "error: too many deaths.\n"], RanklineError, "^too many deaths. Its log: "),
+        (["Traceback\n", "RuntimeError: all is lost.\n"], RanklineError, "status 1 .* all is lost. Its log: .*r.log$"),
+    ],
+)  # fmt: skip
+def test_there_is_one_message_which_says_the_first_cause(
+    listener: Listener, lines: list[str], kind: type[RanklineError], message: str
+) -> None:
+    for line in lines:
+        listener.take(line)
+    with pytest.raises(kind, match=message):
+        listener.result(1)
+
+
+def test_somebody_has_failed_as_soon_as_it_says_so_or_ends(listener: Listener) -> None:
+    assert not listener.take("[0]<stderr>:Process 1 exit with status code 1.\n")  # a worker only says it
+    assert listener.take(_ended(1, 1))
+    assert listener.take("[0]<stdout>:still here\n")
+
+
+def test_workers_that_end_without_a_model_have_failed(listener: Listener) -> None:
+    with pytest.raises(RanklineError, match="status 0 and without a model"):
+        listener.result(0)

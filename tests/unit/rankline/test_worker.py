@@ -1,0 +1,96 @@
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankline.worker import Worker, tell, told
+from training.config import WorkersConfig
+from workflows.errors import ConfigError
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+@given(facts=st.dictionaries(st.text(), _SCALARS, min_size=1))
+def test_what_is_told_is_one_line_and_comes_back_as_it_was(facts: dict[str, object]) -> None:
+    output = io.StringIO()
+    with redirect_stdout(output):
+        tell(**{f"fact {name}": value for name, value in facts.items()})
+    line = output.getvalue()
+    assert line.index("\n") == len(line) - 1
+    assert told(line) == {f"fact {name}": value for name, value in facts.items()}
+
+
+@given(line=st.text(alphabet=st.characters(exclude_characters="\x1e")))
+def test_what_is_only_printed_tells_nothing(line: str) -> None:
+    assert told(line) is None
+
+
+def test_a_line_that_was_begun_without_an_end_hides_nothing_and_a_torn_record_tells_nothing() -> None:
+    assert told('epoch 1\x1e{"done": 1}\n') == {"done": 1}
+    assert told('\x1e{"done": ') is None
+    assert told("\x1e7\n") is None
+
+
+def test_a_process_that_nobody_started_as_one_of_several_is_alone() -> None:
+    assert Worker.of({}) == Worker(rank=0, local_size=1, is_alone=True, is_elastic=False, is_launched=False)
+    with Worker().in_world(WorkersConfig()) as world:
+        assert (world.rank, world.size) == (0, 1)
+
+
+def test_horovodrun_and_open_mpi_say_which_worker_a_process_is() -> None:
+    worker = Worker.of({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4", "RANKLINE_LAUNCHED": "1"})
+    assert worker == Worker(rank=3, local_size=4, is_alone=False, is_launched=True)
+    worker = Worker.of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
+    assert worker == Worker(rank=1, local_size=2, is_alone=False)
+
+
+def test_a_worker_of_an_elastic_run_has_the_number_of_its_address() -> None:
+    worker = Worker.of({"RANKLINE_ELASTIC": "10.0.0.1:4711:token:5"})
+    assert worker == Worker(rank=5, local_size=0, is_alone=False, is_elastic=True)
+
+
+def test_another_number_of_workers_than_was_started_is_refused() -> None:
+    with (
+        pytest.raises(ConfigError, match="workers is 4, but 1 were started"),
+        Worker().in_world(WorkersConfig(workers=4)),
+    ):
+        pass
+
+
+_THREADS = """
+import os, sys
+from rankline.worker import limit_threads
+limit_threads(int(sys.argv[1]), int(sys.argv[2]))
+import pyarrow
+print(pyarrow.cpu_count(), os.environ.get("TF_NUM_INTRAOP_THREADS"), os.environ.get("TF_NUM_INTEROP_THREADS"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "num_processes", "given", "expected"),
+    [
+        (3, 1, None, "3 3 3"),  # as asked for
+        (3, 2, "7", "3 3 3"),  # before what the environment says
+        (0, 2, "7", "7 {share} {share}"),  # which comes before the share
+        (0, 100_000, None, "1 1 1"),  # never none
+        (0, 1, "5", "5 None None"),  # one process has all
+    ],
+)
+def test_a_process_computes_and_reads_on_its_share_of_the_cores(
+    threads: int, num_processes: int, given: str | None, expected: str
+) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS, str(threads), str(num_processes)],
+        env=kept if given is None else {**kept, "OMP_NUM_THREADS": given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    share = max(1, len(os.sched_getaffinity(0)) // num_processes)
+    assert done.stdout.strip() == expected.format(share=share)

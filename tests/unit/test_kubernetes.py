@@ -1,0 +1,219 @@
+"""What the Kubernetes manifests say: rendered by kubectl, held against Kubernetes' schemas and the container stack."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.container_stack import CONTAINER, compose, dockerfile_stage
+
+KUBERNETES = CONTAINER / "kubernetes"
+Objects = dict[tuple[str, str], dict[str, Any]]
+"""Kind and name → object."""
+VERSIONS = ("1.30", "1.33")  # preStop's sleep needs the first
+COMPOSED = compose(POSTGRES_PASSWORD="-", GRAFANA_PASSWORD="-")["services"]["triton"]
+
+
+def render(name: str) -> Objects:
+    """Skips the test without kubectl."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl was not found, which renders the manifests: https://kubernetes.io/docs/tasks/tools")
+    command = ["kubectl", "kustomize", str(KUBERNETES / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {(made["kind"], made["metadata"]["name"]): made for made in yaml.safe_load_all(done.stdout)}
+
+
+@pytest.fixture(scope="module")
+def objects() -> Objects:
+    return render("base")
+
+
+@pytest.fixture(scope="module")
+def pod(objects: Objects) -> dict[str, Any]:
+    spec: dict[str, Any] = objects["Deployment", "triton"]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture(scope="module")
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (only,) = pod["containers"]
+    return dict(only)
+
+
+# The format
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["base", "ingress"])
+def test_the_manifests_follow_the_schemas_of_kubernetes(name: str, version: str) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    made = render(name)
+    for definition in made.values():
+        validator.validate(definition, version, strict=True)
+    broken = made["Deployment", "triton"]
+    broken["spec"]["template"]["spec"]["containers"][0]["livenes"] = {}
+    with pytest.raises(validator.ValidationError, match="livenes"):
+        validator.validate(broken, version, strict=True)
+
+
+def test_the_ingress_adds_and_changes_nothing(objects: Objects) -> None:
+    opened = render("ingress")
+    assert {key: opened[key] for key in objects} == objects
+    assert opened.keys() - objects.keys() == {("Ingress", "triton"), ("NetworkPolicy", "triton-ingress")}
+    ingress = opened["Ingress", "triton"]
+    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/backend-protocol"] == "GRPC"
+    assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"] for rule in ingress["spec"]["rules"]]
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    service = objects["Service", path["backend"]["service"]["name"]]
+    assert path["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_all_is_in_one_namespace_that_asks_for_restricted_pods(
+    objects: Objects,
+) -> None:
+    namespace = objects["Namespace", "rankline"]
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert {made["metadata"].get("namespace", "rankline") for made in objects.values()} == {"rankline"}
+
+
+# As the container stack
+
+
+def test_the_server_is_that_of_the_container_stack(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    assert container["image"].partition(":")[0] == COMPOSED["image"]
+    added = [argument for argument in container["args"] if argument not in COMPOSED["command"]]
+    assert [argument.partition("=")[0] for argument in added] == ["--max-connection-age-s"]
+    assert set(COMPOSED["command"]) <= set(container["args"])
+    user = dockerfile_stage("triton")["USER"]
+    assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == user == COMPOSED["user"]
+    assert container["resources"]["limits"]["memory"] == COMPOSED["mem_limit"].replace("g", "Gi")
+
+
+def test_it_is_asked_as_the_container_stack_asks_it(container: dict[str, Any]) -> None:
+    _, *command = COMPOSED["healthcheck"]["test"]
+    for probe in ("startupProbe", "readinessProbe"):
+        asked = container[probe]["exec"]["command"]
+        assert [part.strip() for part in asked] == [part.strip() for part in command]
+    assert container["livenessProbe"]["grpc"]["port"] == 8001
+
+
+def test_it_can_write_where_the_container_stack_lets_it(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert mounts.keys() == {"/models", "/tmp", "/dev/shm"}
+    assert mounts["/models"]["readOnly"] is True
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": COMPOSED["shm_size"].replace("g", "Gi")}
+    tmp_size = COMPOSED["tmpfs"][0].rpartition("size=")[2]
+    assert volumes["tmp"]["emptyDir"]["sizeLimit"] == tmp_size.replace("m", "Mi")
+
+
+def test_it_has_no_rights_that_it_does_not_need(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+
+
+# Many of them
+
+
+def test_an_update_never_has_fewer_that_answer(objects: Objects) -> None:
+    deployment = objects["Deployment", "triton"]["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert "replicas" not in deployment  # else each `apply` would undo what the autoscaler did
+    assert objects["PodDisruptionBudget", "triton"]["spec"]["maxUnavailable"] == 1
+    assert objects["HorizontalPodAutoscaler", "triton"]["spec"]["minReplicas"] >= 2
+
+
+def test_clients_have_left_before_a_replica_ends(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    (age,) = [part for part in container["args"] if part.startswith("--max-connection-age-s=")]
+    age_s, drain_s = float(age.partition("=")[2]), container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grpc_asks_dns_again_s, triton_stops_s = 30, 30
+    assert drain_s >= age_s + grpc_asks_dns_again_s
+    assert pod["terminationGracePeriodSeconds"] >= drain_s + triton_stops_s
+
+
+def test_all_selectors_mean_the_same_pods(objects: Objects) -> None:
+    labels = objects["Deployment", "triton"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        objects["Deployment", "triton"]["spec"]["selector"]["matchLabels"],
+        objects["Service", "triton"]["spec"]["selector"],
+        objects["Service", "triton-each"]["spec"]["selector"],
+        objects["PodDisruptionBudget", "triton"]["spec"]["selector"]["matchLabels"],
+        objects["NetworkPolicy", "triton"]["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(selector and selector.items() <= labels.items() for selector in selectors)
+    assert objects["Service", "triton-each"]["spec"]["clusterIP"] == "None"
+    target = objects["HorizontalPodAutoscaler", "triton"]["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "triton")
+
+
+def test_ports_that_are_named_are_there(objects: Objects, container: dict[str, Any]) -> None:
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"grpc": 8001, "metrics": 8002}
+    for name in ("triton", "triton-each"):
+        assert {port["targetPort"] for port in objects["Service", name]["spec"]["ports"]} == {"grpc"}
+    annotations = objects["Deployment", "triton"]["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(ports["metrics"])
+
+
+# What the autoscaler goes by
+
+
+def test_the_queue_time_is_what_a_request_waited_for_all_models(objects: Objects, tmp_path: Path) -> None:
+    """100 requests a second, each of which waits 1 ms for one step and 2 ms for the other."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool was not found: apt-get install prometheus (or scripts/system-packages.sh)")
+    (rule,) = yaml.safe_load((KUBERNETES / "prometheus-adapter.yaml").read_text(encoding="utf-8"))["rules"]["custom"]
+    (metric,) = objects["HorizontalPodAutoscaler", "triton"]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="rankline"').replace("<<.GroupBy>>", "pod")
+
+    def series(name: str, model: str, pod: str, step: int) -> dict[str, str]:
+        return {
+            "series": f'{name}{{namespace="rankline",pod="{pod}",model="{model}",version="1"}}',
+            "values": f"0+{step}x60",
+        }
+
+    per_interval = 500  # requests in 5 s
+    waited, counted = "nv_inference_queue_duration_us", "nv_inference_request_success"
+    test = {
+        "evaluation_interval": "5s",
+        "tests": [
+            {
+                "interval": "5s",
+                "input_series": [
+                    series(waited, "movielens", "busy", 0),
+                    series(waited, "movielens_transform_v1", "busy", 1_000 * per_interval),
+                    series(waited, "movielens_predict_v1", "busy", 2_000 * per_interval),
+                    *(series(counted, model, "busy", per_interval) for model in ("movielens", "movielens_predict_v1")),
+                    series(waited, "movielens", "idle", 0),
+                    series(counted, "movielens", "idle", 0),
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": "3m",
+                        "exp_samples": [
+                            {"labels": '{pod="busy"}', "value": 3e-3},
+                            {"labels": '{pod="idle"}', "value": 0},
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "test.json"  # JSON is YAML
+    file.write_text(json.dumps(test), encoding="utf-8")
+    done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

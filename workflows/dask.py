@@ -1,0 +1,340 @@
+"""The workers of a Dask cluster do the work of `prepare`: those of a scheduler that runs, or some on this machine.
+
+Only paths and statistics go over the network. Raw files, and the directory that is written to, are on a file system
+that all workers see under the same paths. Before the work begins it is made sure that they do, and that all run the
+same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to another one.
+
+Whoever may talk to a scheduler may run code on its workers: keep it in a network of your own, or give it certificates.
+"""
+
+import asyncio
+import hashlib
+import logging
+import platform
+import queue
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from distributed import Client, Future, KilledWorker, LocalCluster
+from distributed.comm.core import CommClosedError
+from distributed.diagnostics.progressbar import ProgressBar
+
+from workflows.artifacts import files_below, sha256_of
+from workflows.dask_config import DaskConfig
+from workflows.errors import ClusterError
+from workflows.pool import Pool, Result, Task, Tell
+
+_PACKAGES = ("rankline", "nvtabular", "merlin-core", "dask", "distributed", "pandas", "numpy", "pyarrow")
+_CODE = "Rankline's code"
+# A terminal sends Ctrl-C to workers too: they end at once, without a word.
+_END_ON_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one and the same from Python 3.11 on
+_STOP_S = 30.0  # for workers to end
+_LOOK_S = 1.0  # between two looks at whether there are workers
+
+
+@contextmanager
+def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
+    """The workers of a cluster, as long as the block lasts; those of this machine end with it.
+
+    Args:
+        config: which cluster.
+        shared: directory below which files are read and written; made if need be.
+
+    Raises:
+        ClusterError: no scheduler answers, it has no workers, or one has other software or does not see `shared`.
+    """
+    shared = shared.resolve()
+    shared.mkdir(parents=True, exist_ok=True)
+    with _cluster(config, shared) as (address, client):
+        pool = _Workers(address, client, config.dask_timeout_s)
+        pool.check(shared)
+        try:
+            yield pool
+        finally:
+            pool.forget()
+
+
+@contextmanager
+def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
+    """The address of a scheduler with workers, and a client of it."""
+    if not config.is_local:
+        with _connected(config, config.dask) as client:
+            yield config.dask, client
+        return
+    # Spilled data go where there is room for the prepared ones; the system's folder may be in memory.
+    with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet():
+        try:
+            cluster = LocalCluster(
+                n_workers=config.num_local,
+                threads_per_worker=1,  # pandas holds Python's lock
+                memory_limit=config.dask_memory,
+                local_directory=scratch,
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},  # any port that is free
+                silence_logs=logging.CRITICAL,
+                env={"PYTHONWARNINGS": "ignore"},
+                preload=[_END_ON_CTRL_C],
+            )
+        except (OSError, RuntimeError, *_TIMEOUTS) as error:
+            raise ClusterError(f"no Dask workers could be started on this machine: {error}.") from None
+        try:
+            with _connected(config, cluster.scheduler_address) as client:
+                yield config.dask, client
+        finally:
+            cluster.close(timeout=_STOP_S)
+
+
+@contextmanager
+def _connected(config: DaskConfig, address: str) -> Iterator[Client]:
+    timeout_s = config.dask_timeout_s
+    with _quiet():
+        try:
+            client = Client(address, timeout=timeout_s, set_as_default=False)
+        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is no scheduler
+            raise ClusterError(
+                f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
+                "`dask scheduler`, or mend the address."
+            ) from None
+        try:
+            try:
+                client.wait_for_workers(1, timeout=timeout_s)
+            except _TIMEOUTS:
+                raise ClusterError(
+                    f"the Dask scheduler at {address} had no workers for {timeout_s:g} s. Start some with "
+                    f"`dask worker {address} --nthreads 1`."
+                ) from None
+            yield client
+        finally:
+            client.close(timeout=_STOP_S)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Dask logs of connections: what is lost shows in the results."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado")]
+    before = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _cause_of(error: BaseException) -> str:
+    """The innermost reason that says anything."""
+    said = str(error) or type(error).__name__
+    while error.__cause__ is not None:
+        error = error.__cause__
+        said = str(error) or said
+    return said.rstrip(".")
+
+
+class _Workers:
+    """See `workflows.pool.Pool`.
+
+    Args:
+        address: of the scheduler, as people have it.
+        client: connected to it.
+        timeout_s: longest time without any worker.
+    """
+
+    def __init__(self, address: str, client: Client, timeout_s: float) -> None:
+        self._address, self._timeout_s = address, timeout_s
+        self._client: Any = client
+
+    def map(self, function: Any, tasks: Sequence[Task], tell: Tell) -> list[Result]:
+        """See `Pool`; the share that is told is that of whole tasks."""
+        futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
+        results: dict[Future, Result] = {}
+        with self._stopping(futures):
+            for future, result in self._as_they_end(futures):
+                results[future] = result
+                tell(len(results) / len(tasks))
+        return [results[future] for future in futures]
+
+    def compute(self, collection: Any, tell: Tell) -> Any:
+        """See `Pool`."""
+        if not hasattr(collection, "__dask_graph__"):  # nothing lazy
+            return collection
+        future = self._client.compute(collection)
+        with self._stopping([future]):
+            bar = _Bar(future, self._client.scheduler.address, tell)
+            self._client.loop.add_callback(bar.listen)
+            ((_, result),) = self._as_they_end([future])
+        tell(1.0)
+        return result
+
+    def check(self, shared: Path) -> None:
+        """Make sure that scheduler and workers have this process's software, and workers its files.
+
+        Raises:
+            ClusterError: they do not.
+        """
+        here = software()
+        found = {f"scheduler {self._address}": self._on_scheduler(software)}
+        found |= {f"worker {worker}": there for worker, there in self._on_workers(software).items()}
+        for who, there in found.items():
+            if isinstance(there, Exception):
+                raise ClusterError(
+                    f"the Dask {who} cannot run Rankline ({_cause_of(there)}). Start it from an environment in which "
+                    "this Rankline is installed."
+                )
+            others = [
+                f"{name} {there.get(name)}, here {value}" for name, value in here.items() if there.get(name) != value
+            ]
+            if others:
+                raise ClusterError(f"the Dask {who} has {'; '.join(others)}. Install the same everywhere.")
+        token = secrets.token_hex()
+        with TemporaryDirectory(prefix=".dask.", dir=shared) as directory:
+            path = Path(directory) / "token"
+            path.write_text(token, encoding="ascii")
+            for worker, there in self._on_workers(_read_text, path).items():
+                if there != token:
+                    raise ClusterError(
+                        f"the Dask worker {worker} does not see {shared} of this machine. Give --work-dir on a file "
+                        "system that all workers have under this path."
+                    )
+
+    def forget(self) -> None:
+        """Let workers that outlive the work drop what they keep for it."""
+        with suppress(ClusterError):
+            self._on_workers(_forget)
+
+    def _on_workers(self, function: Any, *args: Any) -> Mapping[str, Any]:
+        """Call a function in each worker; worker → result or exception."""
+        found: Mapping[str, Any] = self._within(self._client._run, function, *args, on_error="return")
+        return found
+
+    def _on_scheduler(self, function: Any) -> Any:
+        try:
+            return self._within(self._client._run_on_scheduler, function)
+        except ClusterError:
+            raise
+        except Exception as error:  # whatever the scheduler raised
+            return error
+
+    def _within(self, method: Any, *args: Any, **options: Any) -> Any:
+        if self._client.status != "running":
+            raise self._lost()
+        try:
+            return self._client.sync(method, *args, callback_timeout=self._timeout_s, **options)
+        except (CommClosedError, *_TIMEOUTS) as error:
+            raise ClusterError(
+                f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s ({_cause_of(error)})."
+            ) from None
+
+    def _as_they_end(self, futures: Sequence[Future]) -> Iterator[tuple[Future, Any]]:
+        """Each future and its result, the first to end first.
+
+        Raises:
+            ClusterError: a task killed its workers, or there are none, or the scheduler ended.
+            Exception: a task raised it.
+        """
+        ended: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)
+        num_left, last_seen_s = len(futures), time.monotonic()
+        while num_left:
+            if self._client.status != "running":
+                raise self._lost()
+            try:
+                future = ended.get(timeout=_LOOK_S)
+                yield future, self._result_of(future)
+                num_left, last_seen_s = num_left - 1, time.monotonic()
+            except queue.Empty:
+                if self._client.scheduler_info()["workers"]:
+                    last_seen_s = time.monotonic()
+                elif time.monotonic() - last_seen_s > self._timeout_s:
+                    raise ClusterError(
+                        f"the Dask scheduler at {self._address} lost its last worker, and none came in "
+                        f"{self._timeout_s:g} s. What was there before is as it was; start workers and run this again."
+                    ) from None
+            except _TIMEOUTS:  # the worker that had the result died, so another one does the task again
+                future.add_done_callback(ended.put)
+
+    def _result_of(self, future: Future) -> Any:
+        try:
+            return future.result(timeout=self._timeout_s)
+        except KilledWorker as error:
+            raise ClusterError(
+                f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
+                "another; mostly they lack memory. Give each of them more, or take fewer."
+            ) from None
+        except (CancelledError, CommClosedError):
+            raise self._lost() from None
+
+    def _lost(self) -> ClusterError:
+        return ClusterError(
+            f"the Dask scheduler at {self._address} ended or does not answer. What was there before is as it was; "
+            "run this again."
+        )
+
+    @contextmanager
+    def _stopping(self, futures: Sequence[Future]) -> Iterator[None]:
+        """Where the block fails, begin no task any more and wait for those that run: they write files."""
+        try:
+            yield
+        except BaseException:
+            if self._client.status == "running":
+                with suppress(Exception):  # what failed first is told
+                    self._client.cancel(list(futures), force=True)
+                    self._on_workers(_idle)
+            raise
+
+
+class _Bar(ProgressBar):
+    """Tells the share of the tasks of a future that are done."""
+
+    def __init__(self, future: Future, scheduler: str, tell: Tell) -> None:
+        super().__init__([future], scheduler=scheduler)  # type: ignore[no-untyped-call]
+        self._tell = tell
+
+    def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
+        self._tell(1 - remaining / all if all else 1.0)
+
+
+def _do(function: Any, task: Any) -> Any:
+    from workflows.upstream import quiet_nvtabular  # here, as workers that are only asked who they are are to answer
+
+    with quiet_nvtabular():
+        return function(task, _drop)
+
+
+def _drop(_share: float) -> None:
+    """Nobody listens."""
+
+
+def software() -> dict[str, str]:
+    """What has to be the same everywhere, for the same data to be made: name → version."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    root = Path(__file__).parent
+    files = [f"{name} {sha256_of(path)}" for name, path in files_below(root) if path.suffix == ".py"]
+    found[_CODE] = hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
+    return found
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="ascii")
+
+
+def _forget(dask_worker: Any) -> None:
+    """Drop the vocabularies that NVTabular keeps."""
+    vars(dask_worker).pop("worker_cache", None)
+
+
+async def _idle(dask_worker: Any) -> None:
+    """Wait until a worker is at no task."""
+    while dask_worker.state.all_running_tasks:
+        await asyncio.sleep(0.05)
