@@ -85,9 +85,7 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
     if _RESTRICTED in details:
         return RequestError(f"{url} restricts this to those who have its key ({details}). Give the client the key.")
     if failure.is_unknown_model:
-        return RequestError(
-            f"{url} has no model {model_name!r} now ({details}). See what it serves, or try again later."
-        )
+        return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")
     if failure.status == UNAVAILABLE:
         return ServerError(
             f"no Triton server answers at {url} ({details}). Start one with `rankline serve`, or correct the address."

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,29 +67,28 @@ class Load:
 def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
     seen, stop = Load(), threading.Event()
 
-    def ask() -> None:
-        with Client(served.server.endpoints.grpc, NAME, timeout_s=20) as client:
-            request = client.prepare({"x": [0]})
-            while not stop.is_set():
-                begin = time.monotonic()
-                try:
-                    seen.answers.append(int(client.infer(request)[0]))
-                except ServingError as error:
-                    seen.errors.append((error, time.monotonic() - begin))
+    def ask(client: Client) -> None:
+        request = client.prepare({"x": [0]})
+        while not stop.is_set():
+            begin = time.monotonic()
+            try:
+                seen.answers.append(int(client.infer(request)[0]))
+            except ServingError as error:
+                seen.errors.append((error, time.monotonic() - begin))
 
-    threads = [threading.Thread(target=ask) for _ in range(num_clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as at_end:
+        urls = [served.server.endpoints.grpc] * num_clients
+        clients = [at_end.enter_context(Client(url, NAME, timeout_s=20)) for url in urls]
+        threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+            at_end.callback(thread.join)
+        at_end.callback(stop.set)
         wait_until(lambda: len(seen.answers) > 100)
         yield seen
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
