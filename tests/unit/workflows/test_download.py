@@ -174,7 +174,7 @@ def test_a_wrong_checksum_removes_the_file(site, archive, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", [f"MD5 (ml.zip) = {MD5}\n", f"{MD5.upper()}  ml.zip\n"])
+@pytest.mark.parametrize("text", [f"MD5 (ml.zip) = {MD5}\n", f"{MD5.upper()}  ml.zip\n"], ids=["BSD", "GNU"])
 def test_without_a_known_checksum_the_one_beside_the_archive_counts(site, archive, tmp_path, text):
     unknown = Archive(name="ml", url=archive.url)
     site.files["ml.zip.md5"] = text.encode()
