@@ -24,10 +24,10 @@ from typing import Any
 import psutil
 
 from serving.launched import Launched
-from serving.ports import Port, choose_ports
+from serving.ports import Port, Ports, choose_ports
 from serving.server import LOOPBACK, Endpoints
 from serving.server_log import FileLog, PipeLog, ServerLog
-from workflows.errors import ConfigError, ServerError
+from workflows.errors import ServerError
 
 _SYSTEM_PROGRAMS = "/usr/sbin"  # not on everybody's PATH
 _CONFIG = "nginx.conf"
@@ -66,26 +66,8 @@ class Upstream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalancerConfig:
-    """Where the balancer listens, on loopback.
-
-    Attributes:
-        grpc_port, http_port, metrics_port: 0 takes a free one.
-    """
-
-    grpc_port: int = 0
-    http_port: int = 0
-    metrics_port: int = 0
-
-    def __post_init__(self) -> None:
-        for name, number in self.ports.items():
-            if not 0 <= number <= 65535:
-                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """Those asked for, by name."""
-        return {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
+class BalancerConfig(Ports):
+    """Where the balancer listens, on loopback."""
 
 
 class Balancer:

@@ -79,12 +79,13 @@ class ExportedEnsemble:
         if version not in (numbers := _numbers(path / name)):
             raise ArtifactError(f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.")
         directory = path / name / str(version)
+        manifest = Manifest.read(directory)
+        steps = _read_steps(path, directory)
         if is_pointed_to and (path / name / CONFIG).read_bytes() != (directory / CONFIG).read_bytes():
             raise ArtifactError(
                 f"{path / name / CONFIG} is not what version {version} says. Roll back, or export again."
             )
-        manifest = Manifest.read(directory)
-        return cls(path=path, name=name, version=version, steps=_read_steps(path, directory), manifest=manifest)
+        return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
     def check_made_from(self, prepared: Manifest) -> None:
         """Refuse prepared data that the model was not trained on.
@@ -211,7 +212,7 @@ def publish_version(
     with _locked(path, timeout_s):
         _clear_unfinished(path, name)
         number = max(_numbers(path / name), default=0) + 1
-        replaced = active_version(path, name) if number > 1 else None
+        replaced = _replaced_version(path, name)
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
         try:
             staging.chmod(0o755)
@@ -321,7 +322,17 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
     return steps
 
 
+def _replaced_version(path: Path, name: str) -> int | None:
+    """The version that answers; None if nothing says so, which the export that asks will mend."""
+    try:
+        return active_version(path, name)
+    except ArtifactError:
+        return None
+
+
 def _refuse_entries(directory: Path, expected: set[str]) -> None:
+    if not directory.is_dir():
+        raise ArtifactError(f"{directory} is missing from the {KIND}. Export again.")
     if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
         raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Take it out.")
 

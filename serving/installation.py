@@ -45,15 +45,6 @@ def backend_names() -> tuple[str, ...]:
     return tuple(folder.name for folder in _backend_folders((OWN_BACKENDS,)))
 
 
-def check_embedded_server() -> tuple[str, ...]:
-    """What keeps the server from running on this machine: one line each with the remedy; empty if nothing."""
-    try:
-        find_installation()
-    except ServerError as error:
-        return (str(error),)
-    return ()
-
-
 def find_installation() -> Installation:
     """Locate the server and check that its stub can run under this interpreter.
 

@@ -5,7 +5,7 @@ import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from workflows.errors import ServerError
+from workflows.errors import ConfigError, ServerError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,32 @@ class Port:
     name: str
     host: str
     number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """Where a server listens.
+
+    Attributes:
+        grpc_port, http_port, metrics_port: 0 takes a free one.
+
+    Raises:
+        ConfigError: one is no port.
+    """
+
+    grpc_port: int = 0
+    http_port: int = 0
+    metrics_port: int = 0
+
+    def __post_init__(self) -> None:
+        for name, number in self.ports.items():
+            if not 0 <= number <= 65535:
+                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Those asked for, by name."""
+        return {name: getattr(self, name) for name in ("grpc_port", "http_port", "metrics_port")}
 
 
 def choose_ports(*wanted: Port) -> tuple[int, ...]:

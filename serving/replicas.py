@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -40,13 +40,11 @@ class ReplicasConfig:
         balancer: where they are reached.
         log_path: with `-1`, `-2`, … and `-balancer` before its suffix, where their logs go; None keeps the ends of
             them. The log of a replica that is started again becomes `….old`.
-        ready_timeout_s: longest wait for a replica to start.
     """
 
     num_replicas: int
     balancer: BalancerConfig
     log_path: Path | None = None
-    ready_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
         if self.num_replicas < 1:
@@ -154,7 +152,7 @@ class Replica:
             finally:
                 self._clear()
             num_failures = 0 if self._is_well_since_start else num_failures + 1
-            self._stopping.wait(min(2.0**num_failures, _LONGEST_PAUSE_S) if num_failures else 0)
+            self._stopping.wait(min(2**num_failures, _LONGEST_PAUSE_S) if num_failures else 0)
 
     def _serve(self) -> None:
         """Start a server and look after it until it is to stop.
@@ -176,7 +174,6 @@ class Replica:
                 http_port=http_port,
                 metrics_port=metrics_port,
                 log_path=log_path,
-                ready_timeout_s=self._config.ready_timeout_s,
             )
         )
         server.start()
@@ -254,13 +251,13 @@ class ReplicaSet:
                 number,
                 ensemble,
                 config,
-                claim_ports=self._claim_ports,
+                claim_ports=partial(self._claim_ports, number),
                 on_change=self._rebalance,
                 tell=tell,
             )
             for number in range(1, config.num_replicas + 1)
         ]
-        self._claimed = set(self._balancer.config.ports.values())
+        self._claimed = {0: tuple(self._balancer.config.ports.values())}  # by number of the replica; 0 is nginx
         self._tell = tell
         self._stopping = threading.Event()
         self._follower = Follower(ensemble, self._tell_follower) if follow_versions else None
@@ -270,9 +267,7 @@ class ReplicaSet:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -351,13 +346,14 @@ class ReplicaSet:
             for replica in self._replicas:
                 replica.keep(kept)
 
-    def _claim_ports(self) -> tuple[int, ...]:
-        """Free ones that no replica of ours was given before: one that starts takes them only when it has loaded."""
+    def _claim_ports(self, number: int) -> tuple[int, ...]:
+        """Free ones that neither nginx nor another replica was given: one that starts takes them when it has loaded."""
         with self._balancing:
+            taken = {port for owner, ports in self._claimed.items() if owner != number for port in ports}
             while True:
                 ports = choose_ports(*(Port(name="port", host=LOOPBACK) for _ in range(3)))
-                if not self._claimed & set(ports):
-                    self._claimed.update(ports)
+                if taken.isdisjoint(ports):
+                    self._claimed[number] = ports
                     return ports
 
     def _upstreams(self) -> list[Upstream]:
@@ -387,9 +383,7 @@ class _Health:
     def __enter__(self) -> "_Health":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def answers(self) -> bool:

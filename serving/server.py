@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -29,13 +28,14 @@ from serving.installation import (
     make_stub_environment,
 )
 from serving.launched import Launched
-from serving.ports import Port, choose_ports
+from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
 
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
+_SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
 LOOPBACK = "127.0.0.1"
 _LONGEST_REQUEST_MS = 600_000  # on a connection that has grown old
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
@@ -69,7 +69,7 @@ class Tls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Ports):
     """How to run a server.
 
     Attributes:
@@ -79,31 +79,23 @@ class ServerConfig:
         backends: directories of further backend folders, searched like `serving/backends`.
         host: address for gRPC and metrics; HTTP, which Triton cannot encrypt, is on loopback in any case. Anything but
             loopback is refused for a release with known holes.
-        grpc_port, http_port, metrics_port: 0 takes a free one.
         tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
         echo_log: without a path, pass the log on to our standard error.
         max_connection_age_s: how long a client keeps a gRPC connection until it is asked to make a new one, which does
             not disturb its requests, and lets a balancer of connections send it elsewhere; 0 for ever.
         ready_timeout_s: longest wait for all models to be loaded.
-        shm_default_bytes: shared memory that each model instance starts with.
-        shm_growth_bytes: how much it grows at a time.
     """
 
     repositories: tuple[Path, ...]
     models: tuple[str, ...] = ()
     backends: tuple[Path, ...] = ()
     host: str = LOOPBACK
-    grpc_port: int = 0
-    http_port: int = 0
-    metrics_port: int = 0
     tls: Tls | None = None
     log_path: Path | None = None
     echo_log: bool = False
     max_connection_age_s: float = 0.0
     ready_timeout_s: float = 120.0
-    shm_default_bytes: int = 16 << 20
-    shm_growth_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         if not self.repositories:
@@ -112,16 +104,9 @@ class ServerConfig:
             ipaddress.ip_address(self.host)
         except ValueError:
             raise ConfigError(f"host is {self.host!r}, expected an IP address such as 127.0.0.1.") from None
-        for name, number in self.ports.items():
-            if not 0 <= number <= 65535:
-                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+        super().__post_init__()
         if self.max_connection_age_s < 0:
             raise ConfigError(f"max_connection_age_s is {self.max_connection_age_s}, expected 0 (for ever) or more.")
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """Those asked for, by name."""
-        return {name: getattr(self, name) for name in ("grpc_port", "http_port", "metrics_port")}
 
     @property
     def is_local(self) -> bool:
@@ -173,9 +158,7 @@ class EmbeddedServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -454,8 +437,8 @@ def _flags(config: ServerConfig, backends: Path, *, shm_prefix: str, key: str, s
         *_tls_flags(config.tls),
         *_age_flags(config.max_connection_age_s),
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
-        *(f"--backend-config={name},shm-default-byte-size={config.shm_default_bytes}" for name in names),
-        *(f"--backend-config={name},shm-growth-byte-size={config.shm_growth_bytes}" for name in names),
+        *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
+        *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
     ]
 
 

@@ -6,7 +6,6 @@ readings around a measurement the difference is what that measurement cost.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 from tritonclient.grpc import InferenceServerClient
@@ -105,9 +104,7 @@ class Statistics:
     def __enter__(self) -> "Statistics":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def read(self) -> Reading:

@@ -127,9 +127,9 @@ class Engine:
                     break
                 self._send_one(due, now)
         if count := self._num_sent - before:
+            self._transport.flush()
             now = self._clock()
             self._record_at(now).send_ns += count * now - self._taken_up_ns
-            self._transport.flush()
 
     def _send_one(self, due_ns: int, now: int) -> None:
         number, messages = self._num_sent, self._job.messages

@@ -62,7 +62,7 @@ class Bench:
         num_processes = min(config.processes, load.concurrency or config.processes)
         wanted = _CLOSED_LOOP_REQUESTS if due_ns is None else len(due_ns)
         requests = lay_out(
-            self.client, self.rows, load.batch_size, max(wanted, num_processes), self.rng, config.row_skew
+            self.client, self.rows, load.batch_size, wanted, self.rng, config.row_skew, num_takers=num_processes
         )
         jobs = [
             Job(

@@ -30,7 +30,14 @@ class Requests:
 
 
 def lay_out(
-    client: Client, rows: pa.Table, batch_size: int, count: int, rng: np.random.Generator, skew: float = 0.0
+    client: Client,
+    rows: pa.Table,
+    batch_size: int,
+    count: int,
+    rng: np.random.Generator,
+    skew: float = 0.0,
+    *,
+    num_takers: int = 1,
 ) -> Requests:
     """Draw rows and serialise them.
 
@@ -41,12 +48,13 @@ def lay_out(
         count: how many requests are wanted; there are fewer if they would take too much memory.
         rng: draws.
         skew: see `draw`.
+        num_takers: client processes that share the requests; there is one for each, whatever memory that takes.
 
     Raises:
         RequestError: the rows do not fit the model.
     """
     one = client.prepare(rows.slice(0, 1)).messages[0].ByteSize()
-    count = min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16))
+    count = max(min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16)), num_takers)
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
     # Many requests are checked and laid out at once and then cut apart, where all rows have the same length.
     per_block = max(client.schema.max_batch_size // batch_size, 1) if is_fixed(client.schema) else 1

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
 from serving.benchmark.engine import Engine, Job
@@ -59,9 +58,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         for pipe in self._pipes:
             pipe.close()  # they end when nobody is left to talk to
         for process in self._processes:

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from serving.client.config import DEFAULTS, ClientConfig
@@ -46,9 +45,7 @@ class AsyncClient:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

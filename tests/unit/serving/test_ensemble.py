@@ -154,6 +154,26 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         ExportedEnsemble.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize("place", ["m_transform_v1/1", "m_transform_v1/config.pbtxt", "m/1/config.pbtxt"])
+def test_a_part_that_is_gone_is_named(tmp_path: Path, place: str) -> None:
+    export(tmp_path / "m")
+    gone = tmp_path / "m" / place
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    for version in (None, 1):
+        with pytest.raises(ArtifactError, match=rf"{place} (is missing from|cannot be read).* Export again\."):
+            ExportedEnsemble.load(tmp_path / "m", version)
+
+
+@pytest.mark.parametrize("pointer", [None, "nonsense {", 'name: "m"'])
+def test_an_export_mends_what_no_longer_says_who_answers(tmp_path: Path, pointer: str | None) -> None:
+    export(tmp_path / "m")
+    config = tmp_path / "m" / "m" / "config.pbtxt"
+    config.unlink() if pointer is None else config.write_text(pointer)
+    assert export(tmp_path / "m") == 2
+    assert ExportedEnsemble.load(tmp_path / "m").version == 2
+    assert before(tmp_path / "m").version == 1
+
+
 def test_the_version_that_answered_is_kept_and_gone_back_to(tmp_path: Path) -> None:
     for _ in range(3):
         export(tmp_path / "m", keep=2)
