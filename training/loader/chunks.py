@@ -260,7 +260,8 @@ class ChunkStream:
             dtypes[name] = self._dtypes.get(name, dtype)
             if order is not None:
                 narrow = arrays.narrow_dtype(dtype, *ends) if ends else dtype
-                column = arrays.take(arrays.cast(column, narrow), order, narrow)
+                source = column if isinstance(column, Ragged) else arrays.cast(column, narrow)  # lists: while gathering
+                column = arrays.take(source, order, narrow)
             columns[name] = column
         return Decoded(columns=columns, dtypes=dtypes, num_rows=piece.num_rows)
 

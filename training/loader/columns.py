@@ -85,8 +85,7 @@ def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
 
 def from_arrow(column: pa.ChunkedArray) -> Column:
     """Views of a column without nulls; a copy only where it lies in several pieces."""
-    pieces = [_from_array(chunk) for chunk in column.iterchunks()]
-    return concatenate(pieces) if len(pieces) != 1 else pieces[0]
+    return concatenate([_from_array(chunk) for chunk in column.iterchunks()])
 
 
 def num_rows(column: Column) -> int:
@@ -102,13 +101,15 @@ def lengths(column: Column) -> npt.NDArray[np.int32]:
 
 
 def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -> Column:
-    """The rows of several columns of one kind, one after the other.
+    """The rows of several columns of one kind, one after the other; one that is alone and of that type as it is.
 
     Args:
         columns: at least one.
         dtype: of the values; None takes the smallest type that holds those of all columns.
     """
     dtype = dtype or np.result_type(*map(value_dtype, columns))
+    if len(columns) == 1:
+        return cast(columns[0], dtype)
     if not isinstance(columns[0], Ragged):
         flat = [column for column in columns if not isinstance(column, Ragged)]
         out = _empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype)

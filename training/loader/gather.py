@@ -15,6 +15,7 @@ from numba import njit
 Array = npt.NDArray[Any]
 SLACK = 8
 """Values that may be written behind the end."""
+_STEP = np.uintp(SLACK)  # unsigned, as all places below: of a signed one is asked each time whether it is negative
 
 
 def _compiled(function: Any) -> Any:
@@ -47,16 +48,15 @@ def gather_lists(
         out_values: gets the values; shape (`num_values` + `SLACK`,), of a type that holds them.
         out_offsets: gets where each list begins, and the end; shape (R + 1,).
     """
-    end = 0
+    end = np.uintp(0)
     out_offsets[0] = 0
-    last = len(values) - SLACK
     for number in range(len(rows)):
-        start = offsets[rows[number]]
-        length = offsets[rows[number] + 1] - start
-        if start <= last:
-            for place in range(SLACK):
+        start = np.uintp(offsets[rows[number]])
+        length = np.uintp(offsets[rows[number] + 1]) - start
+        if start + _STEP <= np.uintp(len(values)):
+            for place in range(_STEP):
                 out_values[end + place] = values[start + place]
-            for place in range(SLACK, length):
+            for place in range(_STEP, length):
                 out_values[end + place] = values[start + place]
         else:
             for place in range(length):

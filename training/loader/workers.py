@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.loader import columns as arrays
-from training.loader.columns import Column
+from training.loader.columns import Column, Ragged
 from training.loader.schedule import Bundle, Epoch, Piece, Slice, dealt
 
 T = TypeVar("T")
@@ -115,14 +115,32 @@ class Workers(Generic[T]):
         if self._bucket_by and order is not None:
             lengths = [arrays.lengths(part[self._bucket_by]) for part in slices]
             order = self._epoch.bucketed(bundle, order, np.concatenate(lengths))
-        rows: Batch = {}
-        for name, dtype in dtypes.items():
-            column = [part[name] for part in slices]
-            if order is not None:
-                rows[name] = arrays.take(arrays.concatenate(column), order, dtype)
-            else:
-                rows[name] = arrays.concatenate(column, dtype) if len(column) > 1 else arrays.cast(column[0], dtype)
-        return [self._make(_cut(rows, start, stop)) for start, stop in list(pairwise(bundle.cuts))[skip:]]
+        cuts = list(pairwise(bundle.cuts))[skip:]
+        columns = {
+            name: _of_batches([part[name] for part in slices], order, cuts, dtype) for name, dtype in dtypes.items()
+        }
+        return [self._make({name: column[n] for name, column in columns.items()}) for n in range(len(cuts))]
+
+
+def _of_batches(
+    parts: Sequence[Column],
+    order: npt.NDArray[np.intp] | None,
+    cuts: Sequence[tuple[int, int]],
+    dtype: np.dtype[Any],
+) -> list[Column]:
+    """A column of a bundle, batch by batch.
+
+    Lists that are gathered get memory of each batch's own: within one array a batch would begin anywhere, and
+    TensorFlow copies what is not aligned.
+    """
+    if order is None:
+        whole = arrays.concatenate(parts, dtype)
+    else:
+        whole = arrays.concatenate(parts)
+        if isinstance(whole, Ragged):
+            return [arrays.take(whole, order[start:stop], dtype) for start, stop in cuts]
+        whole = arrays.take(whole, order, dtype)
+    return [arrays.cut(whole, start, stop) for start, stop in cuts]
 
 
 def _cut(rows: Batch, start: int, stop: int) -> Batch:

@@ -231,6 +231,13 @@ def test_unshuffled_batches_are_views_of_what_was_read(tmp_path: Path) -> None:
     assert not any(batch["row"].flags.owndata for batch in batches)  # type: ignore[union-attr]
 
 
+def test_lists_of_shuffled_batches_begin_where_tensorflow_need_not_copy_them(tmp_path: Path) -> None:
+    stream = ChunkStream(write(tmp_path, [90, 70], 20), ["tags"], batch_size=7, shuffle=True, parts_per_chunk=2)
+    values = [batch["tags"].values for batch in stream.batches()]  # type: ignore[union-attr]
+    assert sum(map(len, values)) == sum(row % 4 for row in range(160))
+    assert [array.ctypes.data % 64 for array in values if len(array)] == [0] * len(values)
+
+
 class Doubled:
     """Makes twice_row from row."""
 
