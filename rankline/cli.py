@@ -16,13 +16,14 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
+from rankline.arguments import RecipeName, WorkDir
 from rankline.convert import convert_command
-from rankline.display import CONSOLE, ERRORS, Stages, in_a_line
+from rankline.display import CONSOLE, ERRORS, Stages, in_a_line, say
 from rankline.import_data import import_command
 from rankline.launch_config import LaunchConfig
 from rankline.options import Overrides, with_options
 from rankline.quiet import quiet_libraries
-from rankline.recipes import RECIPES, Recipe, recipe_named
+from rankline.recipes import recipe_named
 from rankline.sim import CONTEXT, sim_command
 from rankline.source import SourceConfig
 from rankline.transcode import transcode_command
@@ -65,10 +66,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="  \n".join(f"{r.name}: {r.summary}" for r in RECIPES.values()))
-]
-WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with seeds one after another.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
@@ -81,15 +78,20 @@ Url = Annotated[
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result for machines too.")]
 
 
+def _show_version(is_asked_for: bool) -> None:
+    if is_asked_for:
+        say(f"rankline {version('rankline')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the libraries say.")] = False,
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    show_version: Annotated[  # noqa: ARG001  (its callback has done it: without a verb this function is not called)
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Set up the process before any verb."""
-    if show_version:
-        CONSOLE.print(f"rankline {version('rankline')}")
-        raise typer.Exit
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads would spin on cores that the loader needs
     if not debug:
@@ -123,7 +125,7 @@ def run(
     from rankline import pipeline
     from rankline.summary import print_summary
 
-    chosen = _configured(recipe, overrides)
+    chosen = recipe_named(recipe).with_overrides(overrides)
     source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
     sizes = _parse_batch_sizes(batch_sizes)
     _check_writable(json_file)
@@ -162,13 +164,13 @@ def prepare(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Over
     dask = overrides.apply(DaskConfig())
     with Stages(["source", "prepare"]) as stages:
         prepared, _ = pipeline.prepare(
-            _configured(recipe, overrides),
+            recipe_named(recipe).with_overrides(overrides),
             overrides.apply(SourceConfig()),
             _workspace(recipe, work_dir),
             stages,
             dask,
         )
-    CONSOLE.print(f"prepared data: {prepared.path}")
+    say(f"prepared data: {prepared.path}")
 
 
 app.command(name="convert")(convert_command)
@@ -196,17 +198,18 @@ def train(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1,
 
     rankline train movielens --hosts a:4,b:4 --scale-learning-rate sqrt --warmup-steps 500
     """
-    from rankline.worker import Worker, limit_threads
+    from rankline.worker import Worker, limit_threads, take_cores
 
     worker = Worker.of(os.environ)
     with worker.at_work() as display:
         several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
         limit_threads(options.threads, worker.local_size)
+        take_cores(options.affinity, worker)
         from rankline import pipeline
         from workflows.prepared import PreparedData
 
         workspace = _workspace(recipe, work_dir)
-        chosen, session = _configured(recipe, overrides), overrides.apply(SessionConfig())
+        chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())
         if worker.is_alone and options.is_asked_for(several):
             from rankline.workers import launch
 
@@ -252,7 +255,7 @@ def export(
     workspace = _workspace(recipe, work_dir, repository)
     with Stages(["export"]) as stages:
         prepared = PreparedData.load(workspace.prepared)
-        ensemble = pipeline.export(_configured(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
+        ensemble = pipeline.export(recipe_named(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
     print_engines(ensemble, CONSOLE)
 
 
@@ -301,10 +304,10 @@ def serve(
     server: EmbeddedServer | ReplicaSet
     if replicas == 1:
         server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
-        run = Supervisor(server, ensemble, follow_versions=watch, tell=CONSOLE.print).run
+        run = Supervisor(server, ensemble, follow_versions=watch, tell=say).run
     else:
         config = ReplicasConfig(num_replicas=replicas, balancer=BalancerConfig(**ports), log_path=log_file)
-        server = ReplicaSet(ensemble, config, follow_versions=watch, tell=CONSOLE.print)
+        server = ReplicaSet(ensemble, config, follow_versions=watch, tell=say)
         run = server.run
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server.start()
@@ -312,15 +315,15 @@ def serve(
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        CONSOLE.print(f"gRPC     {server.endpoints.grpc}")
-        CONSOLE.print(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
+        say(f"gRPC     {server.endpoints.grpc}")
+        say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         metrics = server.metrics_urls if isinstance(server, ReplicaSet) else (server.endpoints.metrics,)
-        CONSOLE.print(f"metrics  {' '.join(metrics)}", soft_wrap=True)
-        CONSOLE.print(f"Ctrl-C stops it. Ask it with: rankline predict --url {server.endpoints.grpc} …")
+        say(f"metrics  {' '.join(metrics)}")
+        say(f"Ctrl-C stops it. Ask it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
         run(stop)
     finally:
         server.stop()
-    CONSOLE.print("stopped")
+    say("stopped")
 
 
 @app.command()
@@ -357,7 +360,7 @@ def rollback(
     path = _workspace(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     wanted.activate()
-    CONSOLE.print(f"{path}: version {wanted.version} answers")
+    say(f"{path}: version {wanted.version} answers")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -386,7 +389,7 @@ def predict(
     if (input_file is None) == (not context.args):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
     given = from_options(context.args)
-    found = "jsonl" if input_file is None else format_of(input_file, format_name)
+    found = format_of("-" if input_file is None else input_file, format_name)
     _check_writable(output)
     with _client(recipe, repository, url) as client:
         required = [column for column in client.schema.columns if column.is_required]
@@ -435,7 +438,7 @@ def recommend(
     if url is None:
         ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
     with _client(recipe, repository, url) as client:
-        items = best_items(client, prepared, user, top, with_known=with_known, tell=CONSOLE.print)
+        items = best_items(client, prepared, user, top, with_known=with_known, tell=say)
     print_items(items, CONSOLE)
 
 
@@ -532,9 +535,7 @@ def bench(
         print_comparison(comparison, CONSOLE)
     if unkept:
         raise unkept
-    CONSOLE.print(
-        f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}", soft_wrap=True
-    )
+    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
     if report.problems or (comparison and comparison.regressions):
         raise typer.Exit(1)
 
@@ -565,11 +566,6 @@ def main() -> None:
 
 def _workspace(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
     return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
-
-
-def _configured(name: str, overrides: Overrides | None = None) -> Recipe:
-    recipe = recipe_named(name)
-    return recipe if overrides is None else recipe.with_overrides(overrides)
 
 
 def _interrupt(*_: object) -> None:

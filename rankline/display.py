@@ -28,6 +28,11 @@ CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
 
 
+def say(text: str) -> None:
+    """Print lines as they are: nothing in them is markup, and none is cut, so that a path can be copied."""
+    CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
 class Display(Protocol):
     """Shows stages."""
 

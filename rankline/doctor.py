@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from rankline import horovod_check, interpreter
+from rankline.display import in_a_line
 from workflows.errors import RanklineError
 
 _MIN_SHM_BYTES = 256 << 20
@@ -86,13 +87,23 @@ def _shared_memory() -> Check:
 
 
 def _server() -> Check:
+    name = "embedded Triton"
+    try:
+        answer = _served()
+    except (RanklineError, ImportError, OSError) as error:
+        return Check(name=name, works=False, detail=in_a_line(error))
+    works = answer == [4, 2]
+    detail = f"{_version_of('nvidia-pytriton')}, started and answered" if works else f"answered {answer}"
+    return Check(name=name, works=works, detail=detail)
+
+
+def _served() -> list[int]:
     """Start the embedded server with a plan of two keys, and ask it."""
     from serving.client import Client
     from serving.model_config import ModelConfig, Tensor, to_pbtxt
     from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
     from serving.server import EmbeddedServer, ServerConfig
 
-    name = "embedded Triton"
     plan = TransformPlan(
         inputs=(TensorSpec(name="key", dtype="int64"),),
         indexes=(KeyIndex.build("key", np.array([7, 8])),),
@@ -109,16 +120,12 @@ def _server() -> Check:
         model = Path(repository) / config.name
         plan.save(model / "1" / "plan")
         (model / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
-        try:
-            with (
-                EmbeddedServer(ServerConfig(repositories=(Path(repository),))) as server,
-                Client(server.endpoints.grpc, config.name) as client,
-            ):
-                answer = client.predict({"key": [8, 1]}).tolist()
-        except RanklineError as error:
-            return Check(name=name, works=False, detail=str(error))
-    detail = f"nvidia-pytriton {version('nvidia-pytriton')}, started and answered"
-    return Check(name=name, works=answer == [4, 2], detail=detail if answer == [4, 2] else f"answered {answer}")
+        with (
+            EmbeddedServer(ServerConfig(repositories=(Path(repository),))) as server,
+            Client(server.endpoints.grpc, config.name) as client,
+        ):
+            answer: list[int] = client.predict({"key": [8, 1]}).tolist()
+    return answer
 
 
 def _horovod() -> Check:

@@ -30,6 +30,7 @@ from typing import IO, Any, TextIO
 import psutil
 
 from rankline.elastic_hosts import LOCAL, FixedHosts, Hosts, HostScript
+from training.config import LAG_FACTOR, WorkersConfig
 from training.elastic import ADDRESS_VARIABLE
 from workflows.errors import ConfigError, RanklineError
 
@@ -39,7 +40,6 @@ _HOSTS_EVERY_S = 1.0
 _START_TIMEOUT_S = 600.0  # as horovodrun's
 _STOP_TIMEOUT_S = 30.0
 _GRACE_S = 10.0
-_LAG_FACTOR = 10  # times the timeout that a worker has which answers, but does not leave its world
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _SSH_FAILED = 255
 _SIGNALLED = 128  # a shell's status of a program that was ended by signal 0
@@ -69,7 +69,7 @@ class ElasticConfig:
     min_workers: int
     max_workers: int
     interface: str = _LOOPBACK
-    timeout_s: float = 60.0
+    timeout_s: float = WorkersConfig.timeout_s
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_workers <= self.workers <= self.max_workers:
@@ -191,7 +191,9 @@ class ElasticRun:
             return
         self._next_look_s = self._clock() + _HOSTS_EVERY_S
         try:
-            self._places = self._config.hosts.find()
+            places = self._config.hosts.find()
+            _check_reach(places, self._config.interface)
+            self._places = places
         except ConfigError as error:
             if not self._places:
                 raise
@@ -250,7 +252,7 @@ class ElasticRun:
         try:
             for message in messages:
                 self._take(line, json.loads(message))
-        except (ValueError, KeyError):  # not one of ours
+        except (ValueError, KeyError, TypeError, RecursionError):  # not one of ours
             heard = b""
         if not heard:
             self._hang_up(line)
@@ -339,7 +341,7 @@ class ElasticRun:
         """End those of a broken world that do not answer, or do but are stuck; others may have to evaluate first."""
         now_s, timeout_s = self._clock(), self._config.timeout_s
         for worker in remaining:
-            if now_s - max(worker.heard_s, since_s) > timeout_s or now_s - since_s > _LAG_FACTOR * timeout_s:
+            if now_s - max(worker.heard_s, since_s) > timeout_s or now_s - since_s > LAG_FACTOR * timeout_s:
                 self._tell(f"{worker} does not answer")
                 worker.end(signal.SIGKILL)
         if now_s >= self._next_ask_s:
@@ -468,9 +470,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-H", "--hosts", help="HOST:NUMBER,…; this machine by default")
     parser.add_argument("--host-discovery-script", type=Path, help="prints HOST:NUMBER lines, again and again")
     parser.add_argument(
-        "--network-interface", dest="interface", help="that all hosts have; needed for others than this"
+        "--network-interface",
+        default=ElasticConfig.interface,
+        dest="interface",
+        help="that all hosts have; needed for others than this",
     )
-    parser.add_argument("--timeout", type=float, default=60.0, dest="timeout_s", help="seconds to leave a broken world")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=ElasticConfig.timeout_s,
+        dest="timeout_s",
+        help="seconds to leave a broken world",
+    )
     parser.add_argument("command", nargs="+", help="of each worker")
     options = vars(parser.parse_args(arguments))
     hosts, script = options.pop("hosts"), options.pop("host_discovery_script")
@@ -478,7 +489,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         here = FixedHosts({LOCAL: options["max_workers"]})
         places = HostScript(script) if script else FixedHosts.parse(hosts) if hosts else here
-        options["interface"] = options["interface"] or _loopback(places)
         ElasticRun(ElasticConfig(hosts=places, **options), tell=_remark).run()
     except RanklineError as error:
         _remark(f"error: {error}")
@@ -488,13 +498,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _loopback(hosts: Hosts) -> str:
-    if others := [host for host in hosts.find() if not _is_here(host)]:
+def _check_reach(places: Mapping[str, int], interface: str) -> None:
+    """Refuse hosts whose workers could not reach this one."""
+    if interface == _LOOPBACK and (others := [host for host in places if not _is_here(host)]):
         raise ConfigError(
             f"{', '.join(others)} {'are other machines' if len(others) > 1 else 'is another machine'}. Say over which "
             "network interface its workers reach this one: --network-interface eth0."
         )
-    return _LOOPBACK
 
 
 def _remark(text: str) -> None:

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from rankline.display import CONSOLE, Stages
-from rankline.recipes import RECIPES, recipe_named
+from rankline.arguments import RecipeName, WorkDir
+from rankline.display import Stages, say
+from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, Workspace
 from workflows.errors import ConfigError
 from workflows.spec_file import FILE_NAME
@@ -15,7 +16,7 @@ _COUNT = "Only with metadata.json, whose entries and columns say it too."
 
 
 def import_command(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"One of {', '.join(RECIPES)}.")],
+    recipe: RecipeName,
     directory: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", help=f"Holds {FILE_NAME} or metadata.json beside the data.")
     ],
@@ -29,7 +30,7 @@ def import_command(
     num_item_features: Annotated[
         int | None, typer.Option("--num-item-features", min=1, help=f"Columns of an item. {_COUNT}")
     ] = None,
-    work_dir: Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")] = WORK_DIR,
+    work_dir: WorkDir = WORK_DIR,
 ) -> None:
     """Encoded data of your own in place of `prepare`; then train, export and serve, with the same ids.
 
@@ -59,4 +60,4 @@ def import_command(
             progress=progress,
         )
     rows = ", ".join(f"{source.num_rows:,} {split}" for split, source in data.spec.sources.items())
-    CONSOLE.print(f"prepared data: {prepared} ({rows} rows)", soft_wrap=True, markup=False)
+    say(f"prepared data: {prepared} ({rows} rows)")

@@ -1,9 +1,12 @@
 """The choices of starting several workers. Importing this file imports nothing heavy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rankline.elastic_hosts import FixedHosts
+from training.affinity import MODES
 from training.config import WorkersConfig
+from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 
 
@@ -18,6 +21,9 @@ class LaunchConfig:
         network_interface: that workers talk over, such as eth0; without it the one that all hosts have.
         mpi: let MPI start the workers and exchange for them, in place of Gloo.
         threads: of each process, for computing and for reading; 0 shares the cores out between the workers.
+        affinity: which cores each worker of a machine may use: disabled for any, socket, single, single_unique,
+            socket_unique_interleaved or socket_unique_continuous. Workers that are more than the cores, or of an
+            elastic run, may use any.
     """
 
     hosts: str = ""
@@ -25,31 +31,46 @@ class LaunchConfig:
     network_interface: str = ""
     mpi: bool = False
     threads: int = 0
+    affinity: str = "socket_unique_continuous"
 
     def __post_init__(self) -> None:
-        if self.threads < 0:
-            raise ConfigError(f"threads is {self.threads}, expected a whole number of at least 0.")
+        check_at_least(self, 0, "threads")
+        check_choice(self, "affinity", self.affinity in MODES, " or ".join(MODES))
+        if self.hosts and self.host_discovery_script:
+            raise ConfigError("--hosts and --host-discovery-script both say where workers run. Give one of them.")
         if self.hosts:
             FixedHosts.parse(self.hosts)
 
     @property
-    def num_places(self) -> int:
-        """How many workers the hosts take; 0 if none are named."""
-        return sum(FixedHosts.parse(self.hosts).find().values()) if self.hosts else 0
+    def places(self) -> Mapping[str, int]:
+        """Host → how many workers it takes; empty if none are named."""
+        return FixedHosts.parse(self.hosts).find() if self.hosts else {}
 
     def num_workers(self, config: WorkersConfig) -> int:
-        """How many workers to start: as many as `config` says, or else as many as the hosts take.
+        """How many workers to start: as many as `config` says, or else as many as the hosts and the run take.
 
         Raises:
             ConfigError: the hosts do not take so many.
         """
-        if config.workers > 1 and 0 < self.num_places < config.workers:
+        number = sum(self.places.values())
+        if config.workers > 1 and 0 < number < config.workers:
             raise ConfigError(
-                f"--workers is {config.workers}, and --hosts {self.hosts} takes {self.num_places}. Name more hosts, or "
+                f"--workers is {config.workers}, and --hosts {self.hosts} takes {number}. Name more hosts, or "
                 "let them take more workers (HOST:NUMBER)."
             )
-        return config.workers if config.workers > 1 else max(1, self.num_places)
+        if config.workers > 1 or not number:
+            return config.workers
+        return min(number, config.max_workers) if config.is_elastic else number
 
     def is_asked_for(self, config: WorkersConfig) -> bool:
-        """Whether there is anything to launch: more than one worker, or an elastic run."""
-        return config.is_elastic or self.num_workers(config) > 1
+        """Whether there is anything to launch: workers on named hosts, more than one, or an elastic run.
+
+        Raises:
+            ConfigError: a script names hosts for a run that is not elastic.
+        """
+        if self.host_discovery_script and not config.is_elastic:
+            raise ConfigError(
+                "--host-discovery-script is asked again while an elastic run lasts. Give --min-workers and "
+                "--max-workers too, or --hosts in its place."
+            )
+        return config.is_elastic or bool(self.hosts) or config.workers > 1

@@ -192,7 +192,7 @@ def train(
             seed = first + number
             models.append(
                 train_one(
-                    prepared.path,
+                    prepared,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),
                     session=session,

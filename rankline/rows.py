@@ -146,9 +146,13 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
     elif format_name == "csv":
         csv.write_csv(scored, sink)
     else:
-        sink.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in scored.to_pylist()).encode())
+        sink.write("".join(f"{_in_json(row)}\n" for row in scored.to_pylist()).encode())
     if output is None:
         sys.stdout.buffer.write(sink.getvalue())
         sys.stdout.buffer.flush()
     else:
         write_whole(output, sink.getvalue())
+
+
+def _in_json(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, default=str)  # dates and decimals, which JSON has no type for

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from rankline.display import CONSOLE, Stages
+from rankline.display import Stages, say
 from rankline.options import Overrides, with_options
 from rankline.sim_config import INFERENCE, TRAIN, SimConfig
 from training.affinity import set_affinity
@@ -79,7 +79,7 @@ def sim_command(*, overrides: Overrides) -> None:
         else:
             note = _train(config, prepared, progress)
         progress.update(1, 1, note)
-    CONSOLE.print(f"log: {config.log_path}", soft_wrap=True)
+    say(f"log: {config.log_path}")
 
 
 # --- What all modes do

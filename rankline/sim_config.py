@@ -5,6 +5,7 @@ from pathlib import Path
 
 from training.config import PROFILES, TrainConfig
 from training.models import model_named
+from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
 
@@ -101,23 +102,14 @@ class SimConfig:
     random_weights: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "epochs", "global_batch_size", "benchmark_steps"):
-            self._require(name, getattr(self, name) >= 1, "a whole number of at least 1")
+        check_at_least(self, 1, "embedding_dim", "epochs", "global_batch_size", "benchmark_steps", prefix="--")
         self._require(
             "num_parallel_calls", self.num_parallel_calls is None or self.num_parallel_calls >= 1, "at least 1"
         )
-        for name in (
-            "repeat_count",
-            "prefetch_train_size",
-            "prefetch_test_size",
-            "long_seq_length",
-            "prebatch_train_size",
-            "prebatch_test_size",
-            "benchmark_warmup_steps",
-            "inter_op_parallelism",
-            "intra_op_parallelism",
-        ):
-            self._require(name, getattr(self, name) >= 0, "a whole number of at least 0")
+        check_at_least(self, 0, "repeat_count", "prefetch_train_size", "prefetch_test_size", prefix="--")
+        check_at_least(self, 0, "long_seq_length", "prebatch_train_size", "prebatch_test_size", prefix="--")
+        check_at_least(self, 0, "benchmark_warmup_steps", prefix="--")
+        check_at_least(self, 0, "inter_op_parallelism", "intra_op_parallelism", prefix="--")
         for name in ("stage_one_mlp_dims", "stage_two_mlp_dims", "aux_mlp_dims"):
             self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
         self._require("lr", self.lr > 0, "a number above 0")
@@ -133,8 +125,7 @@ class SimConfig:
             raise ConfigError("--random_weights belongs to --mode inference without --load_checkpoint_path.")
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
-        if not is_valid:
-            raise ConfigError(f"--{name} is {getattr(self, name)!r}, expected {expected}.")
+        check_choice(self, name, is_valid, expected, prefix="--")
 
     @property
     def log_path(self) -> Path:

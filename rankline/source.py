@@ -1,6 +1,5 @@
 """Where raw data comes from: a directory, a download, or the dataset's own generator."""
 
-import json
 import math
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,5 +92,6 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
             )
             with suppress(OSError):  # another run was faster, with the same rows; else reading them fails below
                 staging.rename(directory)
-    best_auc = float(json.loads((directory / "truth.json").read_text(encoding="utf-8"))["best_auc"])
-    return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc)
+    from workflows.datasets.truth import best_auc
+
+    return Source(directory=directory, description=f"{config.rows:,} generated rows", best_auc=best_auc(directory))

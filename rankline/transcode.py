@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rankline.display import CONSOLE, Stages
+from rankline.arguments import Prebatch
+from rankline.display import Stages, say
 from workflows.spec_file import FILE_NAME, FILE_TYPES
 
 
@@ -16,7 +17,7 @@ def transcode_command(
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Directory of the new files and their spec.")],
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(FILE_TYPES)}.")],
-    prebatch: Annotated[int, typer.Option("--prebatch", min=1, help="Rows per TFRecord; more are faster to read.")] = 1,
+    prebatch: Prebatch = 1,
 ) -> None:
     """Any files with a feature spec to CSV, Parquet or TFRecord; chunks of a mapping become one.
 
@@ -33,4 +34,4 @@ def transcode_command(
 
         spec = transcode(directory, output, to, prebatch=prebatch, progress=progress)
     rows = ", ".join(f"{chunks[0].num_rows:,} {mapping}" for mapping, chunks in spec.mappings.items())
-    CONSOLE.print(f"{to}: {output} ({rows} rows)", soft_wrap=True, markup=False)
+    say(f"{to}: {output} ({rows} rows)")

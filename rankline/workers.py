@@ -122,9 +122,10 @@ def _horovodrun(config: WorkersConfig, options: LaunchConfig) -> list[str]:
     number, script = options.num_workers(config), Path(sys.executable).with_name("horovodrun")
     if not script.is_file():
         raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+    places = options.places or {LOCAL: number}
     return [
         *(sys.executable, str(script)),
-        *("-np", str(number), "-H", options.hosts or f"{LOCAL}:{number}"),
+        *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in places.items())),
         *(("--network-interface", options.network_interface) if options.network_interface else ()),
         "--mpi" if options.mpi else "--gloo",
         "--disable-cache",  # of an hour, in the home directory, of what hosts could be reached

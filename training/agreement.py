@@ -1,6 +1,5 @@
 """What all workers of a run must agree on before it begins, and what worker 0 tells the others."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +11,7 @@ import numpy as np
 from training.checkpoints import Best, Checkpoint, Position
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.world import World
-from workflows.artifacts import versions
+from workflows.artifacts import code_fingerprint, versions
 from workflows.errors import ConfigError
 
 _CODE = ("workflows", "training")  # what a run is made by
@@ -43,7 +42,7 @@ def check_same(
     mine = {
         "prepared data": fingerprint[:12],
         "rankline": _version(),
-        "code": code_fingerprint()[:12],
+        "code": code_fingerprint(*(Path(__file__).parents[1] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
         **{name: repr(value) for choices in (config, session, workers) for name, value in asdict(choices).items()},
     }
@@ -59,14 +58,6 @@ def check_same(
                 f"worker {rank} has {'; '.join(odd[:_SHOWN])}{more}. "
                 "Start all workers with the same options, on the same data, code and packages."
             )
-
-
-def code_fingerprint() -> str:
-    """SHA-256 over the sources of what trains."""
-    root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    for path in sorted(path for name in _CODE for path in (root / name).rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def shared_checkpoint(world: World, checkpoint: Checkpoint | None, *, with_best: bool = False) -> Checkpoint | None:

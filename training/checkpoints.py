@@ -137,12 +137,13 @@ class Checkpoint:
                 f"the checkpoint cannot be taken up: {error} Delete {path}, and train without --resume."
             ) from None
 
-    def check(self, config: TrainConfig, fingerprint: str) -> None:
-        """Refuse to go on with other choices, those in `FREE` apart, or with other data.
+    def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = FREE) -> None:
+        """Refuse to go on with other choices, those in `free` apart, or with other data.
 
         Args:
             config: of the run that would go on.
             fingerprint: of its prepared data.
+            free: options that may be other ones.
 
         Raises:
             ArtifactError: the data is another one.
@@ -156,7 +157,7 @@ class Checkpoint:
         got = plain(config)
         if odd := [
             f"{name} {got.get(name)!r}, expected {self.config.get(name)!r}"
-            for name in sorted({*got, *self.config} - {*FREE})
+            for name in sorted({*got, *self.config} - {*free})
             if got.get(name) != self.config.get(name)
         ]:
             raise ConfigError(

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
+from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 
 DECAYS = ("none", "linear", "quadratic", "cosine")
@@ -14,6 +14,8 @@ RATE_SCALES = ("none", "linear", "sqrt")
 COMPRESSIONS = ("none", "fp16")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
+LAG_FACTOR = 10
+"""Times `WorkersConfig.timeout_s`, for a worker that answers, but lags."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,38 +114,23 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "cross_layers",
-            "gru_units",
-            "short_history",
-            "num_searched",
-            "embedding_dim_cap",
-            "batch_size",
-            "epochs",
-        ):
-            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+        check_at_least(self, 1, "cross_layers", "gru_units", "short_history", "num_searched")
+        check_at_least(self, 1, "embedding_dim_cap", "batch_size", "epochs")
+        check_at_least(self, 0, "cross_rank", "embedding_dim", "warmup_steps", "decay_start_step")
+        check_at_least(self, 0, "early_stopping_patience", "seed")
         for name in ("learning_rate", "table_lr_scale", "linear_scale"):
             value = getattr(self, name)
-            _require(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
+            check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
         for name in ("aux_weight", "embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
-            _require(self, name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
-        for name in (
-            "cross_rank",
-            "embedding_dim",
-            "warmup_steps",
-            "decay_start_step",
-            "early_stopping_patience",
-            "seed",
-        ):
-            _require(self, name, getattr(self, name) >= 0, "a whole number of at least 0")
+            check_choice(self, name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
         for name in ("dropout", "embedding_dropout"):
-            _require(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+            check_choice(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
         for name in ("hidden", "numbers_hidden", "stage_one_hidden", "aux_hidden"):
-            _require(self, name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
-        _require(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
-        _require(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
-        _require(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
-        _require(self, "profile", self.profile in PROFILES, " or ".join(PROFILES))
+            check_choice(self, name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
+        check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
+        check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
+        check_choice(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
+        check_choice(self, "profile", self.profile in PROFILES, " or ".join(PROFILES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +154,7 @@ class SessionConfig:
     profile_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every < 0:
-            raise ConfigError(f"checkpoint_every is {self.checkpoint_every}, expected a whole number of at least 0.")
+        check_at_least(self, 0, "checkpoint_every")
         if self.profile_steps and not (
             len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
         ):
@@ -207,18 +193,12 @@ class WorkersConfig:
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("workers", 1),
-            ("min_workers", 0),
-            ("max_workers", 0),
-            ("global_batch_size", 0),
-            ("commit_every", 1),
-        ):
-            _require(self, name, getattr(self, name) >= least, f"a whole number of at least {least}")
-        _require(self, "scale_learning_rate", self.scale_learning_rate in RATE_SCALES, " or ".join(RATE_SCALES))
-        _require(self, "compression", self.compression in COMPRESSIONS, " or ".join(COMPRESSIONS))
-        _require(self, "split_tables_share", 0 <= self.split_tables_share < 1, "at least 0 and below 1")
-        _require(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
+        check_at_least(self, 1, "workers", "commit_every")
+        check_at_least(self, 0, "min_workers", "max_workers", "global_batch_size")
+        check_choice(self, "scale_learning_rate", self.scale_learning_rate in RATE_SCALES, " or ".join(RATE_SCALES))
+        check_choice(self, "compression", self.compression in COMPRESSIONS, " or ".join(COMPRESSIONS))
+        check_choice(self, "split_tables_share", 0 <= self.split_tables_share < 1, "at least 0 and below 1")
+        check_choice(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
         if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
             raise ConfigError(
                 f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
@@ -253,8 +233,3 @@ class WorkersConfig:
         growth = batch_size / config.batch_size
         factor = {"none": 1.0, "linear": growth, "sqrt": math.sqrt(growth)}[self.scale_learning_rate]
         return replace(config, batch_size=batch_size, learning_rate=config.learning_rate * factor)
-
-
-def _require(config: Any, name: str, is_valid: bool, expected: str) -> None:
-    if not is_valid:
-        raise ConfigError(f"{name} is {getattr(config, name)!r}, expected {expected}.")

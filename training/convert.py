@@ -10,6 +10,7 @@ from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, SOURCE_TYPES, TFRECORD, Source
 from workflows.prepared import KIND, PreparedData
 from workflows.progress import SILENT, Progress
+from workflows.spec_file import check_target
 
 
 def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progress: Progress = SILENT) -> PreparedData:
@@ -30,10 +31,7 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
         ConfigError: no such format, all splits have it already, or `prebatch` does not go with it.
         DataError: a file does not hold what the spec says.
     """
-    if to not in SOURCE_TYPES:
-        raise ConfigError(f"the format to convert to is {to!r}. Available: {', '.join(SOURCE_TYPES)}.")
-    if prebatch < 1 or (prebatch > 1 and to != TFRECORD):
-        raise ConfigError(f"prebatch is {prebatch}, expected at least 1, and more than that with {TFRECORD} only.")
+    check_target(to, SOURCE_TYPES, prebatch)
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest
@@ -63,7 +61,7 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
             new[split] = replace(source, files=tuple(f"{split}/{path.name}" for path in written), type=to)
         new_spec = replace(spec, sources={**spec.sources, **new})
         (staging / FILE_NAME).write_text(new_spec.to_yaml(), encoding="utf-8")
-    return PreparedData.load(output)
+    return PreparedData.published(output)
 
 
 class _Share(Progress):

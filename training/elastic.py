@@ -5,7 +5,7 @@ forms a world of those that stand ready. A worker keeps what it has learnt in me
 the world loses a worker, the others leave it and stand ready again; the one with the latest commit becomes worker 0 of
 the next world and gives its commit to all. A new worker stands ready beside a world that trains, which ends at its
 next commit to take it in. So that nothing is lost if all of them die, worker 0 also leaves its commit as a checkpoint
-on disk before a world forms.
+on disk before a world of several workers forms.
 
 Horovod's own elastic driver is not used: in Horovod 0.28.1 a worker that dies before its world has formed takes all
 others with it (`BackgroundThreadLoop` in `operations.cc` lets the exception of Gloo's rendezvous end the process), and
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from training.checkpoints import Checkpoint, Reader, checkpoint_path
+from training.checkpoints import Checkpoint, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.world import World
 from workflows.errors import RanklineError, WorkerLostError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ADDRESS_VARIABLE = "RANKLINE_ELASTIC"
 """In the environment of each worker: HOST:PORT:TOKEN:NUMBER, where to connect and as whom."""
 
-_STEPS = "/iteration"  # what an optimizer calls its number of steps
+_STEPS = ("/iteration", "/finite_steps")  # what an optimizer and a fit call their number of steps
 T = TypeVar("T")
 
 
@@ -91,8 +91,7 @@ def moved(checkpoint: Checkpoint, reader: Reader) -> Checkpoint:
     batch = at.batch * num_batches // checkpoint.num_batches
     step = (at.epoch - 1) * num_batches + batch
     state = {
-        name: np.full_like(array, step) if name.startswith("optimizer/") and name.endswith(_STEPS) else array
-        for name, array in checkpoint.state.items()
+        name: np.full_like(array, step) if name.endswith(_STEPS) else array for name, array in checkpoint.state.items()
     }
     return replace(checkpoint, position=replace(at, step=step, batch=batch), num_batches=num_batches, state=state)
 
@@ -251,7 +250,9 @@ class Stay:
             self._membership.wait_until_published()
 
 
-def in_worlds(membership: Membership, workers: WorkersConfig, place: Path, train: Callable[[World, Stay], T]) -> T:
+def in_worlds(
+    membership: Membership, workers: WorkersConfig, place: Path, train: Callable[[World, Stay], T], *, resumes: bool
+) -> T:
     """Train in one world after another until the model is published.
 
     Args:
@@ -259,8 +260,10 @@ def in_worlds(membership: Membership, workers: WorkersConfig, place: Path, train
         workers: choices about the workers.
         place: where the run has its checkpoint on disk.
         train: trains in a world from `Stay.commit` on, if there is one, and publishes the model as worker 0.
+        resumes: whether the first world goes on from what is at `place`.
 
     Raises:
+        ConfigError: another run left its checkpoint at `place`.
         SystemExit: the run has ended well while this worker was in no world.
     """
     from training.horovod_world import HorovodWorld  # takes seconds to import
@@ -273,7 +276,9 @@ def in_worlds(membership: Membership, workers: WorkersConfig, place: Path, train
     commit: Checkpoint | None = None
     while (at := membership.join(commit.position.step if commit else -1)) is not None:
         os.environ.update(at.environment)
-        if at.rank == 0 and commit is None and not at.is_first and place.exists():
+        if at.rank == 0 and at.is_first and not resumes:
+            refuse_to_replace(place)  # a later world would take it for this run's
+        elif at.rank == 0 and commit is None and not at.is_first and place.exists():
             commit = Checkpoint.load(place)
         elif at.rank == 0 and commit is not None and at.size > 1:
             commit.write(place)  # who is lost while Horovod joins takes the others along
@@ -324,4 +329,5 @@ def train_elastic(
         workers,
         checkpoint_path(output),
         lambda world, stay: once(world=world, workers=workers, stay=stay),
+        resumes=session is not None and session.resume,
     )

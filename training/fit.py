@@ -44,7 +44,15 @@ class Fit(Protocol):
     PACKAGES: tuple[str, ...]
     """Distributions that the exported model needs; those that are installed count."""
 
-    def __init__(self, spec: FeatureSpec, config: TrainConfig, num_steps: int, *, world: World = SOLO) -> None: ...
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        config: TrainConfig,
+        num_steps: int,
+        *,
+        world: World = SOLO,
+        laid_out_for: int | None = None,
+    ) -> None: ...
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:

@@ -20,7 +20,7 @@ from training.graph_cut import split_at_features
 from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
 from training.models import ModelBuilder, model_builder
-from training.optimizers import LossScale, ScheduledRate, make_optimizer, nan_unless_finite
+from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
 from training.table_parts import Kept, TablePart, hand_out
 from training.world import SOLO, World
@@ -48,6 +48,8 @@ class TensorFlowFit:
         build: makes the model in place of the one that `config` names.
         world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
             workers.
+        laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
+            for `batch_size`.
     """
 
     PYFUNC = saved_model.__name__
@@ -61,11 +63,14 @@ class TensorFlowFit:
         build: ModelBuilder | None = None,
         *,
         world: World = SOLO,
+        laid_out_for: int | None = None,
     ) -> None:
         tf.keras.utils.set_random_seed(config.seed)
-        self._spec, self._world, self._rows_per_worker = spec, world, config.batch_size // world.size
+        self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)
-        choices, variables = replace(config, xla=learns_with_xla), list[Any]()  # a model may need static shapes for it
+        # A model may need static shapes for XLA.
+        choices = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
+        variables = list[Any]()
         model = partial(build or model_builder(config.model), spec, choices)
         self.model = _built(model, "float32", keep=variables)
         self._scorer = self._learner = _Network(self.model, xla=config.xla)
@@ -307,14 +312,15 @@ class TensorFlowFit:
         """What the batches of all workers say, as if they were one: the mean over the rows of all.
 
         Each worker's loss has the weight of its rows, before it goes backwards; then gradients need only be added up.
+        The weights add up to 1 where the batches are whole. What they come to elsewhere is learnt with the gradients,
+        and comes off afterwards: asking for it first would let the workers wait for each other twice in a step.
         The scale of the loss comes off after that, where it is seen whether they are finite.
 
         Returns:
             As `_Network.gradients`, and the rows of all, float64.
         """
-        num_rows = tf.cast(tf.shape(labels)[0], tf.int64)
-        total_rows = self._world.total_rows(num_rows)
-        share = tf.cast(num_rows / total_rows, tf.float32)
+        num_rows = tf.cast(tf.shape(labels)[0], tf.float32)
+        share = num_rows / self._batch_size
         weight = share if scale is None else share * scale
         loss, added, gradients = self._learner.gradients(inputs, labels, weight)
         weights = self._scorer.weights
@@ -326,11 +332,14 @@ class TensorFlowFit:
             *(None if n in parts else gradient for n, gradient in enumerate(gradients)),
             loss * share,
             added * share,
+            num_rows,
         ]
-        shapes = [*(tuple(weight.shape) for weight in weights), (), ()]
-        *totals, loss, added = self._world.total(values, shapes, most_rows=self._rows_per_worker)
-        gradients = [parts.get(n, total) for n, total in enumerate(totals)]
-        return loss, added, gradients, tf.cast(total_rows, tf.float64)
+        shapes = [*(tuple(weight.shape) for weight in weights), (), (), ()]
+        most_rows = self._batch_size // self._world.size
+        *totals, loss, added, total_rows = self._world.total(values, shapes, most_rows=most_rows)
+        sum_of_shares = total_rows / self._batch_size
+        gradients = [divided(parts.get(n, total), sum_of_shares) for n, total in enumerate(totals)]
+        return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)
 
     def _apply(self, gradients: list[Any]) -> None:
         self._optimizer.apply_gradients(list(zip(gradients, self._scorer.weights, strict=True)))

@@ -43,6 +43,7 @@ class TorchFit:
         num_steps: int,
         *,
         world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
+        laid_out_for: int | None = None,  # noqa: ARG002
     ) -> None:
         torch.manual_seed(config.seed)
         self._spec = spec

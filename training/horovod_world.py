@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from training.config import LAG_FACTOR
 from training.world import Array
 from workflows.errors import ConfigError, RanklineError, WorkerLostError, WorkersError
 
@@ -29,7 +30,6 @@ except ImportError as error:
         ) from None
     raise ConfigError("several workers need Horovod, which is not installed. Build it: make horovod") from None
 
-_LAG_FACTOR = 10
 _LEAST_COMPRESSED = 1024  # numbers; fewer are not worth the rounding
 _LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504
 _OF_HOROVOD = ("Horovod", "gloo")  # in the message of an error that it raised
@@ -54,9 +54,9 @@ class HorovodWorld:
         WorkerLostError: another worker did not come in time.
     """
 
-    def __init__(self, *, compression: str = "none", timeout_s: float = 60.0) -> None:
+    def __init__(self, *, compression: str, timeout_s: float) -> None:
         self._compresses, self._has_ended = compression == "fp16", False
-        lag_s = round(timeout_s * _LAG_FACTOR)
+        lag_s = round(timeout_s * LAG_FACTOR)
         for name, seconds in (
             ("HOROVOD_GLOO_TIMEOUT_SECONDS", round(timeout_s)),
             ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", lag_s),
@@ -86,10 +86,6 @@ class HorovodWorld:
     def close(self) -> None:
         """Leave the other workers; those that still exchange find a worker lost."""
         hvd.shutdown()
-
-    def total_rows(self, num_rows: Any) -> Any:
-        """See `World`."""
-        return hvd.allreduce(num_rows, op=hvd.Sum, name="rankline_rows")
 
     def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""

@@ -97,7 +97,7 @@ def import_data(
         spec = replace(writer.spec, sources=sources)
         write_spec(spec, directory)
         _save_workflow(spec, directory)
-    return PreparedData.load(output)
+    return PreparedData.published(output)
 
 
 def _opened(path: Path, num_user_features: int | None, num_item_features: int | None) -> DataSet:

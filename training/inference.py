@@ -45,7 +45,11 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
 
 
 def from_checkpoint(
-    checkpoint: Checkpoint, spec: FeatureSpec, *, precision: str = "float32", xla: bool = False
+    checkpoint: Checkpoint,
+    spec: FeatureSpec,
+    *,
+    precision: str = TrainConfig.precision,
+    xla: bool = TrainConfig.xla,
 ) -> Scorer:
     """The model of a training run that can go on, as a scorer.
 

@@ -52,7 +52,7 @@ class LossScale:
 
     def apply(self, gradients: list[Any], apply: Callable[[list[Any]], None]) -> None:
         """Divide the gradients of a scaled loss, call `apply` with them if they are all finite, and adapt the scale."""
-        unscaled = [_divided(gradient, self.scale) for gradient in gradients]
+        unscaled = [divided(gradient, self.scale) for gradient in gradients]
         is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in unscaled])
 
         def applied() -> Any:
@@ -71,7 +71,8 @@ def nan_unless_finite(gradient: Any) -> Any:
     return tf.where(tf.reduce_all(tf.math.is_finite(_values(gradient))), 0.0, float("nan"))
 
 
-def _divided(gradient: Any, by: Any) -> Any:
+def divided(gradient: Any, by: Any) -> Any:
+    """A gradient over a number."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
     return gradient / by

@@ -25,9 +25,9 @@ class Schedule:
     """
 
     num_steps: int
-    decay: str = "none"
-    warmup_steps: int = 0
-    decay_start_step: int = 0
+    decay: str = TrainConfig.learning_rate_decay
+    warmup_steps: int = TrainConfig.warmup_steps
+    decay_start_step: int = TrainConfig.decay_start_step
 
     @classmethod
     def of(cls, config: TrainConfig, num_steps: int) -> "Schedule":

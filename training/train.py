@@ -14,6 +14,7 @@ import pandas as pd
 from training import metrics
 from training.agreement import check_same, shared_checkpoint
 from training.checkpoints import (
+    FREE,
     Best,
     Checkpoint,
     Checkpoints,
@@ -114,6 +115,7 @@ def train(
     """
     with world.together():
         workers, session = workers or WorkersConfig(), session or SessionConfig()
+        laid_out_for = config.batch_size  # of one worker: a world of another size has the same tables
         config, is_first = workers.of_world(config, world.size), world.rank == 0
         if is_first:
             refuse_foreign(output, KIND)
@@ -126,8 +128,10 @@ def train(
         framework.check(spec, config, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
         place = checkpoint or checkpoint_path(output)
         resumed = stay.commit if stay else None
-        if is_first and not resumed:
-            resumed = _resumed(place, session, config, fingerprint, is_elastic=stay is not None)
+        if is_first:
+            resumed = resumed or _resumed(place, session)
+            if resumed:  # worlds of an elastic run differ in the rows of a step
+                resumed.check(config, fingerprint, free=(*FREE, "batch_size") if stay else FREE)
         resumed = shared_checkpoint(world, resumed, with_best=stay is not None)
         open_split = open_split or partial(framework.batches, rank=world.rank, size=world.size)
         num_rows = config.batch_size // world.size
@@ -150,7 +154,7 @@ def train(
             for split in ("train", "valid"):
                 log.log_dataset(split, data.path / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
             with splitting(Splitting.of(workers.split_tables_share, world)):
-                fit = framework(spec, config, num_steps=num_steps, world=world)
+                fit = framework(spec, config, num_steps=num_steps, world=world, laid_out_for=laid_out_for)
             num_parameters = dict(zip(("embedding", "other"), fit.num_parameters(), strict=True))
             log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
             listening: list[Observer] = []
@@ -245,15 +249,11 @@ def _publish(
         log.log_artifact(data.path / "workflow")
 
 
-def _resumed(
-    path: Path, session: SessionConfig, config: TrainConfig, fingerprint: str, *, is_elastic: bool
-) -> Checkpoint | None:
+def _resumed(path: Path, session: SessionConfig) -> Checkpoint | None:
     """The checkpoint to go on from, if one is asked for; or none is in the way of those to come."""
     if session.resume:
-        checkpoint = Checkpoint.load(path)
-        checkpoint.check(config, fingerprint)
-        return checkpoint
-    if session.checkpoint_every or is_elastic:
+        return Checkpoint.load(path)
+    if session.checkpoint_every:
         refuse_to_replace(path)
     return None
 

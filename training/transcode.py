@@ -19,10 +19,10 @@ from training.data_set import DataSet
 from training.loader.columns import arrow_schema, from_arrow
 from workflows.artifacts import publish, refuse_foreign
 from workflows.datasets.raw import fingerprint_of
-from workflows.errors import ConfigError, DataError
+from workflows.errors import DataError
 from workflows.extras import require
 from workflows.progress import SILENT, Progress
-from workflows.spec_file import CSV, FILE_NAME, FILE_TYPES, PARQUET, TFRECORD, Chunk, Feature, SpecFile
+from workflows.spec_file import CSV, FILE_NAME, FILE_TYPES, PARQUET, TFRECORD, Chunk, Feature, SpecFile, check_target
 
 KIND = "data-set"
 
@@ -63,10 +63,7 @@ def transcode(
         ArtifactError: `output` holds something else.
         MissingExtraError: a format is TFRecord, and there is no TensorFlow.
     """
-    if to not in FILE_TYPES:
-        raise ConfigError(f"the format to transcode to is {to!r}. Available: {', '.join(FILE_TYPES)}.")
-    if prebatch < 1 or (prebatch > 1 and to != TFRECORD):
-        raise ConfigError(f"prebatch is {prebatch}, expected at least 1, and more than that with {TFRECORD} only.")
+    check_target(to, FILE_TYPES, prebatch)
     if to == TFRECORD:
         require("tensorflow", feature="transcoding to TFRecord", extra="cpu")
     refuse_foreign(output, KIND)

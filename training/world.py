@@ -34,13 +34,6 @@ class World(Protocol):
     def size(self) -> int:
         """How many there are."""
 
-    def total_rows(self, num_rows: Any) -> Any:
-        """Rows of all workers' batches, in a graph; an integer scalar.
-
-        Args:
-            num_rows: rows of this worker's batch, an integer scalar; they may differ between workers.
-        """
-
     def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """Sums over all workers, in a graph.
 
@@ -93,10 +86,6 @@ class Solo:
 
     rank = 0
     size = 1
-
-    def total_rows(self, num_rows: Any) -> Any:
-        """See `World`."""
-        return num_rows
 
     def total(
         self,

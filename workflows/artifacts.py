@@ -90,18 +90,17 @@ class Manifest:
         path = directory / MANIFEST
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
             format_version = document.pop("format_version")
-            manifest = cls(files=files, **document)
+            if format_version != FORMAT_VERSION:
+                raise ArtifactError(
+                    f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
+                )
+            files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
+            return cls(files=files, **document)
         except FileNotFoundError:
             raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
-        if format_version != FORMAT_VERSION:
-            raise ArtifactError(
-                f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
-            )
-        return manifest
 
 
 @contextmanager
@@ -202,18 +201,28 @@ def _remedy(kind: str) -> str:
     return f"make it with `{_MADE_BY[kind]}`" if kind in _MADE_BY else "make it first"
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A hidden sibling to write, which takes the place of `path` when the block ends without an error.
+
+    The directory of `path` is made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        staging = Path(file.name)
+    try:
+        yield staging
+        staging.chmod(0o644)
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, its directory included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as staging:
-        try:
-            staging.write(content)
-            staging.flush()
-            Path(staging.name).chmod(0o644)
-            Path(staging.name).replace(path)
-        except BaseException:
-            Path(staging.name).unlink(missing_ok=True)
-            raise
+    with whole_file(path) as staging:
+        staging.write_bytes(content)
 
 
 def sha256_of(path: Path) -> str:
@@ -263,6 +272,17 @@ def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             yield path.relative_to(directory).as_posix(), path
+
+
+def code_fingerprint(*packages: Path) -> str:
+    """12 characters of a SHA-256 over the Python sources of packages."""
+    files = [
+        f"{package.name}/{name} {sha256_of(path)}"
+        for package in packages
+        for name, path in files_below(package)
+        if path.suffix == ".py"
+    ]
+    return hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
 
 
 def _replace(staging: Path, target: Path, exchange: Callable[[Path, Path], bool]) -> None:

@@ -8,7 +8,6 @@ Whoever may talk to a scheduler may run code on its workers: keep it in a networ
 """
 
 import asyncio
-import hashlib
 import logging
 import platform
 import queue
@@ -26,7 +25,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.diagnostics.progressbar import ProgressBar
 
-from workflows.artifacts import files_below, sha256_of
+from workflows.artifacts import code_fingerprint
 from workflows.dask_config import DaskConfig
 from workflows.errors import ClusterError
 from workflows.pool import Pool, Result, Task, Tell
@@ -258,8 +257,10 @@ class _Workers:
                         f"the Dask scheduler at {self._address} lost its last worker, and none came in "
                         f"{self._timeout_s:g} s. What was there before is as it was; start workers and run this again."
                     ) from None
-            except _TIMEOUTS:  # the worker that had the result died, so another one does the task again
-                future.add_done_callback(ended.put)
+            except _TIMEOUTS:
+                if future.status == "error":  # the task's own
+                    raise
+                future.add_done_callback(ended.put)  # the worker that had the result died: another does the task again
 
     def _result_of(self, future: Future) -> Any:
         try:
@@ -319,9 +320,7 @@ def software() -> dict[str, str]:
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
-    root = Path(__file__).parent
-    files = [f"{name} {sha256_of(path)}" for name, path in files_below(root) if path.suffix == ".py"]
-    found[_CODE] = hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
+    found[_CODE] = code_fingerprint(Path(__file__).parent)
     return found
 
 

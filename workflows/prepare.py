@@ -128,7 +128,7 @@ def prepare(
             pq.write_table(raw.catalog, directory / CATALOG)
         present = {name: value for name, value in metadata.items() if value not in (None, False)}
         write_spec(_spec(workflow, dataset, sources, longest, present), directory)
-    return PreparedData.load(output)
+    return PreparedData.published(output)
 
 
 @contextmanager

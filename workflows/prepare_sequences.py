@@ -136,7 +136,7 @@ def prepare_sequences(
         present = {name: value for name, value in metadata.items() if value is not None}
         spec = FeatureSpec(features=encoding.features, channels=encoding.channels, sources=sources, metadata=present)
         write_spec(spec, directory)
-    return PreparedData.load(output)
+    return PreparedData.published(output)
 
 
 def _check(dataset: Dataset, raw: RawData, config: PrepareConfig) -> None:

@@ -74,6 +74,11 @@ class PreparedData:
         manifest = load_manifest(path, KIND)
         return cls(path=path, spec=FeatureSpec.read(path), manifest=manifest)
 
+    @classmethod
+    def published(cls, path: Path) -> "PreparedData":
+        """Open an artifact that this process has just published: its files were read for the manifest a moment ago."""
+        return cls(path=path, spec=FeatureSpec.read(path), manifest=Manifest.read(path))
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """Raw columns of a serving request."""

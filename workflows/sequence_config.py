@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from workflows.choices import check_at_least
 from workflows.errors import ConfigError
 
 HOLDOUTS = ("last", "second-last")
@@ -41,15 +42,9 @@ class SequenceConfig:
     attributes: str = "category"
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("min_interactions", 3),
-            ("max_history", 1),
-            ("min_history", 1),
-            ("negatives", 1),
-            ("negative_seed", 0),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected a whole number of at least {least}.")
+        check_at_least(self, 3, "min_interactions")
+        check_at_least(self, 1, "max_history", "min_history", "negatives")
+        check_at_least(self, 0, "negative_seed")
         if self.max_history < self.min_history:
             raise ConfigError(f"max_history is {self.max_history}, below min_history, which is {self.min_history}.")
         if self.holdout not in HOLDOUTS:

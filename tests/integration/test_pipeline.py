@@ -255,6 +255,7 @@ def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
         (["run", "movielens", "--download", "ml-2m"], "no archive 'ml-2m' of movielens. Available: ml-latest-small"),
         (["predict"], "--userId 1 --movieId 31, or --input FILE"),
         (["predict", "--input", "rows.xyz"], "the format of 'rows.xyz' is not known"),
+        (["predict", "--userId", "1", "--movieId", "31", "--format", "xls"], "--format is 'xls'. Available: csv"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_a_line(

@@ -13,6 +13,8 @@ import tensorflow as tf
 from training.layers.dense import Dense
 from training.layers.mlp import product, with_leading_axes_of
 
+_UNITS = (80, 40)  # of NVIDIA's SIM, in its activation unit
+
 
 def per_candidate(present: Any) -> Any:
     """`present` with an axis for candidates, (N, C or 1, T)."""
@@ -62,7 +64,7 @@ class DinAttention(DotAttention):
         **kwargs: of `tf.keras.layers.Layer`.
     """
 
-    def __init__(self, units: Sequence[int] = (80, 40), **kwargs: Any) -> None:
+    def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._unit = DinUnit(units)
 
@@ -94,7 +96,7 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         **kwargs: of `tf.keras.layers.Layer`.
     """
 
-    def __init__(self, units: Sequence[int] = (80, 40), **kwargs: Any) -> None:
+    def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = tuple(units)
         self._layers = [*(Dense(width, activation="sigmoid") for width in self.units[1:]), Dense(1)]

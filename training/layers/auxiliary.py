@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from training.config import TrainConfig
 from training.layers.mlp import SIGMOID, Mlp, product
 from workflows.errors import ConfigError
 
@@ -49,7 +50,11 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     """
 
     def __init__(
-        self, units: Sequence[int] = (100, 50), weight: float = 1.0, reference: bool = False, **kwargs: Any
+        self,
+        units: Sequence[int] = TrainConfig.aux_hidden,
+        weight: float = TrainConfig.aux_weight,
+        reference: bool = False,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if not units:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from workflows.choices import check_at_least
 from workflows.errors import ConfigError
 
 _ROWS_AT_ONCE = 32_768  # small batches are gathered together
@@ -118,9 +119,8 @@ class Schedule:
     pad: bool
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("parts_per_chunk", 1), ("global_size", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, expected a whole number of at least {least}.")
+        check_at_least(self, 1, "batch_size", "parts_per_chunk", "global_size")
+        check_at_least(self, 0, "seed")
         if not 0 <= self.global_rank < self.global_size:
             raise ConfigError(
                 f"global_rank is {self.global_rank}, expected a whole number below global_size, {self.global_size}."

@@ -5,9 +5,7 @@ record of each file says whether a record is one row or a block of rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +16,7 @@ from training.loader.chunks import ChunkStream, check_reading
 from training.loader.columns import arrow_schema, arrow_type
 from training.loader.examples import TENSOR_DTYPES, Layout, bounds_of, decode, list_kind, num_values, serialize
 from training.loader.tf_memory import limit_tensorflow_memory
+from workflows.artifacts import whole_file
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.progress import SILENT, Progress
@@ -65,7 +64,7 @@ def write_tfrecords(
     ]
     before, total = 0, sum(stream.num_rows for stream in streams)
     for path, stream, target in zip(files, streams, targets, strict=True):
-        with _whole(target) as staging, tf.io.TFRecordWriter(str(staging)) as writer:
+        with whole_file(target) as staging, tf.io.TFRecordWriter(str(staging)) as writer:
             for number, batch in enumerate(stream.batches(), start=1):
                 for record in serialize(batch, spec.features, prebatch=prebatch, path=path).to_pylist():
                     writer.write(record)
@@ -101,7 +100,7 @@ def parquet_from_tfrecords(
     layout = _layout_of(files, spec.features, counted=spec.label)
     done, total, num_rows = 0, sum(path.stat().st_size for path in files), 0
     for path, target in zip(files, targets, strict=True):
-        with _whole(target) as staging, pq.ParquetWriter(staging, schema) as writer:
+        with whole_file(target) as staging, pq.ParquetWriter(staging, schema) as writer:
             for num_bytes, parsed in _parsed(path, layout):
                 table = _table(parsed, spec.features, path)
                 writer.write_table(table, row_group_size=_CHUNK_ROWS)
@@ -452,18 +451,3 @@ def _targets(files: Sequence[Path], directory: Path, suffix: str) -> list[Path]:
     if len(set(targets)) < len(targets):
         raise ConfigError(f"two of the files would both be written as one in {directory}. Give them different names.")
     return targets
-
-
-@contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """A hidden sibling to write, which takes the place of `target` when the block ends without an error."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as staging:
-        path = Path(staging.name)
-    try:
-        yield path
-        path.chmod(0o644)
-        path.replace(target)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from workflows.datasets.raw import RawData, fingerprint_of
+from workflows.datasets.truth import TRUTH
 from workflows.errors import DataError
 
 USER_ID, ITEM_ID = "user_id", "item_id"
@@ -42,7 +43,7 @@ NO_CATEGORY = "no_category"
 _USER, _ITEM, _TIME, _PATHS = "reviewerID", "asin", "unixReviewTime", "categories"
 _REVIEWS = pa.schema({_USER: pa.string(), _ITEM: pa.string(), _TIME: pa.int64()})
 _ITEMS = pa.schema({_ITEM: pa.string(), BRAND: pa.string(), _PATHS: pa.list_(pa.list_(pa.string()))})
-_SEQUENCES, _ATTRIBUTES, _TRUTH = "sequences.txt", "item2attributes.json", "truth.json"
+_SEQUENCES, _ATTRIBUTES = "sequences.txt", "item2attributes.json"
 _LINES = re.compile(r"[^.].*\.jsonl?(\.gz)?", re.IGNORECASE)
 
 _BLOCK_BYTES = 1 << 23
@@ -105,7 +106,7 @@ def _find(path: Path) -> _Files:
         return _Files(paths=tuple(file for file in pair if file.is_file()), read=_read_sequences)
     files = [file for file in sorted(path.iterdir()) if file.is_file() and _LINES.fullmatch(file.name)]
     items = [file for file in files if _is_of_items(file)]
-    others = [file for file in files if file not in items and file.name not in (_TRUTH, _ATTRIBUTES)]
+    others = [file for file in files if file not in items and file.name not in (TRUTH, _ATTRIBUTES)]
     reviews = [file for file in others if file.name.lower().startswith("review")] or others
     if not reviews:
         raise DataError(

@@ -14,7 +14,7 @@ model of the latest ten does not see. Within a category items are chosen by popu
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.auc import exact_auc
+from workflows.datasets.truth import check_size, clear_truth, write_truth
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MIN_ROWS = 1000
 _MEAN_LENGTH, _MIN_LENGTH, _LENGTH_SD, _MAX_OVER_MEAN = 125, 5, 0.5, 2.5
 _ROWS_PER_ITEM, _ITEMS_PER_CATEGORY, _CATEGORIES_PER_DEPARTMENT = 20, 100, 8
 _ITEMS_PER_CHOICE = 4  # of the longest history at least, so that there is always much that was not chosen
@@ -111,18 +111,13 @@ def generate_amazon(
     Raises:
         ConfigError: an argument is out of range.
     """
-    if num_rows < MIN_ROWS:
-        raise ConfigError(f"{num_rows} rows were asked for, expected at least {MIN_ROWS}. Give a larger number.")
-    if seed < 0:
-        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+    check_size(num_rows, seed)
     if not 0 < cardinality_scale < np.inf:
         raise ConfigError(f"cardinality_scale is {cardinality_scale}, expected a finite number above 0.")
     rng = np.random.default_rng(seed)
     lengths = _draw_lengths(num_rows, rng)
     items = _make_items(num_rows, int(lengths[0]), cardinality_scale, rng)
-    directory.mkdir(parents=True, exist_ok=True)
-    truth_path = directory / "truth.json"
-    truth_path.unlink(missing_ok=True)
+    clear_truth(directory)
     blocks, done = [], 0
     for start in range(0, len(lengths), _USERS_PER_BLOCK):
         blocks.append(_draw_histories(lengths[start : start + _USERS_PER_BLOCK], items, rng))
@@ -137,7 +132,7 @@ def generate_amazon(
     chosen = np.concatenate([histories[histories >= 0] for histories in blocks])
     _write_reviews(directory / "reviews.json", np.repeat(np.arange(len(lengths)), lengths), chosen, lengths, rng)
     _write_items(directory / "meta.json.gz", items)
-    truth_path.write_text(json.dumps(asdict(truth), indent=2) + "\n", encoding="utf-8")
+    write_truth(directory, truth)
     return truth
 
 

@@ -12,10 +12,9 @@ Ids follow Zipf's law. The 255 most frequent ones of a category have effects and
 share one: more cannot be learnt from some hundred thousand rows.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +26,7 @@ import pyarrow.csv as pa_csv
 
 from workflows.auc import exact_auc
 from workflows.datasets.criteo_files import CATEGORIES, CRITEO_SCHEMA, NUMBERS
+from workflows.datasets.truth import check_size, clear_truth, write_truth
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -34,7 +34,6 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-MIN_ROWS = 1000
 CATEGORY_COUNTS = (
     7_599_500, 33_521, 17_022, 7_339, 20_046, 3, 7_068, 1_377, 63, 5_345_303, 561_810, 242_827, 11, 2_209, 10_616, 100,
     4, 968, 14, 7_838_519, 2_580_502, 6_878_028, 298_771, 11_951, 97, 35,
@@ -166,15 +165,10 @@ def generate_criteo(
     Raises:
         ConfigError: an argument is out of range.
     """
-    if num_rows < MIN_ROWS:
-        raise ConfigError(f"{num_rows} rows were asked for, expected at least {MIN_ROWS}. Give a larger number.")
-    if seed < 0:
-        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+    check_size(num_rows, seed)
     if not 0 < cardinality_scale <= _MAX_SCALE:
         raise ConfigError(f"cardinality_scale is {cardinality_scale}, expected a number above 0, at most {_MAX_SCALE}.")
-    directory.mkdir(parents=True, exist_ok=True)
-    truth_path = directory / "truth.json"
-    truth_path.unlink(missing_ok=True)
+    clear_truth(directory)
     rng = np.random.default_rng(seed)
     world = _make_world(cardinality_scale, rng)
     calibration = _calibrate(_terms(world, _draw(world, _ROWS_PER_BLOCK, rng)))
@@ -194,7 +188,7 @@ def generate_criteo(
                 done += len(label)
                 progress.update(done, num_rows, "rows")
     truth = CriteoTruth(best_auc=exact_auc(labels, logits), positive_rate=num_positive / num_rows)
-    truth_path.write_text(json.dumps(asdict(truth), indent=2) + "\n", encoding="utf-8")
+    write_truth(directory, truth)
     return truth
 
 

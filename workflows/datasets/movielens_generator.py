@@ -9,10 +9,9 @@ zero, so P(rating > 3) = sigmoid(logit), and no model can rank the ratings bette
 """
 
 import csv
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +21,13 @@ import pyarrow.csv as pa_csv
 
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import CATALOG_SCHEMA, RATINGS_SCHEMA
+from workflows.datasets.truth import check_size, clear_truth, write_truth
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-MIN_ROWS = 1000
 _MIN_ROWS_PER_USER = 20  # as in MovieLens
 _ROWS_PER_BLOCK = 1_000_000
 
@@ -120,15 +119,10 @@ def generate_movielens(
     Raises:
         ConfigError: `num_rows` or `seed` is too small, or `cardinality_scale`: a user cannot rate a movie twice.
     """
-    if num_rows < MIN_ROWS:
-        raise ConfigError(f"{num_rows} rows were asked for, expected at least {MIN_ROWS}. Give a larger number.")
-    if seed < 0:
-        raise ConfigError(f"The seed is {seed}, expected a whole number of at least 0.")
+    check_size(num_rows, seed)
     rng = np.random.default_rng(seed)
     world = _make_world(num_rows, cardinality_scale, rng)
-    directory.mkdir(parents=True, exist_ok=True)
-    truth_path = directory / "truth.json"
-    truth_path.unlink(missing_ok=True)
+    clear_truth(directory)
     _write_movies(directory / "movies.csv", world, rng)
     labels = np.empty(num_rows, dtype=np.bool_)
     logits = np.empty(num_rows)
@@ -151,7 +145,7 @@ def generate_movielens(
         num_users=len(world.rows_per_user),
         num_movies=len(world.movie_ids),
     )
-    truth_path.write_text(json.dumps(asdict(truth), indent=2) + "\n", encoding="utf-8")
+    write_truth(directory, truth)
     return truth
 
 

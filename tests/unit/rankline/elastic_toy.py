@@ -1,16 +1,19 @@
 """A worker that learns nothing: `python elastic_toy.py SIZE [ACTION NUMBER MOMENT]`.
 
 It publishes in a world of SIZE, and wants a smaller one to end. Worker NUMBER (or "any") does ACTION to itself, a
-signal's name or "exit", at MOMENT: "start", "world" or "trained".
+signal's name, "exit" or "strangers" (which come and have to go again), at MOMENT: "start", "world" or "trained".
 """
 
 import json
 import os
 import signal
+import socket
 import sys
 import time
 
 from training.elastic import ADDRESS_VARIABLE, Membership, RegroupError
+
+STRANGE = (b"no JSON", b"7", b"null", b"[]", b'["hello"]', b'{"hello": 7}', b'{"hello": "\xc3\xa9"}', b"[" * 50_000)
 
 
 class Toy:
@@ -57,7 +60,19 @@ class Toy:
             return
         if action == "exit":
             sys.exit("no such option")
+        if action == "strangers":
+            send_strangers()
+            return
         os.kill(os.getpid(), signal.Signals[action])
+
+
+def send_strangers() -> None:
+    """Connect and say what no worker says; each is hung up on."""
+    host, port, *_ = os.environ[ADDRESS_VARIABLE].split(":")
+    for line in STRANGE:
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(line + b"\n")
+            assert connection.recv(1) == b""
 
 
 if __name__ == "__main__":

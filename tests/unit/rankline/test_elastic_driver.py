@@ -79,6 +79,13 @@ def test_a_worker_that_fails_by_itself_ends_the_run(capsys: pytest.CaptureFixtur
     assert "[0]<stderr>:no such option" in capsys.readouterr().err
 
 
+def test_strangers_are_hung_up_on_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    remarks: list[str] = []
+    run(["1", "strangers", "0", "world"], remarks, workers=1, max_workers=1)
+    assert remarks == ["a world of 1: worker 0 on localhost"]
+    assert "[0]<stdout>:over" in capsys.readouterr().out
+
+
 def test_workers_that_die_again_and_again_end_the_run() -> None:
     with pytest.raises(RanklineError, match="5 workers died since the last commit, the last one by signal 9"):
         run(["1", "SIGKILL", "any", "start"], workers=1, max_workers=1)
@@ -128,10 +135,11 @@ def test_numbers_that_contradict_each_other_are_refused(fewest: int, number: int
         run(["1"], min_workers=fewest, workers=number, max_workers=most)
 
 
-def test_workers_elsewhere_need_an_interface(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("interface", [(), ("--network-interface", "lo")])
+def test_workers_elsewhere_need_an_interface(capsys: pytest.CaptureFixture[str], interface: tuple[str, ...]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        assert main(["-np", "1", "--min", "1", "--max", "1", "-H", "192.0.2.1", "--", "true"]) == 1
+        assert main(["-np", "1", "--min", "1", "--max", "1", "-H", "192.0.2.1", *interface, "--", "true"]) == 1
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "192.0.2.1 is another machine" in capsys.readouterr().err

@@ -33,13 +33,34 @@ def test_a_number_of_threads_below_0_is_refused() -> None:
     ("options", "config", "is_asked_for"),
     [
         (LaunchConfig(), WorkersConfig(), False),
-        (LaunchConfig(hosts="a"), WorkersConfig(), False),
+        (LaunchConfig(hosts="a"), WorkersConfig(), True),
         (LaunchConfig(hosts="a,b"), WorkersConfig(), True),
         (LaunchConfig(), WorkersConfig(workers=2), True),
         (LaunchConfig(), WorkersConfig(min_workers=1, max_workers=1), True),
     ],
 )
-def test_one_process_is_enough_for_one_worker_that_nothing_replaces(
+def test_one_process_is_enough_for_one_worker_here_that_nothing_replaces(
     options: LaunchConfig, config: WorkersConfig, is_asked_for: bool
 ) -> None:
     assert options.is_asked_for(config) is is_asked_for
+
+
+def test_an_elastic_run_starts_with_as_many_as_the_hosts_take_and_the_run_wants() -> None:
+    config = WorkersConfig(min_workers=1, max_workers=4)
+    assert LaunchConfig(hosts="a:4,b:4").num_workers(config) == 4
+    assert LaunchConfig(hosts="a,b").num_workers(config) == 2
+
+
+def test_hosts_are_named_in_one_way() -> None:
+    with pytest.raises(ConfigError, match="Give one of them"):
+        LaunchConfig(hosts="a", host_discovery_script="hosts.sh")
+
+
+def test_a_script_that_nobody_would_ask_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--min-workers and --max-workers"):
+        LaunchConfig(host_discovery_script="hosts.sh").is_asked_for(WorkersConfig(workers=2))
+
+
+def test_an_affinity_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="affinity is 'all', expected disabled or socket"):
+        LaunchConfig(affinity="all")

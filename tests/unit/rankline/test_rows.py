@@ -1,6 +1,8 @@
 import csv as python_csv
 import io
 import json
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +117,13 @@ def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
         write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.csv")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
     assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}
+
+
+def test_dates_and_decimals_become_texts_in_json_lines(tmp_path: Path) -> None:
+    rows = pa.table({"day": [date(2024, 5, 1)], "at": [datetime(2024, 5, 1, 12, 30)], "price": [Decimal("1.50")]})
+    write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
+    expected = {"day": "2024-05-01", "at": "2024-05-01 12:30:00", "price": "1.50", "score": 0.5}
+    assert json.loads((tmp_path / "scored.jsonl").read_text()) == expected
 
 
 def test_scores_of_several_candidates_are_lists(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankline.launch_config import LaunchConfig
 from rankline.worker import Worker, tell, told
 from training.config import WorkersConfig
 from workflows.errors import ConfigError
@@ -45,8 +46,10 @@ def test_a_process_that_nobody_started_as_one_of_several_is_alone() -> None:
 def test_horovodrun_and_open_mpi_say_which_worker_a_process_is() -> None:
     worker = Worker.of({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4", "RANKLINE_LAUNCHED": "1"})
     assert worker == Worker(rank=3, local_size=4, is_alone=False, is_launched=True)
-    worker = Worker.of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    assert worker == Worker(rank=1, local_size=2, is_alone=False)
+    worker = Worker.of(
+        {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    )
+    assert worker == Worker(rank=5, local_rank=1, local_size=2, is_alone=False)
 
 
 def test_a_worker_of_an_elastic_run_has_the_number_of_its_address() -> None:
@@ -94,3 +97,30 @@ def test_a_process_computes_and_reads_on_its_share_of_the_cores(
     )
     share = max(1, len(os.sched_getaffinity(0)) // num_processes)
     assert done.stdout.strip() == expected.format(share=share)
+
+
+_CORES = """
+import os, sys
+from rankline.worker import Worker, take_cores
+take_cores(sys.argv[1], Worker(local_rank=int(sys.argv[2]), local_size=int(sys.argv[3])))
+print(*sorted(os.sched_getaffinity(0)))
+"""
+
+
+def cores_taken(affinity: str, local_rank: int, local_size: int) -> set[str]:
+    command = [sys.executable, "-c", _CORES, affinity, str(local_rank), str(local_size)]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core for both")
+def test_workers_of_a_machine_share_its_cores_out() -> None:
+    every = set(map(str, os.sched_getaffinity(0)))
+    first, second = (cores_taken(LaunchConfig.affinity, rank, 2) for rank in range(2))
+    assert first | second == every
+    assert not first & second
+    assert cores_taken("disabled", 0, 2) == every
+
+
+@pytest.mark.parametrize("local_size", [0, 1, 100_000])
+def test_a_worker_alone_and_one_of_more_than_there_are_cores_may_use_any(local_size: int) -> None:
+    assert cores_taken(LaunchConfig.affinity, 0, local_size) == set(map(str, os.sched_getaffinity(0)))

@@ -142,6 +142,13 @@ def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) 
         loaded.check(CONFIG, "g" * 64)
 
 
+def test_the_batch_may_differ_where_the_number_of_workers_does(tmp_path: Path) -> None:
+    loaded, other = Checkpoint.load(written(tmp_path)), replace(CONFIG, batch_size=2 * CONFIG.batch_size)
+    loaded.check(other, "f" * 64, free=("learning_rate", "batch_size"))
+    with pytest.raises(ConfigError, match=f"got batch_size {other.batch_size}, expected {CONFIG.batch_size}"):
+        loaded.check(other, "f" * 64)
+
+
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
     path = checkpoint_path(output)
     about: dict[str, Any] = {"config": CONFIG, "fingerprint": "f" * 64, "run_id": "r", "num_batches": 10}

@@ -1,5 +1,9 @@
+import json
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.checkpoints import Best, Checkpoint, Position, Reader
-from training.elastic import moved
+from training.config import TrainConfig, WorkersConfig
+from training.elastic import Membership, in_worlds, moved
+from training.fit_tensorflow import TensorFlowFit
 from training.optimizers import OPTIMIZERS, make_optimizer
+from workflows.errors import ConfigError
+from workflows.feature_spec import FeatureSpec
 
 ORDER = {"seed": 3, "global_size": 1}
+STEPS = ("optimizer/0/iteration", "loss/2/finite_steps")
 
 
 class Batches:
@@ -46,7 +55,7 @@ def commit(num_batches: int, epoch: int, batch: int) -> Checkpoint:
         num_batches=num_batches,
         order={"seed": 3, "global_size": 2},
         best=Best(),
-        state={"optimizer/0/iteration": np.array(step), "model/0/kernel": np.arange(3.0)},
+        state={**dict.fromkeys(STEPS, np.array(step)), "model/0/kernel": np.arange(3.0)},
     )
 
 
@@ -66,9 +75,9 @@ def test_a_commit_moves_to_the_same_share_of_the_same_epoch(before: Checkpoint, 
 
 
 @given(before=commits(), num_batches=st.integers(1, 1000))
-def test_the_optimizer_counts_the_steps_of_the_new_world(before: Checkpoint, num_batches: int) -> None:
+def test_the_optimizer_and_the_fit_count_the_steps_of_the_new_world(before: Checkpoint, num_batches: int) -> None:
     after = moved(before, Reader(Batches(num_batches)))
-    assert after.state["optimizer/0/iteration"] == after.position.step
+    assert [after.state[name] for name in STEPS] == [after.position.step] * 2
     assert after.state["model/0/kernel"] is before.state["model/0/kernel"]
 
 
@@ -88,3 +97,40 @@ def test_that_is_what_optimizers_call_their_steps(name: str) -> None:
     optimizer.build([tf.Variable([[0.0]], name="kernel")])
     names = [variable.name.split("/")[-1] for variable in optimizer.variables]
     assert names.count("iteration:0") == 1
+
+
+def test_that_is_what_a_fit_calls_its_steps(spec: FeatureSpec) -> None:
+    names = TensorFlowFit(spec, TrainConfig(hidden=(4,)), num_steps=1).state()
+    assert [name for name in names if name.endswith(("/iteration", "/finite_steps"))] == [*STEPS]
+
+
+def test_the_checkpoint_of_another_run_is_not_taken_up_or_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("horovod.tensorflow", reason="make horovod", exc_type=ImportError)
+    place = tmp_path / "model-checkpoint"
+    commit(num_batches=10, epoch=2, batch=4).write(place)
+    before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        membership = Membership(f"127.0.0.1:{listener.getsockname()[1]}:token:0")
+        driver, _ = listener.accept()
+        with driver, membership._connection:
+            pool.submit(place_first, driver)
+            try:
+                with pytest.raises(ConfigError, match="a run that did not end.*Go on with --resume, or delete it"):
+                    in_worlds(membership, WorkersConfig(), place, lambda *_: pytest.fail("it trains"), resumes=False)
+            finally:
+                say(driver, over=True)  # else the end of the connection ends the process
+                driver.shutdown(socket.SHUT_RDWR)
+    assert {file: file.read_bytes() for file in place.rglob("*") if file.is_file()} == before
+
+
+def place_first(driver: socket.socket) -> None:
+    """Wait until the worker stands ready, and make it worker 0 of the first world."""
+    with driver.makefile("r", encoding="utf-8") as lines:
+        while "ready" not in json.loads(next(lines)):
+            pass
+    environment = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
+    say(driver, place={"environment": environment, "is_first": True, "run_id": None, "events": []})
+
+
+def say(driver: socket.socket, **message: Any) -> None:
+    driver.sendall(json.dumps(message).encode() + b"\n")

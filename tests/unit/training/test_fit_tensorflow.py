@@ -122,6 +122,17 @@ def test_the_documents_dlrm_has_the_documents_network() -> None:
     assert TensorFlowFit(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
 
 
+def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all() -> None:
+    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
+    label = Feature(name="label", dtype="float32")
+    names = tuple(feature.name for feature in ids)
+    spec = FeatureSpec(features=(*ids, label), channels={"categorical": names, "label": ("label",)})
+    of_one, of_two = (replace(CONFIG, batch_size=rows) for rows in (2048, 4096))
+    expected = TensorFlowFit(spec, of_one, 1).state().keys()
+    assert TensorFlowFit(spec, of_two, 1, laid_out_for=2048).state().keys() == expected
+    assert TensorFlowFit(spec, of_two, 1).state().keys() != expected
+
+
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches: list[Batch], xla: bool) -> None:
     config = replace(CONFIG, l2_embedding=0.3, l2_linear=0.2, optimizer="sgd", learning_rate=0.1, xla=xla)

@@ -20,7 +20,6 @@ def test_a_worker_alone_exchanges_with_nobody() -> None:
     gradients = [object(), None]
     assert (world.rank, world.size) == (0, 1)
     assert world.total(gradients, [(3,), (3,)], most_rows=1) == gradients
-    assert world.total_rows(7) == 7
     assert world.sum([1.5, 2.0]) == [1.5, 2.0]
     assert world.gathered(rows) is rows
     assert world.all_of({"rank": 0}) == [{"rank": 0}]

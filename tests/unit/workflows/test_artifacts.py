@@ -159,6 +159,7 @@ def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
         ("[]", "cannot be read"),
         ('{"kind": "thing"}', "cannot be read"),
         (json.dumps({"format_version": 99, "kind": "thing", "fingerprint": "", "files": {}}), "format version 99"),
+        (json.dumps({"format_version": 99, "kind": "thing", "colour": "red", "files": ["a"]}), "format version 99"),
     ],
 )
 def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -29,6 +29,10 @@ def begin(task: tuple[Path, int], tell: Tell) -> None:
     (directory / f"{number} ended").touch()
 
 
+def time_out(_number: int, _tell: Tell) -> None:
+    raise TimeoutError("disk")
+
+
 def cluster_of(num_workers: int) -> LocalCluster:
     return LocalCluster(
         n_workers=num_workers,
@@ -101,6 +105,12 @@ def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tm
     begun = {name for name in left if not name.endswith("ended")}
     assert {name for name in begun if f"{name} ended" not in left} == {"0"}
     assert len(begun) < 50
+
+
+@pytest.mark.timeout(60)
+def test_a_task_that_ran_into_a_timeout_of_its_own_ends_the_work(pool: Pool) -> None:
+    with pytest.raises(TimeoutError, match="^disk$"):
+        pool.map(time_out, range(4), lambda _: None)
 
 
 def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
