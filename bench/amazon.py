@@ -3,11 +3,12 @@
 The rows are those of the recipe. On the document's side each record is a block of rows, all columns int64, histories
 padded on the left to full length, full records only (`--drop_remainder`); records are parsed, masked by the first
 history feature being above 0, and prefetched, in the order of the files. "cached" keeps the parsed rows in memory, as
-the document does unless told otherwise, which takes 8 bytes per id. Ours are ragged lists in Parquet, shuffled, and of
-like length within a batch.
+the document does unless told otherwise, which takes 8 bytes per id. Its model computes on full length. Ours are ragged
+lists in Parquet, shuffled, and of like length within a batch; the model pads to the longest of a batch and leaves out
+what it can.
 
-Both feed one model, which takes values and lengths, and pads to the longest of a batch. "no model" is reading alone;
-"in memory" are steps without reading; "small layers" has a model with little to compute.
+Both train the same network with the same weights. "ragged" is the document's files into our form of it; "no model" is
+reading alone; "in memory" are steps without reading; "small layers" has a network with little to compute.
 """
 
 import time
@@ -28,9 +29,11 @@ from bench.report import Rates, Report, Turn, median_ratio, take_turns
 from bench.training import train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
+from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
+from training.models import model_builder
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -42,7 +45,8 @@ SMALL_LAYERS: dict[str, Any] = {
     "aux_hidden": (16,),
     "gru_units": 8,
 }
-_TFRECORD, _CACHED, _NO_MODEL, _SMALL, _HELD = "tfrecord", "cached", "no model", "small layers", "in memory"
+_TFRECORD, _CACHED, _RAGGED, _NO_MODEL = "tfrecord", "cached", "ragged", "no model"
+_SMALL, _HELD = "small layers", "in memory"
 _NUM_HELD = 16  # batches, of all lengths
 _PREFETCH = 10  # the document's --prefetch_train_size
 
@@ -78,14 +82,17 @@ def run_amazon(
         for _ in cached:  # a cache holds nothing before it was read to its end
             pass
         loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
-        fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in (config, replace(config, **SMALL_LAYERS)))
+        configs = config, replace(config, **SMALL_LAYERS)
+        fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in configs)
+        padded, small_padded = (TensorFlowFit(spec, choice, num_steps=1, build=_full_length) for choice in configs)
         sides: dict[str, Turn] = {
             SIM: partial(train_for, fit, _endless(loader()), turn_s),
             _name(SIM, _HELD): partial(train_for, fit, _endless(list(islice(loader(), _NUM_HELD))), turn_s),
-            _TFRECORD: partial(train_for, fit, _endless(dataset), turn_s),
-            _name(_TFRECORD, _CACHED): partial(train_for, fit, _endless(cached), turn_s),
+            _TFRECORD: partial(train_for, padded, _endless(dataset), turn_s),
+            _name(_TFRECORD, _CACHED): partial(train_for, padded, _endless(cached), turn_s),
+            _name(_TFRECORD, _RAGGED): partial(train_for, fit, _endless(dataset), turn_s),
             _name(SIM, _SMALL): partial(train_for, small, _endless(loader()), turn_s),
-            _name(_TFRECORD, _SMALL): partial(train_for, small, _endless(dataset), turn_s),
+            _name(_TFRECORD, _SMALL): partial(train_for, small_padded, _endless(dataset), turn_s),
             _name(SIM, _NO_MODEL): partial(_reading_rate, _endless(loader()), turn_s),
             _name(_TFRECORD, _NO_MODEL): partial(_reading_rate, _endless(dataset), turn_s),
         }
@@ -149,6 +156,11 @@ def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
     return tf.data.TFRecordDataset(str(records)).map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCH)
 
 
+def _full_length(spec: FeatureSpec, config: TrainConfig) -> Any:
+    """The model as XLA needs it, with histories of one length, but not compiled."""
+    return model_builder(config.model)(spec, replace(config, xla=True))
+
+
 def _endless(batches: Any) -> Iterator[Any]:
     return chain.from_iterable(repeat(batches))
 
@@ -172,6 +184,7 @@ def _ratios(rates: Rates) -> dict[str, float]:
     return {
         "vs_tfrecord": over_tfrecord(),
         "vs_tfrecord_cached": median_ratio(rates, SIM, _name(_TFRECORD, _CACHED)),
+        "vs_tfrecord_ragged": median_ratio(rates, SIM, _name(_TFRECORD, _RAGGED)),
         "vs_tfrecord_small_layers": over_tfrecord(_SMALL),
         "data_vs_tfrecord": over_tfrecord(_NO_MODEL),
         "vs_step_alone": median_ratio(rates, SIM, _name(SIM, _HELD)),

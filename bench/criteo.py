@@ -1,8 +1,8 @@
 """The Criteo notebook's table on this machine: both of its pipelines, with and without mixed precision and XLA.
 
 Generated Criteo rows are prepared, and written as Parquet and as TFRecord. Each run of the table (see
-`training.native`) trains the recipe's DLRM for the same number of steps, in turns with the others, and is scored on the
-validation rows. Beside them: both pipelines with small dense layers, and with no model at all; the recipe as
+`bench.peers.native`) trains the recipe's DLRM for the same number of steps, in turns with the others, and is scored on
+the validation rows. Beside them: both pipelines with small dense layers, and with no model at all; the recipe as
 `rankline train` runs it, and its step on one batch in memory. At last models with small layers are trained in each
 precision on all rows, once for each repeat with a seed of its own, and compared by AUC.
 
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from bench.models import SMALL_LAYERS, prepare_rows
+from bench.peers.native import build_model, feature_columns, make_dataset
 from bench.report import Rates, Report, Turn, median_ratio, take_turns
 from bench.training import WARMUP_STEPS, one_batch, train_for, with_loader
 from rankline.recipes import recipe_named
@@ -32,7 +33,6 @@ from rankline.workspace import Workspace
 from training.config import PRECISIONS, TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.tfrecord import write_tfrecords
-from training.native import build_model, feature_columns, make_dataset
 from workflows.auc import exact_auc
 from workflows.prepared import PreparedData
 

@@ -76,7 +76,7 @@ class Report:
             table.add_row(row, *(_format(cells.get((row, column))) for column in columns))
         console.print(table)
         for key, value in self.ratios.items():
-            console.print(f"{key}: [bold]{value:.2f}[/]")
+            console.print(f"{key}: [bold]{_format(value)}[/]")
 
 
 def environment() -> dict[str, Any]:

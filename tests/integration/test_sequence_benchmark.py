@@ -62,6 +62,7 @@ def test_the_training_benchmark_of_amazon_reports_its_ratios() -> None:
         {
             "vs_tfrecord": rates["amazon-sim"] / rates["tfrecord"],
             "vs_tfrecord_cached": rates["amazon-sim"] / rates["tfrecord, cached"],
+            "vs_tfrecord_ragged": rates["amazon-sim"] / rates["tfrecord, ragged"],
             "vs_tfrecord_small_layers": rates["amazon-sim, small layers"] / rates["tfrecord, small layers"],
             "data_vs_tfrecord": rates["amazon-sim, no model"] / rates["tfrecord, no model"],
             "vs_step_alone": rates["amazon-sim"] / rates["amazon-sim, in memory"],

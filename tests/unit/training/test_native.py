@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bench.peers.native import build_model, feature_columns, hashed, make_dataset, num_buckets
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.graph_cut import split_at_features
 from training.loader.tfrecord import write_tfrecords
-from training.native import build_model, feature_columns, hashed, make_dataset, num_buckets
 from workflows.auc import exact_auc
 from workflows.feature_spec import Feature, FeatureSpec, Source
 
