@@ -44,6 +44,7 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "Serv
 _SSH_FAILED = 255
 _SIGNALLED = 128  # a shell's status of a program that was ended by signal 0
 _PASSED = ("RANKLINE_", "OMP_", "TF_", "MLFLOW_")  # variables that a worker on another host gets
+_LONGEST_HELLO = 1024  # bytes
 _FIRST_PAUSE_S = 0.25  # before a worker is replaced; twice as long after each death without a commit
 _LONGEST_PAUSE_S = 60.0
 _MOST_DEATHS = 5  # times the largest number of workers, without a commit between them
@@ -254,7 +255,7 @@ class ElasticRun:
                 self._take(line, json.loads(message))
         except (ValueError, KeyError, TypeError, RecursionError):  # not one of ours
             heard = b""
-        if not heard:
+        if not heard or (line.worker is None and len(line.heard) > _LONGEST_HELLO):
             self._hang_up(line)
 
     def _take(self, line: _Line, message: dict[str, Any]) -> None:

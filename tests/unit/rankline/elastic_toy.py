@@ -13,7 +13,8 @@ import time
 
 from training.elastic import ADDRESS_VARIABLE, Membership, RegroupError
 
-STRANGE = (b"no JSON", b"7", b"null", b"[]", b'["hello"]', b'{"hello": 7}', b'{"hello": "\xc3\xa9"}', b"[" * 50_000)
+LINES = (b"no JSON", b"7", b"null", b"[]", b'["hello"]', b'{"hello": 7}', b'{"hello": "\xc3\xa9"}', b"[" * 900)
+STRANGE = (*(line + b"\n" for line in LINES), b"x" * 2_000)  # the last one does not end
 
 
 class Toy:
@@ -71,7 +72,7 @@ def send_strangers() -> None:
     host, port, *_ = os.environ[ADDRESS_VARIABLE].split(":")
     for line in STRANGE:
         with socket.create_connection((host, int(port)), timeout=20) as connection:
-            connection.sendall(line + b"\n")
+            connection.sendall(line)
             assert connection.recv(1) == b""
 
 
