@@ -21,6 +21,7 @@ BENCHMARKS = {
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "replicas": "what the balancer in front of several servers costs; knows --recipe",
     "etl": "preparing Criteo rows by two Dask workers against one",
+    "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
     "soak": "half an hour at 70 % of the peak: errors and memory",
     "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",

@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 
 from rankline.workspace import Workspace
 from training.elastic import ADDRESS_VARIABLE
+from workflows.progress import SILENT, Progress
 from workflows.trained import TrainedModel
 
 _DEVIATIONS = 3.0  # from the mean of undisturbed runs that an AUC may have
@@ -91,7 +92,14 @@ class KillReport:
 
 
 def measure_kills(
-    recipe: str, work_dir: Path, *, num_calm: int, num_killed: int, options: Sequence[str] = (), seed: int = 0
+    recipe: str,
+    work_dir: Path,
+    *,
+    num_calm: int,
+    num_killed: int,
+    options: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = SILENT,
 ) -> KillReport:
     """Train undisturbed, then with a worker that is killed in each run.
 
@@ -102,15 +110,22 @@ def measure_kills(
         num_killed: runs of which a random worker is killed at a random moment of the time that undisturbed ones take.
         options: more options of `rankline train`.
         seed: of the moments and the workers.
+        progress: told about runs.
     """
     rng, workspace = random.Random(seed), Workspace(recipe=recipe, root=work_dir)
-    calm = [_train(workspace, options, number) for number in range(num_calm)]
+    calm: list[KillRecord] = []
+    for number in range(num_calm):
+        calm.append(_train(workspace, options, number))
+        progress.update(number + 1, num_calm + num_killed, f"{number + 1} undisturbed runs")
     usual_s = statistics.median(record.duration_s for record in calm)
     disturbed: list[KillRecord] = []
     while len(disturbed) < num_killed:
         number = len(calm) + len(disturbed)
         record = _train(workspace, options, number, rng, rng.uniform(0, usual_s), _TIMES_AS_LONG * usual_s)
         (calm if record.killed is None else disturbed).append(record)  # it may have ended before
+        num_ended_well = sum(run.has_ended_well for run in disturbed)
+        note = f"{num_ended_well} of {len(disturbed)} runs with a killed worker ended well"
+        progress.update(num_calm + len(disturbed), num_calm + num_killed, note)
     return KillReport(calm=calm, disturbed=disturbed)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from training.world import Array, World
 
-_BLOCK_BYTES = 1 << 26
+_BLOCK_BYTES = 1 << 25
 
 Kept: TypeAlias = Any
 """What a run keeps of a variable: an array, or a `TablePart` of one that is split."""

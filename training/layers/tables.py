@@ -136,12 +136,14 @@ def _own_rows(sections: Sequence[Section], rank: int, size: int) -> Any:
     """An initializer for the rows of one worker, which never has more than a block of the others'."""
 
     def initial(shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
-        own, first = [], 0
+        # One array, and no list of pieces: what a heap once had for many of them it keeps.
+        own, place, first = np.empty(shape, dtype.as_numpy_dtype), 0, 0
         for section in sections:
             for block in _blocks(section, shape[1], dtype):
-                own.append(block[(rank - first) % size :: size])
-                first += block.shape[0]
-        return tf.concat(own, axis=0)
+                rows = block[(rank - first) % size :: size].numpy()
+                own[place : place + len(rows)] = rows
+                place, first = place + len(rows), first + block.shape[0]
+        return tf.convert_to_tensor(own)
 
     return initial
 

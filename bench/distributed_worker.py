@@ -1,0 +1,221 @@
+"""What each worker of `bench.distributed` does: python -m bench.distributed_worker DIRECTORY.
+
+`task.json` in the directory has the name of a function below and its arguments; what it returns goes to RANK.json.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, islice, pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from rankline.launch_config import LaunchConfig
+from rankline.recipes import recipe_named
+from training.affinity import allowed_cpus, cores_of
+from training.config import TrainConfig, WorkersConfig
+from training.fit_tensorflow import TensorFlowFit
+from training.horovod_world import HorovodWorld
+from training.splitting import Splitting, splitting
+from training.world import World, current_world
+from workflows.feature_spec import Feature, FeatureSpec
+from workflows.tensor_names import NNZS, VALUES
+
+_WARMUP_STEPS = 3
+_RECIPE = recipe_named("movielens").train
+_ONE_TABLE = replace(_RECIPE, hidden=(8,), linear_terms=False, weight_averaging=False, embedding_dim=16)
+_RATES = {"sgd": 0.5}  # beside the recipe's: it would hardly move
+_IDLE_S = 2.0
+_LOOPBACK = "lo"
+_TABLE = "id"
+_AFFINITY = LaunchConfig.affinity
+
+
+def weights(
+    world: World, directory: str, global_rows: int, optimizers: Sequence[str], is_reversed: bool, output: str
+) -> dict[str, Any]:
+    """Learn from global batches, of which each worker has more rows than the one before it; worker 0 writes weights.
+
+    Args:
+        world: the workers.
+        directory: has the rows and their feature spec.
+        global_rows: of all workers in a step.
+        optimizers: each learns anew.
+        is_reversed: take the rows of each batch in reverse order, which changes nothing but how sums are rounded.
+        output: directory of the weights.
+    """
+    spec = FeatureSpec.read(Path(directory))
+    batches = list(TensorFlowFit.batches(Path(directory), spec, "train", global_rows, shuffle=True, seed=0))
+    for optimizer in optimizers:
+        rate = _RATES.get(optimizer, _RECIPE.learning_rate)
+        config = replace(_RECIPE, optimizer=optimizer, learning_rate=rate, batch_size=global_rows)
+        fit = TensorFlowFit(spec, config, num_steps=len(batches), world=world)
+        fit.share_state()
+        for batch in batches:
+            rows = np.arange(global_rows)[_share(global_rows, world)]
+            fit.step(*_rows(batch, rows[::-1] if is_reversed else rows))
+            fit.average()
+        if world.rank == 0:
+            Path(output).mkdir(exist_ok=True)
+            state = {name: array for name, array in fit.state().items() if name.startswith(("model/", "average/"))}
+            np.savez(Path(output) / f"{optimizer}.npz", **state)
+    return {}
+
+
+def _share(num_rows: int, world: World) -> slice:
+    """Of two workers the first has a third."""
+    bounds = [num_rows * k * (k + 1) // (world.size * (world.size + 1)) for k in range(world.size + 1)]
+    return slice(*list(pairwise(bounds))[world.rank])
+
+
+def _rows(batch: Any, rows: Any) -> Any:
+    """Some rows of a batch."""
+    inputs, labels = batch
+    found = {name: tf.gather(tensor, rows) for name, tensor in inputs.items() if not name.endswith(VALUES)}
+    for name in inputs.keys() - found.keys():
+        lists = tf.RaggedTensor.from_row_lengths(inputs[name], inputs[name.removesuffix(VALUES) + NNZS][:, 0])
+        found[name] = tf.gather(lists, rows).values
+    return found, tf.gather(labels, rows)
+
+
+def speed(
+    world: World, directory: str, batch_size: int, num_steps: int, place: int, num_places: int
+) -> dict[str, float]:
+    """Rows that all workers together learn per second.
+
+    Args:
+        world: the workers.
+        directory: has the rows and their feature spec.
+        batch_size: rows of a worker in a step.
+        num_steps: that are timed.
+        place: of the first worker among those who share the machine's cores, of which each has its own.
+        num_places: how many share them.
+    """
+    cores = cores_of(_AFFINITY, allowed_cpus(), rank=place + world.rank, size=num_places)
+    for thread in Path("/proc/self/task").iterdir():  # those to come inherit it
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
+    spec, config = FeatureSpec.read(Path(directory)), replace(_RECIPE, batch_size=batch_size * world.size)
+    share = {"rank": world.rank, "size": world.size}
+    loader = TensorFlowFit.batches(Path(directory), spec, "train", batch_size, shuffle=True, seed=0, **share)
+    fit, batches = TensorFlowFit(spec, config, num_steps=num_steps, world=world), chain.from_iterable(repeat(loader))
+    fit.share_state()
+    for batch in islice(batches, _WARMUP_STEPS):
+        fit.step(*batch)
+    world.sum([0.0])  # all are there
+    begin, done = time.perf_counter(), 0
+    for inputs, labels in islice(batches, num_steps):
+        fit.step(inputs, labels)
+        done += int(labels.shape[0])
+    return {"rows_per_s": world.sum([done])[0] / (time.perf_counter() - begin)}
+
+
+def sent(world: World, tables: Sequence[tuple[int, int]], num_steps: int) -> dict[str, list[dict[str, float]]]:
+    """What a worker sends per step, and how long a step takes, with each table.
+
+    Args:
+        world: the workers.
+        tables: rows, and how many of them a worker looks up in a step.
+        num_steps: that are counted.
+    """
+    whole_tables = _WholeTables(compression=WorkersConfig.compression, timeout_s=WorkersConfig.timeout_s)
+    return {
+        kind: [_sent_per_step(exchange, size, touched, num_steps) for size, touched in tables]
+        for kind, exchange in (("sparse", world), ("dense", whole_tables))
+    }
+
+
+class _WholeTables(HorovodWorld):
+    """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
+
+    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+        """See `World`."""
+        return super().total(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
+
+
+def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
+    config = replace(_ONE_TABLE, batch_size=num_touched * world.size)
+    fit = TensorFlowFit(_one_table(num_rows, config), config, num_steps=num_steps, world=world)
+    fit.share_state()
+    batch = _lookups(num_rows, num_touched, world.rank)
+    for _ in range(_WARMUP_STEPS):
+        fit.step(*batch)
+    world.sum([0.0])
+    bytes_before, begin = _sent_bytes(), time.perf_counter()
+    for _ in range(num_steps):
+        fit.step(*batch)
+    elapsed_s, bytes_sent = time.perf_counter() - begin, _sent_bytes() - bytes_before
+    world.sum([0.0])
+    bytes_before = _sent_bytes()
+    time.sleep(_IDLE_S)
+    idle_bytes_per_s = (_sent_bytes() - bytes_before) / _IDLE_S
+    world.sum([0.0])
+    of_all = (bytes_sent - idle_bytes_per_s * elapsed_s) / num_steps
+    return {"bytes": of_all / world.size, "step_ms": elapsed_s / num_steps * 1e3}
+
+
+def _sent_bytes() -> int:
+    return psutil.net_io_counters(pernic=True, nowrap=False)[_LOOPBACK].bytes_sent
+
+
+def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str, int]:
+    """The most memory that this process has had before the model and until it is exported."""
+    imports_bytes = _peak_bytes()
+    config = replace(_ONE_TABLE, embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
+    with splitting(Splitting(world=world, above_bytes=0) if world.size > 1 else None):
+        fit = TensorFlowFit(_one_table(num_rows, config), config, num_steps=_WARMUP_STEPS, world=world)
+    fit.share_state()
+    for step in range(_WARMUP_STEPS):
+        fit.step(*_lookups(num_rows, config.batch_size // world.size, step * world.size + world.rank))
+        fit.average()
+    if world.rank == 0:
+        fit.export(Path(output))
+    else:
+        fit.send_tables()
+    return {"imports_bytes": imports_bytes, "peak_bytes": _peak_bytes()}
+
+
+def _peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def _one_table(num_rows: int, config: TrainConfig) -> FeatureSpec:
+    return FeatureSpec(
+        features=(
+            Feature(name=_TABLE, dtype="int64", cardinality=num_rows, embedding_dim=config.embedding_dim),
+            Feature(name="label", dtype="float32"),
+        ),
+        channels={"categorical": (_TABLE,), "label": ("label",)},
+    )
+
+
+def _lookups(num_rows: int, count: int, seed: int) -> Any:
+    """A batch of so many different ids."""
+    rng = np.random.default_rng(seed)
+    ids = rng.choice(num_rows, count, replace=False)[:, None]
+    return {_TABLE: tf.constant(ids, tf.int64)}, tf.constant(rng.integers(0, 2, (count, 1)), tf.float32)
+
+
+_TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (weights, speed, sent, memory)}
+
+
+def main(directory: Path) -> None:
+    """Do what `task.json` says, together with the other workers if horovodrun started this process."""
+    asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
+    world = current_world()
+    with world.together():
+        found = _TASKS[asked["task"]](world, **asked["arguments"])
+    (directory / f"{world.rank}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
