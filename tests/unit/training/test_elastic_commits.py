@@ -21,6 +21,7 @@ from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
 
 ORDER = {"seed": 3, "global_size": 1}
+FIRST = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
 STEPS = ("optimizer/0/iteration", "loss/2/finite_steps")
 
 
@@ -104,8 +105,12 @@ def test_that_is_what_a_fit_calls_its_steps(spec: FeatureSpec) -> None:
     assert [name for name in names if name.endswith(("/iteration", "/finite_steps"))] == [*STEPS]
 
 
-def test_the_checkpoint_of_another_run_is_not_taken_up_or_replaced(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_not_taken_up_or_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("horovod.tensorflow", reason="make horovod", exc_type=ImportError)
+    for name, value in FIRST.items():
+        monkeypatch.setenv(name, value)  # as the worker does itself, who leaves them for the processes of other tests
     place = tmp_path / "model-checkpoint"
     commit(num_batches=10, epoch=2, batch=4).write(place)
     before = {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
@@ -128,8 +133,7 @@ def place_first(driver: socket.socket) -> None:
     with driver.makefile("r", encoding="utf-8") as lines:
         while "ready" not in json.loads(next(lines)):
             pass
-    environment = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"}
-    say(driver, place={"environment": environment, "is_first": True, "run_id": None, "events": []})
+    say(driver, place={"environment": FIRST, "is_first": True, "run_id": None, "events": []})
 
 
 def say(driver: socket.socket, **message: Any) -> None:
