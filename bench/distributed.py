@@ -27,6 +27,7 @@ from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
+from rankline.worker import THREADS_VARIABLES
 from rankline.workspace import Workspace
 from workflows.feature_spec import FILE_NAME
 from workflows.progress import SILENT, Progress
@@ -38,7 +39,6 @@ NUM_CALM = 5  # runs that nobody disturbs, for the spread of AUC
 KILLED_ROWS = 500_000
 TABLE_ROWS = (100_000, 400_000, 1_600_000)  # of 16 columns: 6 to 102 MB
 TOUCHED_ROWS = (1_024, 4_096, 16_384)  # by each worker in a step
-_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _ISOLATED = ("bwrap", "--dev-bind", "/", "/", "--unshare-net", "--die-with-parent")
 _LEAST_NORM = 1e-3  # of a variable, to which its differences are related: some start at zero
 _ALONE, _TOGETHER, _APART = "1 worker", "2 workers", "2 processes apart"
@@ -71,10 +71,10 @@ def run(repeats: int, *, num_kills: int = 20) -> Report:
     with Stages(list(parts)) as stages:
         for name, measure in parts.items():
             with stages.stage(name) as progress:
-                found = measure(progress)
-            for side, figures in found[0].items():
+                sides, of_part = measure(progress)
+            for side, figures in sides.items():
                 results |= {f"{name}, {side}: {figure}": {"value": value} for figure, value in figures.items()}
-            ratios |= found[1]
+            ratios |= of_part
     return Report(name="distributed", results=results, ratios=ratios)
 
 
@@ -260,7 +260,7 @@ def run_workers(task: str, size: int, *, prefix: Sequence[str] = (), **arguments
         done = subprocess.run(
             [*prefix, *command],
             cwd=ROOT,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **dict.fromkeys(_THREADS, "1")},
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **dict.fromkeys(THREADS_VARIABLES, "1")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
+from bench.memory import peak_bytes
 from rankline.launch_config import LaunchConfig
 from rankline.recipes import recipe_named
 from training.affinity import allowed_cpus, cores_of
@@ -168,7 +169,7 @@ def _sent_bytes() -> int:
 
 def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str, int]:
     """The most memory that this process has had before the model and until it is exported."""
-    imports_bytes = _peak_bytes()
+    imports_bytes = peak_bytes()
     config = replace(_ONE_TABLE, embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
     with splitting(Splitting(world=world, above_bytes=0) if world.size > 1 else None):
         fit = TensorFlowFit(_one_table(num_rows, config), config, num_steps=_WARMUP_STEPS, world=world)
@@ -180,12 +181,7 @@ def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str
         fit.export(Path(output))
     else:
         fit.send_tables()
-    return {"imports_bytes": imports_bytes, "peak_bytes": _peak_bytes()}
-
-
-def _peak_bytes() -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    return {"imports_bytes": imports_bytes, "peak_bytes": peak_bytes()}
 
 
 def _one_table(num_rows: int, config: TrainConfig) -> FeatureSpec:

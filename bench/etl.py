@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from bench.memory import peak_bytes
 from bench.report import Report, Turn, median_ratio, take_turns
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
@@ -94,8 +95,7 @@ class _Side:
     @property
     def worker_peak_bytes(self) -> int:
         """The most memory that one of the workers has had, with what its imports take."""
-        statuses = [Path(f"/proc/{worker.pid}/status").read_text(encoding="ascii") for worker in self._workers]
-        return max(int(status.split("VmHWM:")[1].split()[0]) * 1024 for status in statuses)
+        return max(peak_bytes(worker.pid) for worker in self._workers)
 
     def _cpu_s(self) -> float:
         return sum(times.user + times.system for times in (worker.cpu_times() for worker in self._workers))

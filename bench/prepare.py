@@ -63,12 +63,6 @@ def prepare_criteo(raw: Path, output: Path) -> None:
     prepare(_CRITEO, _CRITEO.read(raw), output, CONFIG, source="generated")
 
 
-def peak_bytes() -> int:
-    """The most memory that this program has had; `ru_maxrss` would count what its parent had."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
 def _generated(directory: Path, num_rows: int) -> Path:
     _CRITEO.generate(directory, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
     return directory
@@ -107,7 +101,8 @@ def _prepare_with_pandas(raw: Path, output: Path) -> None:
 _PEAK_PROGRAM = """
 import sys
 from pathlib import Path
-from bench.prepare import peak_bytes, prepare_criteo
+from bench.memory import peak_bytes
+from bench.prepare import prepare_criteo
 raw, output = map(Path, sys.argv[1:])
 idle = peak_bytes()
 prepare_criteo(raw, output)

@@ -42,7 +42,8 @@ _STOP_TIMEOUT_S = 30.0
 _GRACE_S = 10.0
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _SSH_FAILED = 255
-_SIGNALLED = 128  # a shell's status of a program that was ended by signal 0
+SIGNALLED = 128
+"""A shell's status of a program that was ended by signal 0."""
 _PASSED = ("RANKLINE_", "OMP_", "TF_", "MLFLOW_")  # variables that a worker on another host gets
 _LONGEST_HELLO = 1024  # bytes
 _FIRST_PAUSE_S = 0.25  # before a worker is replaced; twice as long after each death without a commit
@@ -293,7 +294,7 @@ class ElasticRun:
             code = worker.process.returncode
             if self._is_published:
                 continue
-            if 0 <= code < _SIGNALLED:
+            if 0 <= code < SIGNALLED:
                 _finish(worker)
                 raise RanklineError(f"{worker} ended with exit code {code}; its output says why.")
             self._deaths += 1
@@ -528,7 +529,7 @@ def _finish(worker: _Worker) -> None:
 def _cause(code: int) -> str:
     if code == _SSH_FAILED:
         return "its host cannot be reached, or it was"
-    number = -code if code < 0 else code - _SIGNALLED
+    number = -code if code < 0 else code - SIGNALLED
     return f"signal {number}"
 
 

@@ -32,7 +32,7 @@ LAUNCHED_VARIABLE = "RANKLINE_LAUNCHED"
 _RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 _LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_THREADS_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # Arrow reads the first
+THREADS_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # Arrow reads the first
 _RECORD = "\x1e"
 
 
@@ -138,7 +138,7 @@ def limit_threads(threads: int, num_processes: int) -> None:
         num_processes: how many share this machine's cores; 0 where nobody knows.
     """
     share = max(1, len(os.sched_getaffinity(0)) // max(1, num_processes))
-    for name in _THREADS_VARIABLES:
+    for name in THREADS_VARIABLES:
         if threads:
             os.environ[name] = str(threads)
         elif num_processes > 1:

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from rankline.elastic import SIGNALLED
 from rankline.elastic_hosts import LOCAL
 from rankline.horovod_check import problem
 from rankline.launch_config import LaunchConfig
@@ -32,7 +33,6 @@ _END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
 _STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
 _KEPT_LINES = 100
 _LAUNCHER = -1
-_SIGNALLED = 128  # a shell's status of a program that was ended by signal 0
 _OF_A_WORKER = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>:(.*)", re.DOTALL)  # Open MPI writes [job,rank]
 _ENDED = re.compile(r"Process (\d+) exit with status code (\d+)\.")
 _ERROR = "error: "
@@ -255,7 +255,7 @@ class Listener:
     def _end(self, worker: int, status: int) -> None:
         if not self._are_ended:
             self._statuses[worker] = status
-        elif status == _SIGNALLED + signal.SIGKILL:
+        elif status == SIGNALLED + signal.SIGKILL:
             self._killed.append(worker)
 
     def _path(self, worker: int) -> Path:
@@ -267,7 +267,7 @@ class Listener:
             if not is_lost:
                 return RanklineError(error if worker == 0 else f"worker {worker}: {error}")
         for worker, ended in self._statuses.items():
-            if name := _signal_name(ended - _SIGNALLED):
+            if name := _signal_name(ended - SIGNALLED):
                 return WorkerLostError(f"worker {worker} was ended by {name}. {self._see(worker)}")
             if worker not in self._errors:
                 last = self._last_line(worker)

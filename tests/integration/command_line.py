@@ -1,5 +1,7 @@
-"""The `rankline` command of this environment."""
+"""The `rankline` command of this environment, and the commands that documents show."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,4 +13,26 @@ def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subproces
     """Run it to its end in a directory."""
     return subprocess.run(
         [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def commands(document: str) -> list[str]:
+    """The lines behind a prompt in a document's consoles."""
+    blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def started(command: str, cwd: Path) -> "subprocess.Popen[str]":
+    """A command as a person types it, with the programs of this environment; one stream for all that it says."""
+    return subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=cwd,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+            "PATH": f"{RANKLINE.parent}:{os.environ['PATH']}",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )

@@ -1,15 +1,11 @@
 """Every command of docs/distributed.md that needs no registry, no cluster and no MPI: on one host, with short data."""
 
-import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import rankline
+from command_line import commands, rankline, started
 from distributed import LocalCluster
 
 from workflows.datasets.criteo_generator import generate_criteo
@@ -19,12 +15,9 @@ pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```console\n(.*?)```", DOCUMENT, re.DOTALL)
 NOT_HERE = ("MPI=1", "docker", "kustomize", "kubectl", "make test")
 COMMANDS = [
-    line.removeprefix("$ ").partition(" # ")[0].strip()
-    for line in "\n".join(BLOCKS).splitlines()
-    if line.startswith("$ ") and not any(word in line for word in NOT_HERE)
+    line.partition(" # ")[0].strip() for line in commands(DOCUMENT) if not any(word in line for word in NOT_HERE)
 ]
 HERE = {
     "a:4,b:4": "localhost:2",
@@ -71,17 +64,7 @@ def test_a_command_of_the_document_works(command: str, directory: Path, request:
         command = command.replace(there, here)
     if "tcp://scheduler:8786" in command:
         command = command.replace("tcp://scheduler:8786", request.getfixturevalue("scheduler"))
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {command}"],
-        cwd=ROOT if command.startswith("make") else directory,
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = started(f"exec {command}", ROOT if command.startswith("make") else directory)
     if command.startswith("rankline serve"):
         assert process.stdout is not None
         assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)

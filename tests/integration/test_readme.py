@@ -1,6 +1,5 @@
 """Every command that the README and the documents of serving and of recipes show, in one directory; data is short."""
 
-import os
 import re
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command_line import commands, started
 
 from serving.export_config import ExportConfig
 from workflows.datasets.criteo_files import COLUMNS, LABEL
@@ -23,12 +23,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SERVING = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 CRITEO = (ROOT / "docs" / "criteo.md").read_text(encoding="utf-8")
 AMAZON = (ROOT / "docs" / "amazon.md").read_text(encoding="utf-8")
-
-
-def commands(document: str) -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
 COMMANDS = commands(README)
@@ -76,17 +70,8 @@ def test_a_command_of_the_documents_works(command: str, directory: Path, free_po
     verb = next((verb for verb in SHORTER if command.startswith(verb)), None)
     more = SHORTER[verb].format(work=directory / "demo", port=free_port) if verb else ""
     in_root = command.startswith("make")
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {command} {more}" if verb in UNTIL_CTRL_C else f"{command} {more}"],
-        cwd=ROOT if in_root else directory,
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    line = f"exec {command} {more}" if verb in UNTIL_CTRL_C else f"{command} {more}"
+    process = started(line, ROOT if in_root else directory)
     if verb in UNTIL_CTRL_C:
         wait_until_up(process, UNTIL_CTRL_C[verb], free_port)
         process.send_signal(signal.SIGINT)

@@ -47,6 +47,11 @@ class Served:
     repository: Path
     replicas: ReplicaSet
     events: list[str]
+    strangers: frozenset[int]
+    """Processes that ran before, such as the server of other tests."""
+
+    def programs(self, name: str) -> list[psutil.Process]:
+        return [process for process in programs(name) if process.pid not in self.strangers]
 
     def address(self, transport: str = GRPC) -> str:
         endpoints = self.replicas.endpoints
@@ -80,13 +85,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(repository: Path) -> Iterator[Served]:
     events: list[str] = []
+    strangers = frozenset(process.pid for process in psutil.Process().children(recursive=True))
     config = ReplicasConfig(num_replicas=2, balancer=BalancerConfig(), log_path=repository.parent / "triton.log")
     stop = threading.Event()
     with ReplicaSet(ExportedEnsemble.load(repository), config, follow_versions=True, tell=events.append) as replicas:
         runner = threading.Thread(target=replicas.run, args=(stop,))
         runner.start()
         try:
-            yield Served(repository, replicas, events)
+            yield Served(repository, replicas, events, strangers)
         finally:
             stop.set()
             runner.join()
@@ -141,7 +147,7 @@ def alone(served: Served) -> str:
     """The replicas themselves, without what stands before them, as gRPC writes several servers."""
     listening = [
         f"127.0.0.1:{connection.laddr.port}"
-        for process in programs("tritonserver")
+        for process in served.programs("tritonserver")
         for connection in process.net_connections()
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -196,11 +202,11 @@ def test_both_replicas_work(served: Served) -> None:
 def test_a_replica_that_is_killed_under_load_costs_no_request_and_comes_back(served: Served) -> None:
     with load(served) as seen:
         for _ in range(2):
-            programs("tritonserver")[0].send_signal(signal.SIGKILL)
+            served.programs("tritonserver")[0].send_signal(signal.SIGKILL)
             wait_until(lambda: any("out of service" in event for event in served.events))
             wait_until(lambda: any("in service again" in event for event in served.events))
             served.events.clear()
-            wait_until(lambda: len(programs("tritonserver")) == 2)  # one that starts a process is two for a moment
+            wait_until(lambda: len(served.programs("tritonserver")) == 2)  # one that starts a process is two at first
     assert seen.errors == []
     assert set(seen.answers) == {10}
     assert all(count > 0 for count in served.num_scored())  # the new ones, too
@@ -226,7 +232,7 @@ def test_a_version_that_cannot_be_loaded_is_served_by_none(served: Served) -> No
         assert str(file) in served.events[-1]
         # What starts now, with that version active on disk, has the version of the others.
         served.events.clear()
-        programs("tritonserver")[0].send_signal(signal.SIGKILL)
+        served.programs("tritonserver")[0].send_signal(signal.SIGKILL)
         wait_until(lambda: any("in service again" in event for event in served.events))
     before(served.repository).activate()
     assert seen.errors == []
@@ -234,7 +240,7 @@ def test_a_version_that_cannot_be_loaded_is_served_by_none(served: Served) -> No
 
 
 def test_an_nginx_that_is_killed_is_started_again(served: Served) -> None:
-    nginxes = {process.pid: process for process in programs("nginx")}
+    nginxes = {process.pid: process for process in served.programs("nginx")}
     (master,) = [process for process in nginxes.values() if process.ppid() not in nginxes]
     master.kill()
     served.tells("nginx has ended; starting it again")
@@ -314,7 +320,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         assert second.returncode == 1
         assert f"grpc_port {port} on 127.0.0.1 is not to be had" in second.stderr
         below = psutil.Process(process.pid).children(recursive=True)
-        assert len(programs("tritonserver", process.pid)) == 2
+        wait_until(lambda: len(programs("tritonserver", process.pid)) == 2)  # see above: two for a moment
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     assert (process.returncode, rest.strip().splitlines()[-1]) == (0, "stopped")
