@@ -12,8 +12,6 @@ either end of a history are cut off, and what is left is its length. A client se
 data lets them pass, but for those out of range, which become 0.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -45,7 +43,7 @@ from workflows.feature_spec import (
 )
 from workflows.fitting import fit
 from workflows.operators import KnownIds, NullToEmptyList, SameLengths
-from workflows.parts import PartWriter, nvtabular_dataset
+from workflows.parts import PartWriter, nvtabular_dataset, part_name
 from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import FILE_NAME, Feature
@@ -190,15 +188,16 @@ class _Writer:
         """Write a split; of validation rows also what a client would send."""
         schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata["inputs"], self.spec.label.name]
         writer = PartWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        heldout = PartWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         classes: set[float] = set()
-        with _heldout(directory, schema, columns, split) as heldout:
-            for rows in self._data.rows(self._mappings[split]):
-                table = self._table(rows, schema)
-                classes |= self._classes(rows)
-                writer.write(table)
-                if heldout:
-                    heldout.write_table(table.select(columns))
-                self._report(split, rows)
+        for rows in self._data.rows(self._mappings[split]):
+            table = self._table(rows, schema)
+            classes |= self._classes(rows)
+            writer.write(table)
+            if split == VALID:
+                heldout.write(table.select(columns))
+            self._report(split, rows)
+        heldout.close()
         if len(classes) < 2:
             raise DataError(
                 f"{self._data.path}: the labels of source_spec.{self._mappings[split]} are {sorted(classes)}, "
@@ -245,15 +244,6 @@ class _Writer:
         self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
 
 
-@contextmanager
-def _heldout(directory: Path, schema: pa.Schema, columns: list[str], split: str) -> Iterator[pq.ParquetWriter | None]:
-    if split != VALID:
-        yield None
-        return
-    with pq.ParquetWriter(directory / HELDOUT, pa.schema([schema.field(name) for name in columns])) as writer:
-        yield writer
-
-
 def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
     """Save a workflow that lets a client's ids pass.
 
@@ -266,7 +256,7 @@ def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
             nodes.append(reduce(add, [_history(feature) for feature in histories]) >> SameLengths(histories[0].name))
         nodes += [[feature.name] >> ops.AddTags([Tags.CONTINUOUS]) for feature in spec.continuous]
         workflow = nvt.Workflow(reduce(add, nodes))
-        with pq.ParquetFile(directory / HELDOUT) as heldout:
+        with pq.ParquetFile(directory / HELDOUT / part_name(0)) as heldout:
             rows = next(heldout.iter_batches(_EXAMPLE_ROWS, columns=spec.metadata["inputs"]))
         example = nvtabular_dataset(pa.Table.from_batches([rows]))
         fit(workflow, lambda _: example, example, lambda _: None)

@@ -305,29 +305,26 @@ class _FileTask:
         slices: the rows.
         name: of the file, below the directory of the artifact.
         rows_per_group: rows of a row group.
-        labels: file for the encoded labels, where they are wanted.
+        heldout: name of a file for their raw inputs and encoded labels, where they are wanted.
     """
 
     encoding: _Encoding
     slices: tuple[PartSlice, ...]
     name: str
     rows_per_group: int
-    labels: Path | None
+    heldout: str | None
 
-
-@dataclass(frozen=True, kw_only=True)
-class _HeldoutTask:
-    """Write the raw inputs of validation rows, and the labels that they were encoded to before."""
-
-    encoding: _Encoding
-    files: tuple[_FileTask, ...]
+    @property
+    def num_rows(self) -> int:
+        """Of the file."""
+        return sum(part.num_rows for part in self.slices)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     """Labels and longest lists of some rows."""
 
-    labels: frozenset[Any] = frozenset()
+    classes: frozenset[Any] = frozenset()
     longest: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -343,15 +340,13 @@ def _encode(
         DataError: a split holds only one class.
     """
     files = {split.name: _files_of(split, encoding, part_rows) for split in splits}
-    first = files["valid"]
-    then: list[_FileTask | _HeldoutTask] = [_HeldoutTask(encoding=encoding, files=first), *files["train"]]
-    share = len(first) / (len(first) + len(then))
-    seen_in = {"valid": pool.map(_write_file, first, lambda done: tell(done * share))}
-    seen_in["train"] = pool.map(_write, then, lambda done: tell(share + done * (1 - share)))
-    for name in files:
-        _refuse_one_class(frozenset[Any]().union(*(seen.labels for seen in seen_in[name])), name)
+    # The large files first: at the end, when there are fewer files than workers, the small ones are left.
+    tasks = sorted((task for of_split in files.values() for task in of_split), key=lambda task: -task.num_rows)
+    seen_in = dict(zip((task.name for task in tasks), pool.map(_write_file, tasks, tell), strict=True))
+    for name, of_split in files.items():
+        _refuse_one_class(frozenset[Any]().union(*(seen_in[task.name].classes for task in of_split)), name)
     longest: dict[str, int] = {}
-    for seen in (*seen_in["valid"], *seen_in["train"]):
+    for seen in seen_in.values():
         for name, length in seen.longest.items():
             longest[name] = max(longest.get(name, 1), length)
     sources = {
@@ -365,61 +360,42 @@ def _files_of(split: RawSplit, encoding: _Encoding, part_rows: int) -> tuple[_Fi
     rows_per_file, rows_per_group = layout_of_split(
         split.name, split.num_rows, part_rows * _PARTS_PER_FILE, max(1, part_rows // _GROUPS_PER_PART)
     )
+    is_heldout = split.name == "valid"
     (encoding.directory / split.name).mkdir()
+    if is_heldout:
+        (encoding.directory / HELDOUT).mkdir()
     return tuple(
         _FileTask(
             encoding=encoding,
             slices=slices,
             name=f"{split.name}/{part_name(number)}",
             rows_per_group=rows_per_group,
-            labels=encoding.scratch / f"labels-{number}.parquet" if split.name == "valid" else None,
+            heldout=f"{HELDOUT}/{part_name(number)}" if is_heldout else None,
         )
         for number, slices in enumerate(split.slices(rows_per_file))
     )
 
 
-def _write(task: _FileTask | _HeldoutTask, tell: Tell) -> _Seen:
-    return _write_file(task, tell) if isinstance(task, _FileTask) else _write_heldout(task, tell)
-
-
 def _write_file(task: _FileTask, tell: Tell) -> _Seen:
     encoding, encoder = task.encoding, task.encoding.encoder()
     label = encoder.schema.field(encoding.label)
-    labels: list[pa.ChunkedArray] = []
+    classes: set[Any] = set()
     with TemporaryDirectory(dir=encoding.scratch) as scratch:  # of this attempt alone: there may be another one
-        num_rows = sum(part.num_rows for part in task.slices)
-        writer = PartWriter(Path(scratch), rows_per_file=num_rows, rows_per_group=task.rows_per_group)
+        writer_in = partial(PartWriter, rows_per_file=task.num_rows, rows_per_group=task.rows_per_group)
+        writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
         for number, part in enumerate(task.slices, 1):
             raw = part.read()
             encoded = encoder.encoded(raw)
-            labels.append(encoded[label.name])
-            writer.write(encoding.raw(raw, *encoding.inputs, label.name) if encoding.is_online else encoded)
+            classes.update(pc.unique(encoded[label.name]).to_pylist())
+            writers[task.name].write(encoding.raw(raw, *encoding.inputs, label.name) if encoding.is_online else encoded)
+            if task.heldout:
+                inputs = encoding.raw(raw, *encoding.inputs)
+                writers[task.heldout].write(inputs.append_column(label, encoded[label.name]))
             tell(number / len(task.slices))
-        (path,) = writer.close()
-        path.replace(encoding.directory / task.name)
-        if task.labels is not None:
-            pq.write_table(pa.table([pa.chunked_array(labels, label.type)], schema=pa.schema([label])), path)
-            path.replace(task.labels)
-    seen = frozenset(value for column in labels for value in pc.unique(column).to_pylist())
-    return _Seen(labels=seen, longest=encoder.longest)
-
-
-def _write_heldout(task: _HeldoutTask, tell: Tell) -> _Seen:
-    encoding = task.encoding
-    with TemporaryDirectory(dir=encoding.scratch) as scratch:
-        path = Path(scratch) / HELDOUT
-        label = pq.read_schema(task.files[0].labels).field(0)
-        inputs = [encoding.schema.field(name) for name in encoding.inputs]
-        with pq.ParquetWriter(path, pa.schema([*inputs, label])) as heldout:
-            for number, file in enumerate(task.files, 1):
-                labels = pq.read_table(file.labels)[label.name]
-                for part in file.slices:
-                    rows = encoding.raw(part.read(), *encoding.inputs)
-                    heldout.write_table(rows.append_column(label, labels.slice(0, part.num_rows)))
-                    labels = labels.slice(part.num_rows)
-                tell(number / len(task.files))
-        path.replace(encoding.directory / HELDOUT)
-    return _Seen()
+        for name, writer in writers.items():
+            (path,) = writer.close()
+            path.replace(encoding.directory / name)
+    return _Seen(classes=frozenset(classes), longest=encoder.longest)
 
 
 def _refuse_one_class(labels: frozenset[Any], split: str) -> None:

@@ -337,20 +337,20 @@ def _write_rows(
 ) -> dict[str, Source]:
     """Write each split, and the held-out rows."""
     sources: dict[str, Source] = {}
-    heldout_schema = ids.alone(0, 1).select(inputs).schema.append(pa.field(encoding.label, pa.float32()))
-    with pq.ParquetWriter(directory / HELDOUT, heldout_schema) as heldout:
-        for split, num_rows in sequences.num_rows.items():
-            writer = PartWriter.of_split(
-                directory, split, num_rows, max_file_rows=_MAX_FILE_ROWS, max_group_rows=_MAX_GROUP_ROWS
-            )
-            num_written = 0
-            for rows in sequences.rows(split, block_values):
-                writer.write(encoding.table(rows))
-                if split == VALID:
-                    raw = ids.table(rows.users, rows.items, rows.history, rows.offsets)
-                    heldout.write_table(raw.select(inputs).append_column(heldout_schema[-1], pa.array(rows.labels)))
-                num_written += len(rows.users)
-                report("written", (len(sources) + num_written / num_rows) / len(sequences.num_rows))
-            files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
-            sources[split] = Source(files=files, num_rows=num_rows)
+    heldout = PartWriter(directory / HELDOUT, rows_per_file=_MAX_FILE_ROWS, rows_per_group=_MAX_GROUP_ROWS)
+    for split, num_rows in sequences.num_rows.items():
+        writer = PartWriter.of_split(
+            directory, split, num_rows, max_file_rows=_MAX_FILE_ROWS, max_group_rows=_MAX_GROUP_ROWS
+        )
+        num_written = 0
+        for rows in sequences.rows(split, block_values):
+            writer.write(encoding.table(rows))
+            if split == VALID:
+                raw = ids.table(rows.users, rows.items, rows.history, rows.offsets).select(inputs)
+                heldout.write(raw.append_column(encoding.label, pa.array(rows.labels, pa.float32())))
+            num_written += len(rows.users)
+            report("written", (len(sources) + num_written / num_rows) / len(sequences.num_rows))
+        files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
+        sources[split] = Source(files=files, num_rows=num_rows)
+    heldout.close()
     return sources

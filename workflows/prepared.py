@@ -5,7 +5,7 @@ A prepared-data artifact holds
     train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones where `online` is set
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
-    heldout.parquet                    raw inputs and encoded label of the validation rows, in the order of valid/
+    heldout/                           raw inputs and encoded label of the validation rows, in the order of valid/
     catalog.parquet                    one row per item, for people to read; where rows name items
     histories.parquet                  raw user and all items of the user, the latest last; where rows have histories
     metadata.json                      cardinalities, as NVIDIA's SIM has them; where rows have histories
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 KIND = "prepared-data"
-CATALOG, HELDOUT, HISTORIES = "catalog.parquet", "heldout.parquet", "histories.parquet"
+CATALOG, HELDOUT, HISTORIES = "catalog.parquet", "heldout", "histories.parquet"
 CARDINALITIES = "metadata.json"
 ONLINE = "online"
 """Metadata of a spec whose splits hold raw rows."""

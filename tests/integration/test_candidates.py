@@ -89,7 +89,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
         shutil.rmtree(directory / "fit", ignore_errors=True)
         (directory / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         heldout = pa.Table.from_pandas(interactions(60, seed=2), preserve_index=False)
-        pq.write_table(heldout.append_column("label", pa.array(np.zeros(60, np.float32))), directory / HELDOUT)
+        heldout = heldout.append_column("label", pa.array(np.zeros(60, np.float32)))
+        (directory / HELDOUT).mkdir()
+        pq.write_table(heldout, directory / HELDOUT / "part-000.parquet")
         pq.write_table(pa.table({"item_id": ITEMS, "title": [f"title {item}" for item in ITEMS]}), directory / CATALOG)
         owned = [ITEMS[number : number + 15] for number in range(len(USERS_KNOWN))]
         pq.write_table(pa.table({"user_id": USERS_KNOWN, "history": owned}), directory / HISTORIES)

@@ -59,7 +59,7 @@ def test_mlflow_has_calibration_two_aucs_and_the_numbers_of_parameters(result: d
 
 
 def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Path) -> None:
-    row = pq.read_table(directory / "work/criteo-dlrm/prepared/heldout.parquet").slice(0, 1).to_pylist()[0]
+    row = pq.read_table(directory / "work/criteo-dlrm/prepared/heldout").slice(0, 1).to_pylist()[0]
     del row["label"]
     expected = predict_one(directory, row)
     assert 0 < expected < 1

@@ -222,7 +222,7 @@ def test_splits_come_as_several_files_and_nothing_else_is_left(prepared: Prepare
     assert prepared.catalog() == raw.catalog
     assert [path.name for path in prepared.path.parent.iterdir()] == ["prepared"]
     assert {path.name for path in prepared.path.iterdir()} == {
-        "train", "valid", "workflow", "feature_spec.yaml", "manifest.json", "metadata.json", "heldout.parquet",
+        "train", "valid", "workflow", "feature_spec.yaml", "manifest.json", "metadata.json", "heldout",
         "histories.parquet", "catalog.parquet",
     }  # fmt: skip
 
