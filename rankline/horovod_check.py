@@ -84,8 +84,9 @@ def _built_for(package: Path) -> str | None:
 
 def _lone_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    # MPI, where it is built too, would want its own launcher; a trial needs no GPU.
-    return {**kept, "HOROVOD_CONTROLLER": "gloo", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # MPI, where it is built too, would want its own launcher, for both; a trial needs no GPU.
+    gloo = dict.fromkeys(("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), "gloo")
+    return {**kept, **gloo, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def _last_words(trial: "subprocess.CompletedProcess[str]") -> str:

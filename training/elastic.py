@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 ADDRESS_VARIABLE = "RANKLINE_ELASTIC"
 """In the environment of each worker: HOST:PORT:TOKEN:NUMBER, where to connect and as whom."""
 
+_SILENCE = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_USER_TIMEOUT: 60_000}
+"""TCP's options, in s, s and ms: a worker whose host is cut off ends in a minute or so, and frees memory and GPU."""
 _STEPS = ("/iteration", "/finite_steps")  # what an optimizer and a fit call their number of steps
 T = TypeVar("T")
 
@@ -108,6 +110,9 @@ class Membership:
     def __init__(self, address: str) -> None:
         host, port, token, number = address.rsplit(":", 3)
         self._connection = socket.create_connection((host, int(port)))
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _SILENCE.items():
+            self._connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self._heard, self._speaking = threading.Condition(), threading.Lock()
         self._place: Place | None = None
         self._is_over = self._is_lost = self._is_awaited = False

@@ -1,7 +1,8 @@
-"""The `rankline` command of this environment, and the commands that documents show."""
+"""The `rankline` command of this environment, the commands that documents show, and what a run has recorded."""
 
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,17 @@ def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subproces
     return subprocess.run(
         [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
     )
+
+
+def recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
+    """What MLflow's store of a workplace answers; nothing while it is being made."""
+    if not (workplace / "work/mlflow.db").exists():
+        return []
+    with sqlite3.connect(workplace / "work/mlflow.db", timeout=30) as connection:
+        try:
+            return connection.execute(query).fetchall()
+        except sqlite3.OperationalError:  # no such table yet
+            return []
 
 
 def commands(document: str) -> list[str]:

@@ -1,6 +1,5 @@
 """An elastic run on this machine: real workers, real Horovod, real kill -9."""
 
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
+from command_line import RANKLINE, rankline, recorded
 
 from rankline.horovod_check import problem
 from training.elastic import ADDRESS_VARIABLE
@@ -52,12 +51,12 @@ def test_a_run_survives_its_workers_one_after_another_and_stays_one_run(workplac
     assert [process for process in below if process.is_running() and process.status() != "zombie"] == []
 
     model = TrainedModel.load(workplace / "work/movielens/model")
-    assert _recorded(workplace, "SELECT run_uuid, status FROM runs") == [(model.run_id, "FINISHED")]
-    ((note,),) = _recorded(workplace, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")
+    assert recorded(workplace, "SELECT run_uuid, status FROM runs") == [(model.run_id, "FINISHED")]
+    ((note,),) = recorded(workplace, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")
     assert "worker 0 on localhost was lost (signal 9); 1 worker goes on." in note
     assert "a worker joined; 2 workers go on." in note
     assert "worker 1 on localhost was lost (signal 9); 1 worker goes on." in note
-    epochs = _recorded(workplace, "SELECT step FROM metrics WHERE key = 'valid_auc' ORDER BY step")
+    epochs = recorded(workplace, "SELECT step FROM metrics WHERE key = 'valid_auc' ORDER BY step")
     assert sorted({step for (step,) in epochs}) == list(range(1, _NUM_EPOCHS + 1))
     assert model.metrics["epoch"] == _NUM_EPOCHS
     assert model.metrics["valid_auc"] > 0.6
@@ -86,17 +85,7 @@ def _is_worker(process: psutil.Process, number: int) -> bool:
 
 def _num_begun(workplace: Path, size: int) -> int:
     """Worlds of so many workers that went on with the run."""
-    return len(_recorded(workplace, f"SELECT 1 FROM metrics WHERE key = 'workers' AND value = {size}"))
-
-
-def _recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
-    if not (workplace / "work/mlflow.db").exists():
-        return []
-    with sqlite3.connect(workplace / "work/mlflow.db", timeout=30) as connection:
-        try:
-            return connection.execute(query).fetchall()
-        except sqlite3.OperationalError:  # the tables are being made
-            return []
+    return len(recorded(workplace, f"SELECT 1 FROM metrics WHERE key = 'workers' AND value = {size}"))
 
 
 def _wait_until(condition: Callable[[], bool], run: "subprocess.Popen[bytes]") -> None:

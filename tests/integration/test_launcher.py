@@ -2,17 +2,16 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
+from command_line import RANKLINE, rankline, recorded
 
 from rankline.horovod_check import problem
 from rankline.launch_config import LaunchConfig
@@ -45,8 +44,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(workplace: Path) -> None:
-    done = rankline("train", "movielens", "--workers", "2", "--epochs", "1", "--batch-size", "256", cwd=workplace)
+@pytest.mark.parametrize("mpi", [(), ("--mpi",)], ids=["gloo", "mpi"])
+def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(
+    workplace: Path, horovod_lacks: str | None, mpi: Sequence[str]
+) -> None:
+    if mpi and horovod_lacks:
+        pytest.skip(horovod_lacks)
+    train = ("train", "movielens", "--workers", "2", "--epochs", "1", "--batch-size", "256")
+    done = rankline(*train, *mpi, cwd=workplace)
     assert done.returncode == 0, done.stderr
     shown, model, run = done.stdout.splitlines()
     assert shown.startswith("train")
@@ -54,8 +59,12 @@ def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(workplace:
     assert model == "model: work/movielens/model"
     assert (workplace / "work/movielens/model/manifest.json").is_file()
     assert "MLflow run" in run
-    assert _recorded(workplace, "SELECT status FROM runs") == [("FINISHED",)]
-    assert _recorded(workplace, "SELECT value FROM params WHERE key = 'workers.workers'") == [("2",)]
+    ((status, workers),) = recorded(
+        workplace,
+        "SELECT status, value FROM runs JOIN params USING (run_uuid) WHERE key = 'workers.workers' "
+        "ORDER BY start_time DESC LIMIT 1",
+    )
+    assert (status, workers) == ("FINISHED", "2")
 
 
 def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
@@ -66,7 +75,7 @@ def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
     assert run.returncode == 130
     assert "stopping" in errors
     assert "Traceback" not in output + errors
-    assert _recorded(workplace, "SELECT status FROM runs ORDER BY start_time")[-1] == ("KILLED",)
+    assert recorded(workplace, "SELECT status FROM runs ORDER BY start_time")[-1] == ("KILLED",)
     # Its checkpoint is taken up again; the launcher dies of kill -9 this time.
     with _training(workplace, "--resume") as (run, below):
         run.kill()
@@ -174,8 +183,3 @@ def _horovodrun(*command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
         timeout=_LIMIT_S,
         check=False,
     )
-
-
-def _recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
-    with sqlite3.connect(workplace / "work/mlflow.db") as connection:
-        return connection.execute(query).fetchall()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command_line import RANKLINE
+from command_line import RANKLINE, recorded
 from pyarrow.dataset import dataset
 
 from tests.container_stack import need_program
@@ -26,6 +26,11 @@ pytestmark = pytest.mark.timeout(900)
 ADDRESSES = {"alpha": "10.77.0.1", "beta": "10.77.0.2"}
 SCHEDULER = f"tcp://{ADDRESSES['alpha']}:8786"
 TRAIN = (RANKLINE, "train", "movielens", "--hosts", "alpha:1,beta:1")
+ELASTIC = (
+    *(RANKLINE, "train", "movielens", "--workers", "2", "--min-workers", "1", "--max-workers", "2"),
+    *("--host-discovery-script", "./hosts.sh", "--network-interface", "eth0", "--timeout-s", "10"),
+    *("--commit-every", "25", "--batch-size", "16", "--epochs", "16", "--early-stopping-patience", "0"),
+)
 TASKS = """
 import json, sys
 from distributed import Client
@@ -128,6 +133,10 @@ class Hosts:
     def cut(self) -> None:
         """Pull the cable: what is sent is lost, and nobody is told."""
         self._configure("beta", "link set eth0 down")
+
+    def mend(self) -> None:
+        """Put it back."""
+        self._configure("beta", "link set eth0 up")
 
     def bytes_received(self, host: str) -> int:
         """What has come through the cable."""
@@ -241,6 +250,32 @@ def test_workers_on_both_train_one_model(hosts: Hosts, work: Work) -> None:
     assert (
         hosts.bytes_received("beta") - before > weights.stat().st_size
     )  # worker 0's first weights, and then gradients
+
+
+def test_an_elastic_run_goes_on_without_a_host_that_is_cut_off_and_takes_it_back(hosts: Hosts, work: Work) -> None:
+    script = work.path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho alpha:1\necho beta:1\n", encoding="ascii")
+    script.chmod(0o755)
+    training = hosts.start("alpha", ELASTIC, cwd=work.path, stderr=subprocess.PIPE)
+
+    def wait_for_worlds(*sizes: int) -> None:
+        worlds = "SELECT CAST(value AS INTEGER) FROM metrics WHERE key = 'workers' ORDER BY timestamp, step"
+        wait_until(
+            lambda: training.poll() is not None or recorded(work.path, worlds) == [(size,) for size in sizes],
+            timeout_s=300,
+        )
+        assert training.poll() is None, training.communicate()
+
+    wait_for_worlds(2)
+    hosts.cut()
+    wait_for_worlds(2, 1)
+    hosts.mend()
+    wait_for_worlds(2, 1, 2)
+    _, message = training.communicate(timeout=500)
+    assert training.returncode == 0, message
+    ((note,),) = recorded(work.path, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")
+    assert "on beta was lost (its host cannot be reached, or it was); 1 worker goes on" in note
+    assert note.endswith("2 workers go on.")
 
 
 def test_a_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Work) -> None:
