@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.diagnostics.progressbar import ProgressBar
@@ -34,6 +35,12 @@ _PACKAGES = ("rankline", "nvtabular", "merlin-core", "dask", "distributed", "pan
 _CODE = "Rankline's code"
 # A terminal sends Ctrl-C to workers too: they end at once, without a word.
 _END_ON_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+# For a dashboard, which there is none of here, Dask looks at itself up to a hundred times a second in each process.
+_UNOBSERVED = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.profile.enabled": False,
+}
 _TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one and the same from Python 3.11 on
 _STOP_S = 30.0  # for workers to end
 _LOOK_S = 1.0  # between two looks at whether there are workers
@@ -69,7 +76,7 @@ def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
             yield config.dask, client
         return
     # Spilled data go where there is room for the prepared ones; the system's folder may be in memory.
-    with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet():
+    with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet(), dask.config.set(_UNOBSERVED):
         try:
             cluster = LocalCluster(
                 n_workers=config.num_local,
