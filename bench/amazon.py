@@ -7,8 +7,8 @@ the document does unless told otherwise, which takes 8 bytes per id. Its model c
 lists in Parquet, shuffled, and of like length within a batch; the model pads to the longest of a batch and leaves out
 what it can.
 
-Both train the same network. "ragged" is the document's files into our form of it; "no model" is
-reading alone; "in memory" are steps without reading; "small layers" has a network with little to compute.
+Both train the same network. "ragged" is the document's files into our form of it; "no model" is reading alone; "in
+memory" are steps without reading; "small layers" has a network with little to compute.
 """
 
 import time

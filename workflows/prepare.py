@@ -7,7 +7,7 @@ encoding a file are tasks, which this process does one by one or a pool of worke
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -324,8 +324,8 @@ class _FileTask:
 class _Seen:
     """Labels and longest lists of some rows."""
 
-    classes: frozenset[Any] = frozenset()
-    longest: Mapping[str, int] = field(default_factory=dict)
+    classes: frozenset[Any]
+    longest: Mapping[str, int]
 
 
 def _encode(

@@ -224,7 +224,9 @@ def test_a_busy_server_gets_fewer(nginx: Path, servers: list[Server]) -> None:
         waiting = [threading.Thread(target=get, args=(port,)) for _ in range(2)]
         for thread in waiting:
             thread.start()
-        wait_until(lambda: busy.num_requests > 0)
+        # A third request beside both of them would find one at each server.
+        wait_until(lambda: busy.num_requests + idle.num_requests == 2)
+        wait_until(lambda: sum(thread.is_alive() for thread in waiting) == busy.num_requests > 0)
         assert [get(port)[1] for _ in range(6)] == ["2 /"] * 6
         busy.release.set()
         for thread in waiting:
