@@ -32,6 +32,7 @@ from workflows.artifacts import publish
 from workflows.errors import ConfigError, RequestError
 from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec
 from workflows.operators import NullToEmptyList
+from workflows.parts import part_name
 from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
 from workflows.trained import KIND as TRAINED
@@ -91,7 +92,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
         heldout = pa.Table.from_pandas(interactions(60, seed=2), preserve_index=False)
         heldout = heldout.append_column("label", pa.array(np.zeros(60, np.float32)))
         (directory / HELDOUT).mkdir()
-        pq.write_table(heldout, directory / HELDOUT / "part-000.parquet")
+        pq.write_table(heldout, directory / HELDOUT / part_name(0))
         pq.write_table(pa.table({"item_id": ITEMS, "title": [f"title {item}" for item in ITEMS]}), directory / CATALOG)
         owned = [ITEMS[number : number + 15] for number in range(len(USERS_KNOWN))]
         pq.write_table(pa.table({"user_id": USERS_KNOWN, "history": owned}), directory / HISTORIES)

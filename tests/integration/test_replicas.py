@@ -178,7 +178,7 @@ def test_a_client_asks_several_servers_in_turn(served: Served, alone: str) -> No
     with Client(alone, NAME) as client:
 
         def has_asked_all() -> bool:
-            client.predict({"x": [0]})
+            assert client.predict({"x": [0]}).tolist() == [10]
             return all(later > count for later, count in zip(served.num_scored(), earlier, strict=True))
 
         wait_until(has_asked_all)
@@ -206,7 +206,7 @@ def test_a_replica_that_is_killed_under_load_costs_no_request_and_comes_back(ser
             wait_until(lambda: any("out of service" in event for event in served.events))
             wait_until(lambda: any("in service again" in event for event in served.events))
             served.events.clear()
-            wait_until(lambda: len(served.programs("tritonserver")) == 2)  # one that starts a process is two at first
+            assert len(served.programs("tritonserver")) == 2
     assert seen.errors == []
     assert set(seen.answers) == {10}
     assert all(count > 0 for count in served.num_scored())  # the new ones, too
@@ -320,7 +320,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         assert second.returncode == 1
         assert f"grpc_port {port} on 127.0.0.1 is not to be had" in second.stderr
         below = psutil.Process(process.pid).children(recursive=True)
-        wait_until(lambda: len(programs("tritonserver", process.pid)) == 2)  # see above: two for a moment
+        assert len(programs("tritonserver", process.pid)) == 2
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     assert (process.returncode, rest.strip().splitlines()[-1]) == (0, "stopped")
