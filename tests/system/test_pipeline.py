@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
 from mlflow import MlflowClient
 
+from tests.support.command_line import RANKLINE, rankline
 from workflows.datasets.movielens_generator import generate_movielens
 
 QUICK = ["--epochs", "2", "--batch-sizes", "1,64"]
