@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rankline.arguments import RecipeName, WorkDir
+from rankline.cli.arguments import RecipeName, WorkDir
 from rankline.display import Stages, say
 from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, Workspace

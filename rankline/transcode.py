@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rankline.arguments import Prebatch
+from rankline.cli.arguments import Prebatch
 from rankline.display import Stages, say
 from workflows.spec_file import FILE_NAME, FILE_TYPES
 

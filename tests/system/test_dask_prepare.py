@@ -195,7 +195,7 @@ def test_workers_of_this_machine_make_the_same_rows_with_histories(tmp_path: Pat
 
 def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> None:
     work, said = tmp_path / "work", tmp_path / "stderr"
-    program = "from rankline.cli import main\nif __name__ == '__main__': main()"
+    program = "from rankline.cli.main import main\nif __name__ == '__main__': main()"
     arguments = ["prepare", "criteo-dlrm", "--rows", "20000", "--cardinality-scale", "0.01"]
     arguments += ["--dask", "local:2", "--dask-timeout-s", "300", "--work-dir", str(work)]
     with said.open("wb") as errors:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from rankline.cli import app
+from rankline.cli.main import app
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.records import SliceRecord
