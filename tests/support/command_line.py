@@ -1,20 +1,21 @@
 """The `rankline` command of this environment, the commands that documents show, and what a run has recorded."""
 
+import atexit
 import os
 import re
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
-RANKLINE = Path(sys.executable).with_name("rankline")
+from tests.support.cli_server import RANKLINE, CliServer
+
+_SERVER = CliServer()
+atexit.register(_SERVER.stop)
 
 
 def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Run it to its end in a directory."""
-    return subprocess.run(
-        [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
-    )
+    return _SERVER.run(*arguments, cwd=cwd, stdin=stdin)
 
 
 def recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
