@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -155,7 +155,6 @@ def _row(answer: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-@settings(max_examples=25, deadline=None)
 @given(ROWS)
 def test_the_model_gets_what_was_given(mirror: Any, rows: list[dict[str, Any]]) -> None:
     table = pa.Table.from_pylist(rows, SCHEMA)
