@@ -24,6 +24,7 @@ from rankline.convert import convert_command
 from rankline.display import ERRORS, in_a_line, say
 from rankline.import_data import import_command
 from rankline.quiet import quiet_libraries
+from rankline.recipes import available
 from rankline.sim import CONTEXT, sim_command
 from rankline.transcode import transcode_command
 from workflows.errors import RanklineError
@@ -72,6 +73,8 @@ def options(
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
+    for problem in available().problems:
+        ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
 
 app.command("run")(run_command)
