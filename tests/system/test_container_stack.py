@@ -29,18 +29,16 @@ DASHBOARD = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """Version 1, of engine tensorflow."""
-    from rankline.recipes import RECIPES
+    from rankline.recipes import recipe_named
     from training.tracking import TrackingConfig
     from training.train import train
-    from workflows.datasets import DATASETS
     from workflows.datasets.movielens_generator import generate_movielens
     from workflows.prepare import prepare
 
-    path, recipe = tmp_path_factory.mktemp("stack"), RECIPES["movielens"]
+    path, recipe = tmp_path_factory.mktemp("stack"), recipe_named("movielens")
     generate_movielens(path / "ratings", num_rows=5_000, seed=5)
-    dataset = DATASETS[recipe.dataset]
-    raw = dataset.read(path / "ratings")
-    prepared = prepare(dataset, raw, path / "work/movielens/prepared", recipe.prepare, source="a test")
+    raw = recipe.dataset.read(path / "ratings")
+    prepared = prepare(recipe.dataset, raw, path / "work/movielens/prepared", recipe.prepare, source="a test")
     tracking = TrackingConfig(directory=path / "mlflow", experiment="stack")
     trained = train(prepared.path, path / "model", replace(recipe.train, epochs=1), tracking=tracking)
     (path / "repository").mkdir()

@@ -17,21 +17,19 @@ from distributed import Client
 
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
-from workflows.datasets import DATASETS
+from workflows.datasets.amazon import AMAZON
+from workflows.datasets.criteo import CRITEO
 from workflows.datasets.criteo_files import read_criteo
 from workflows.datasets.raw import RawData
 from workflows.errors import ClusterError
 from workflows.pool import HERE, Pool
 from workflows.prepare import prepare
 from workflows.prepare_config import PrepareConfig
-from workflows.prepare_sequences import prepare_sequences
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT
-from workflows.sequence_config import SequenceConfig
 
 pytestmark = pytest.mark.timeout(600)  # of a machine that does other things
 
-CRITEO, AMAZON = DATASETS["criteo"], DATASETS["amazon"]
 CHOICES = PrepareConfig(frequency_threshold=2, hash_buckets=5)
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +105,7 @@ class At:
 def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
     directory = tmp_path_factory.mktemp("raw")
     CRITEO.generate(directory, num_rows=4_000, seed=1, cardinality_scale=0.001, progress=SILENT)
-    return read_criteo(directory, piece_bytes=1 << 17)
+    return read_criteo(directory, shard_bytes=1 << 17)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +115,7 @@ def alone(raw: RawData, tmp_path_factory: pytest.TempPathFactory) -> PreparedDat
 
 def made(raw: RawData, output: Path, pool: Pool, progress: At | None = None) -> PreparedData:
     return prepare(
-        CRITEO, raw, output, CHOICES, source="generated", part_rows=100, progress=progress or SILENT, pool=pool
+        CRITEO, raw, output, CHOICES, source="generated", partition_rows=100, progress=progress or SILENT, pool=pool
     )
 
 
@@ -177,16 +175,7 @@ def test_workers_of_this_machine_make_the_same_rows_with_histories(tmp_path: Pat
     raw = AMAZON.read(tmp_path / "raw")
     with open_pool(DaskConfig(dask="local:2", dask_memory="2GB", dask_timeout_s=300), tmp_path / "work") as workers:
         alone, together = (
-            prepare_sequences(
-                AMAZON,
-                raw,
-                tmp_path / "work" / name,
-                PrepareConfig(),
-                SequenceConfig(),
-                source="generated",
-                part_rows=500,
-                pool=pool,
-            )
+            prepare(AMAZON, raw, tmp_path / "work" / name, source="generated", partition_rows=500, pool=pool)
             for name, pool in (("alone", HERE), ("together", workers))
         )
     assert contents(together) == contents(alone)
@@ -206,7 +195,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> No
             stderr=errors,
         )
     try:
-        await_until(lambda: any(work.glob("criteo-dlrm/.fit.*/pieces/*/train")))
+        await_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(timeout=600) != 0
         await_until(lambda: not processes_of_session(process.pid))

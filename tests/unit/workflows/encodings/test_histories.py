@@ -13,24 +13,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflows.datasets import DATASETS
+from workflows.datasets.amazon import AMAZON
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, StreamedRows
+from workflows.encodings import RowsConfig, SequenceConfig
+from workflows.encodings.sequences import TRAIN, VALID
 from workflows.errors import ConfigError, DataError, SpecError
+from workflows.prepare import prepare as prepare_data
 from workflows.prepare_config import PrepareConfig
-from workflows.prepare_sequences import prepare_sequences
 from workflows.prepared import PreparedData
-from workflows.sequence_config import SequenceConfig
-from workflows.sequences import TRAIN, VALID
+from workflows.spec_metadata import SpecMetadata
 from workflows.upstream import quiet_nvtabular
 
-AMAZON = DATASETS["amazon"]
 USER, ITEM, HISTORY, LABEL = "user_id", "item_id", "history", "label"
 COLUMNS = [
     LABEL, USER, "item_id_trgt", "category_id_trgt", "item_id_pos", "category_id_pos", "item_id_neg", "category_id_neg",
 ]  # fmt: skip
 SEQUENCE = SequenceConfig(max_history=4)
-prepare = partial(prepare_sequences, source="made up")
+prepare = partial(prepare_data, source="made up")
 
 
 def raw_of(chosen: list[list[Any]], user_ids: list[Any] | None = None) -> RawData:
@@ -171,16 +171,16 @@ def test_the_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
             flat = np.concatenate(values) if feature.is_list else values.to_numpy()
             assert 1 <= flat.min() <= flat.max() < feature.cardinality
             assert flat.dtype == feature.dtype
-    assert spec.metadata == {
-        "dataset": "amazon",
-        "inputs": [USER, ITEM, HISTORY],
-        "group_by": USER,
-        "item": ITEM,
-        "candidates": [ITEM],
-        "history": HISTORY,
-        "negatives": 1,
-        "best_auc": 0.9,
-    }
+    assert spec.metadata == SpecMetadata(
+        dataset="amazon",
+        inputs=(USER, ITEM, HISTORY),
+        group_by=USER,
+        item=ITEM,
+        candidates=(ITEM,),
+        history=HISTORY,
+        negatives=1,
+        best_auc=0.9,
+    )
     assert prepared.candidates == (ITEM,)
 
 
@@ -235,10 +235,8 @@ def test_large_splits_have_several_row_groups_per_file(tmp_path: Path) -> None:
     assert pq.ParquetFile(prepared.path / "train" / "part-000.parquet").metadata.num_row_groups == 3
 
 
-def test_parts_and_blocks_do_not_change_what_is_written(prepared: PreparedData, raw: RawData, tmp_path: Path) -> None:
-    again = prepare(
-        AMAZON, raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE, best_auc=0.9, part_rows=101, block_values=300
-    )
+def test_partitions_and_blocks_do_not_change_the_rows(prepared: PreparedData, raw: RawData, tmp_path: Path) -> None:
+    again = prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE, best_auc=0.9, partition_rows=20)
     assert_same_rows(again, prepared)
 
 
@@ -277,13 +275,9 @@ def test_rare_items_are_hashed_to_the_buckets(raw: RawData, chosen: list[list[st
     assert_encoded(split(prepared, VALID)[COLUMNS[1:6]], encoded(prepared, prepared.heldout().to_pandas()))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"split": "time"}, {"valid_share": 0.1}, {"split_seed": 1}, {"hash_share": 0.5}, {"encode": "online"}]
-)
-def test_options_that_would_do_nothing_are_refused(raw: RawData, tmp_path: Path, changes: dict[str, Any]) -> None:
-    (name,) = changes
-    with pytest.raises(ConfigError, match=rf"{name} is .*, which amazon has no use for.*Leave it at"):
-        prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(**changes), SEQUENCE)
+def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="amazon takes SequenceConfig, got RowsConfig: its raw rows become histories"):
+        prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), RowsConfig(split="time"))
     assert not list(tmp_path.iterdir())
 
 
@@ -325,7 +319,7 @@ def _hashed(suffix: str, num_buckets: int) -> Dataset:
         item, history = hashed(ITEM, "item_id_trgt", 50), hashed(HISTORY, "item_id" + suffix, num_buckets)
         return nvt.Workflow(([USER] >> StableHashBucket(9)) + item + history)
 
-    return replace(AMAZON, sequence_graph=graph)
+    return replace(AMAZON, graph=graph)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Parquet files of rows, part by part: raw ones that NVTabular is fitted to, and encoded ones that loaders read."""
+"""Parquet files of rows: partitions of raw ones, which NVTabular is fitted to, and encoded ones that loaders read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ _EXAMPLE_ROWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartSlice:
-    """Consecutive rows of a part."""
+class FileRows:
+    """Consecutive rows of a file."""
 
     path: Path
     start: int
@@ -40,43 +40,43 @@ class PartSlice:
 
 @dataclass(frozen=True, kw_only=True)
 class RawSplit:
-    """Raw rows of a split in the parts that NVTabular works on.
+    """Raw rows of a split in the partitions that NVTabular works on.
 
     Attributes:
         name: "train" or "valid".
-        parts: a Parquet file for each; strings that only become numbers are dictionaries in it.
-        num_rows: in all parts.
+        partitions: a Parquet file for each; strings that only become numbers are dictionaries in it.
+        num_rows: in all partitions.
         schema: of the raw rows.
     """
 
     name: str
-    parts: tuple[Path, ...]
+    partitions: tuple[Path, ...]
     num_rows: int
     schema: pa.Schema
 
-    def slices(self, rows_per_slice: int) -> list[tuple["PartSlice", ...]]:
-        """Cut the rows of all parts into slices of so many rows, fewer in the last one."""
-        cut: list[list[PartSlice]] = []
+    def cut(self, rows_per_file: int) -> list[tuple[FileRows, ...]]:
+        """The rows of all partitions, cut for files of so many rows, fewer in the last one."""
+        files: list[list[FileRows]] = []
         done = 0
-        for path in self.parts:
+        for path in self.partitions:
             start, num_rows = 0, pq.read_metadata(path).num_rows
             while start < num_rows:
-                if done % rows_per_slice == 0:
-                    cut.append([])
-                size = min(num_rows - start, rows_per_slice - done % rows_per_slice)
-                cut[-1].append(PartSlice(path=path, start=start, num_rows=size))
+                if done % rows_per_file == 0:
+                    files.append([])
+                size = min(num_rows - start, rows_per_file - done % rows_per_file)
+                files[-1].append(FileRows(path=path, start=start, num_rows=size))
                 start, done = start + size, done + size
-        return [tuple(slices) for slices in cut]
+        return [tuple(rows) for rows in files]
 
     def open(self, columns: Sequence[str]) -> nvt.Dataset:
         """Some columns, for NVTabular."""
-        meta = frame_of_part(pq.read_schema(self.parts[0]).empty_table().select(columns))
-        parts = from_map(_read_part, self.parts, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
-        return nvt.Dataset(parts, schema=_nvtabular_schema(self.schema, columns))
+        meta = frame_of_partition(pq.read_schema(self.partitions[0]).empty_table().select(columns))
+        rows = from_map(_read_partition, self.partitions, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
+        return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
         """Some rows, for NVTabular."""
-        return nvtabular_dataset(pq.read_table(self.parts[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
+        return nvtabular_dataset(pq.read_table(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
 
 
 def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
@@ -84,13 +84,13 @@ def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
     return nvt.Dataset(rows.to_pandas(), schema=_nvtabular_schema(rows.schema, rows.column_names))
 
 
-def frame_of_part(part: pa.Table) -> pd.DataFrame:
-    """Rows of a part as NVTabular has them; see `workflows.operators.frame_of`."""
-    return frame_of(part, [field.name for field in part.schema if pa.types.is_dictionary(field.type)])
+def frame_of_partition(rows: pa.Table) -> pd.DataFrame:
+    """Rows of a partition as NVTabular has them; see `workflows.operators.frame_of`."""
+    return frame_of(rows, [field.name for field in rows.schema if pa.types.is_dictionary(field.type)])
 
 
-def _read_part(path: Path, columns: list[str]) -> pd.DataFrame:
-    return frame_of_part(pq.read_table(path, columns=columns))
+def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
+    return frame_of_partition(pq.read_table(path, columns=columns))
 
 
 def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
@@ -128,17 +128,17 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
 
 
 def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
-    """Rows of each file and of each row group of an encoded split; see `PartWriter.of_split`."""
+    """Rows of each file and of each row group of an encoded split; see `FilesWriter.of_split`."""
     rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 
 
-def part_name(number: int) -> str:
+def file_name(number: int) -> str:
     """Name of a file of a split."""
     return f"part-{number:03d}.parquet"
 
 
-class PartWriter:
+class FilesWriter:
     """Writes tables as Parquet files `part-000.parquet` and so on.
 
     Args:
@@ -171,7 +171,7 @@ class PartWriter:
     @classmethod
     def of_split(
         cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
-    ) -> "PartWriter":
+    ) -> "FilesWriter":
         """Writes an encoded split: several files of several row groups, so that loaders can read in parallel.
 
         Args:
@@ -205,7 +205,7 @@ class PartWriter:
         for name in self._dictionaries:
             group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
         if self._file is None:
-            self._paths.append(self._directory / part_name(len(self._paths)))
+            self._paths.append(self._directory / file_name(len(self._paths)))
             self._file = pq.ParquetWriter(self._paths[-1], group.schema, **self._options)
         self._file.write_table(group, row_group_size=num_rows)
         self._num_in_file += num_rows

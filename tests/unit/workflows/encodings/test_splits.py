@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workflows.datasets.raw import StreamedRows
+from workflows.encodings import RowsConfig
+from workflows.encodings.splits import random_split, split_of_stream, split_rows, time_split
 from workflows.errors import ConfigError
-from workflows.prepare_config import PrepareConfig
-from workflows.splits import random_split, split_of_stream, split_rows, time_split
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
 
@@ -85,7 +85,7 @@ def streamed(periods, batch_size):
 
 def split_streamed(periods, batch_size, **choices):
     parts = {"train": [], "valid": []}
-    for name, table in split_rows(streamed(periods, batch_size), PrepareConfig(**choices), "row"):
+    for name, table in split_rows(streamed(periods, batch_size), RowsConfig(**choices), "row"):
         assert len(table)
         parts[name] += table["row"].to_pylist()
     return parts["train"], parts["valid"]
@@ -132,8 +132,8 @@ def test_a_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, 
 def test_a_table_without_time_is_split_at_random_only():
     rows = pa.table({"row": range(10)})
     with pytest.raises(ConfigError, match="the rows have no time"):
-        list(split_rows(rows, PrepareConfig(split="time"), None))
-    assert [len(part) for _, part in split_rows(rows, PrepareConfig(split="random"), None)] == [8, 2]
+        list(split_rows(rows, RowsConfig(split="time"), None))
+    assert [len(part) for _, part in split_rows(rows, RowsConfig(split="random"), None)] == [8, 2]
 
 
 def test_periods_that_leave_nothing_to_train_on_are_refused_with_the_share_that_does():

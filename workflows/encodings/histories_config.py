@@ -1,4 +1,4 @@
-"""The choices of `prepare` for data with histories, light to import: the command line makes its options from them."""
+"""The choices of `prepare` for data with histories, light to import: the command line makes options of them."""
 
 from dataclasses import dataclass
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workflows.encodings.histories_config import SequenceConfig
 from workflows.errors import DataError
 from workflows.hashing import hash_ids
-from workflows.sequence_config import SequenceConfig
 
 TRAIN, VALID = "train", "valid"
 _STREAMS = {(TRAIN, "items"): 0, (TRAIN, "history"): 1, (VALID, "items"): 2, (VALID, "history"): 3}

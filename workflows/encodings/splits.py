@@ -7,15 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from workflows.datasets.raw import StreamedRows
+from workflows.encodings.rows_config import RowsConfig
 from workflows.errors import ConfigError
-from workflows.prepare_config import PrepareConfig
 
 Rows = npt.NDArray[np.int64]
 
 
-def split_rows(
-    rows: pa.Table | StreamedRows, config: PrepareConfig, time: str | None
-) -> Iterator[tuple[str, pa.Table]]:
+def split_rows(rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None) -> Iterator[tuple[str, pa.Table]]:
     """Split raw rows as a config says: a table as a whole, a stream batch by batch.
 
     Args:
@@ -45,7 +43,7 @@ def split_rows(
 
 
 def split_batches(
-    batches: Iterable[pa.RecordBatch], periods: Sequence[int], config: PrepareConfig, first_row: int = 0
+    batches: Iterable[pa.RecordBatch], periods: Sequence[int], config: RowsConfig, first_row: int = 0
 ) -> Iterator[tuple[str, pa.Table]]:
     """Split a stretch of a stream of rows as a config says.
 

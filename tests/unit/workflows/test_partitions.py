@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflows.parts import NUM_FILES, PartWriter
+from workflows.partitions import NUM_FILES, FilesWriter
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1, 40, 7, 0, 7], [3] * 30])
@@ -14,7 +14,7 @@ def test_rows_keep_their_order_whatever_they_are_written_in(
 ) -> None:
     rows = pa.table({"id": range(sum(sizes)), "list": [[number] * (number % 3) for number in range(sum(sizes))]})
     rows = rows.cast(pa.schema({"id": pa.int64(), "list": pa.list_(pa.int64())}))
-    writer = PartWriter(tmp_path / "split", rows_per_file=rows_per_file, rows_per_group=rows_per_group)
+    writer = FilesWriter(tmp_path / "split", rows_per_file=rows_per_file, rows_per_group=rows_per_group)
     start = 0
     for size in sizes:
         writer.write(rows.slice(start, size))
@@ -31,7 +31,7 @@ def test_rows_keep_their_order_whatever_they_are_written_in(
 
 @pytest.mark.parametrize(("num_rows", "num_files"), [(8, 4), (10_000, 4), (100_000, 10)])
 def test_a_split_has_as_many_files_as_its_rows_need(tmp_path: Path, num_rows: int, num_files: int) -> None:
-    writer = PartWriter.of_split(tmp_path, "train", num_rows, max_file_rows=10_000, max_group_rows=2_000)
+    writer = FilesWriter.of_split(tmp_path, "train", num_rows, max_file_rows=10_000, max_group_rows=2_000)
     writer.write(pa.table({"id": range(num_rows)}))
     files = writer.close()
     assert len(files) == num_files >= NUM_FILES["train"]

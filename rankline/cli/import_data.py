@@ -7,8 +7,7 @@ import typer
 
 from rankline.cli.arguments import RecipeName, WorkDir
 from rankline.display import Stages, say
-from rankline.recipes import recipe_named
-from rankline.workspace import WORK_DIR, Workspace
+from rankline.workspace import WORK_DIR, workspace_of
 from workflows.errors import ConfigError
 from workflows.spec_file import FILE_NAME
 
@@ -46,7 +45,7 @@ def import_command(
 
     rankline import amazon-sim parquet --num-user-features 1 --num-item-features 2
     """
-    prepared = Workspace(recipe=recipe_named(recipe).name, root=work_dir).prepared
+    prepared = workspace_of(recipe, work_dir).prepared
     if spec is not None and not (directory / spec).is_file():
         raise ConfigError(f"--spec: {directory / spec} is no file. Give a name in {directory}.")
     with Stages(["import"]) as stages, stages.stage("import") as progress:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workflows.encodings import SequenceConfig
+from workflows.encodings.sequences import TRAIN, VALID, Interactions, Rows, Sequences
 from workflows.errors import DataError
-from workflows.sequence_config import SequenceConfig
-from workflows.sequences import TRAIN, VALID, Interactions, Rows, Sequences
 
 NUM_ITEMS = 9
 CONFIG = SequenceConfig(min_interactions=3)
