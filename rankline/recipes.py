@@ -1,9 +1,17 @@
 """The recipes: which dataset, which model, which choices. A new one is one line in RECIPES."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rankline.options import Overrides
 from training.config import TrainConfig
+from training.models.dcnv2 import DCNv2Config
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
+from training.models.sim import SIMConfig
+from training.models.torch_mlp import TorchMLPConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
 from workflows.sequence_config import SequenceConfig
@@ -41,16 +49,15 @@ class Recipe:
 
 # Chosen on five folds of the first 6,400 rows of Criteo's sample of 8,000. What counts most are the linear terms; the
 # penalty is a mean over the batch, so it has to be large.
+_SMALL_CRITEO_NETWORK: dict[str, Any] = {
+    "embedding_dim": 8,
+    "embedding_init": 0.01,
+    "linear_scale": 2.0,
+    "embedding_dropout": 0.5,
+    "l2_linear": 0.3,
+}
 _SMALL_CRITEO = TrainConfig(
-    model="dlrm",
-    embedding_dim=8,
-    embedding_init=0.01,
-    numbers_hidden=(64, 32),
-    hidden=(64,),
-    linear_scale=2.0,
-    embedding_dropout=0.5,
-    l2_embedding=10.0,
-    l2_linear=0.3,
+    model=DLRMConfig(**_SMALL_CRITEO_NETWORK, l2_embedding=10.0, bottom_mlp=(64, 32), top_mlp=(64,)),
     weight_decay=1.0,
     optimizer="lazy_adam",
     learning_rate=3e-3,
@@ -62,15 +69,17 @@ _SMALL_CRITEO = TrainConfig(
 # Chosen on the second last item of each user of Amazon's beauty products. What counts most are the attributes, several
 # negatives for each positive, and dot products in the logit.
 _HISTORIES = SequenceConfig(negatives=4, attributes="all")
+_AMAZON_NETWORK: dict[str, Any] = {
+    "embedding_dim": 32,
+    "hidden": (128, 64),
+    "recency": True,
+    "dot_product_features": True,
+    "user_embeddings": False,
+    "dropout": 0.3,
+    "embedding_dropout": 0.3,
+}
 _AMAZON = TrainConfig(
-    model="din",
-    hidden=(128, 64),
-    recency=True,
-    likeness=True,
-    user_embeddings=False,
-    embedding_dim=32,
-    dropout=0.3,
-    embedding_dropout=0.3,
+    model=DINConfig(**_AMAZON_NETWORK),
     optimizer="lazy_adam",
     weight_averaging=False,
     batch_size=1024,
@@ -92,9 +101,7 @@ RECIPES = {
             summary="MovieLens as in NVIDIA's notebook: tables up to 512 wide, SGD, one epoch",
             dataset="movielens",
             train=TrainConfig(
-                embedding_dim_cap=512,
-                embedding_init=0.0,
-                linear_terms=False,
+                model=MLPConfig(embedding_dim_cap=512, embedding_init=0.0, linear_terms=False),
                 optimizer="sgd",
                 learning_rate=0.01,
                 weight_averaging=False,
@@ -109,10 +116,7 @@ RECIPES = {
             dataset="movielens",
             prepare=PrepareConfig(frequency_threshold=4),
             train=TrainConfig(
-                model="torch_mlp",
-                embedding_dim_cap=512,
-                embedding_dropout=0.5,
-                linear_terms=False,
+                model=TorchMLPConfig(embedding_dim_cap=512, embedding_dropout=0.5, linear_terms=False),
                 optimizer="adam",
                 learning_rate=0.01,
                 weight_averaging=False,
@@ -127,11 +131,12 @@ RECIPES = {
             dataset="criteo",
             prepare=PrepareConfig(split="time", frequency_threshold=10),
             train=TrainConfig(
-                model="dlrm",
-                embedding_dim=8,
-                embedding_init=0.01,
-                numbers_hidden=(1024, 512, 256),
-                hidden=(1024, 1024, 512, 256),
+                model=DLRMConfig(
+                    embedding_dim=8,
+                    embedding_init=0.01,
+                    bottom_mlp=(1024, 512, 256),
+                    top_mlp=(1024, 1024, 512, 256),
+                ),
                 batch_size=2048,
                 epochs=1,
                 early_stopping_patience=0,
@@ -149,21 +154,25 @@ RECIPES = {
             summary="Criteo clicks, deep and cross network v2, for thousands of rows",
             dataset="criteo",
             prepare=PrepareConfig(split="time", frequency_threshold=10),
-            train=replace(_SMALL_CRITEO, model="dcnv2", numbers_hidden=(), cross_layers=2, l2_embedding=3.0, epochs=8),
+            train=replace(
+                _SMALL_CRITEO,
+                model=DCNv2Config(**_SMALL_CRITEO_NETWORK, l2_embedding=3.0, hidden=(64,), cross_layers=2),
+                epochs=8,
+            ),
         ),
         Recipe(
             name="amazon-sim",
             summary="Amazon reviews, SIM: search in long histories",
             dataset="amazon",
             sequence=_HISTORIES,
-            train=replace(_AMAZON, model="sim"),
+            train=replace(_AMAZON, model=SIMConfig(**_AMAZON_NETWORK)),
         ),
         Recipe(
             name="amazon-dien",
             summary="Amazon reviews, DIEN: interests that evolve",
             dataset="amazon",
             sequence=_HISTORIES,
-            train=replace(_AMAZON, model="dien"),
+            train=replace(_AMAZON, model=DIENConfig(**_AMAZON_NETWORK)),
         ),
         Recipe(
             name="amazon-din",
