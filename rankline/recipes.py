@@ -37,6 +37,11 @@ class Recipe:
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    @property
+    def configs(self) -> tuple[Any, ...]:
+        """The configs whose fields are the recipe's options, with the recipe's values."""
+        return self.prepare, self.sequence, self.train
+
     def with_overrides(self, overrides: Overrides) -> "Recipe":
         """The recipe with options of the command line in place of its own values."""
         return replace(

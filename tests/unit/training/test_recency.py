@@ -1,4 +1,4 @@
-"""Places of a history by how long ago they are, dot products of candidate and history, and the odds of many negatives."""
+"""Places of a history by how long ago they are, its dot products with a candidate, and the odds of many negatives."""
 
 import numpy as np
 import pytest
