@@ -44,7 +44,11 @@ def check_same(
         "rankline": _version(),
         "code": code_fingerprint(*(Path(__file__).parents[1] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
-        **{name: repr(value) for choices in (config, session, workers) for name, value in asdict(choices).items()},
+        **{
+            name: repr(value)
+            for choices in (config.to_dict(), asdict(session), asdict(workers))
+            for name, value in choices.items()
+        },
     }
     expected, *others = world.all_of(mine)
     for rank, got in enumerate(others, start=1):

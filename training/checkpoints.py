@@ -289,7 +289,7 @@ class Reader:
 
 def plain(config: TrainConfig) -> dict[str, Any]:
     """The choices as JSON has them: lists for tuples."""
-    choices: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    choices: dict[str, Any] = json.loads(json.dumps(config.to_dict()))
     return choices
 
 

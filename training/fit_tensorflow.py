@@ -19,7 +19,6 @@ from training.fit_state import check_state
 from training.graph_cut import split_at_features
 from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
-from training.models import ModelBuilder, model_builder
 from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
 from training.table_parts import Kept, TablePart, hand_out
@@ -45,7 +44,6 @@ class TensorFlowFit:
         spec: the features.
         config: choices about the run.
         num_steps: steps of the whole run.
-        build: makes the model in place of the one that `config` names.
         world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
             workers.
         laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
@@ -60,7 +58,6 @@ class TensorFlowFit:
         spec: FeatureSpec,
         config: TrainConfig,
         num_steps: int,
-        build: ModelBuilder | None = None,
         *,
         world: World = SOLO,
         laid_out_for: int | None = None,
@@ -68,10 +65,9 @@ class TensorFlowFit:
         tf.keras.utils.set_random_seed(config.seed)
         self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)
-        # A model may need static shapes for XLA.
-        choices = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
+        step = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
         variables = list[Any]()
-        model = partial(build or model_builder(config.model), spec, choices)
+        model = partial(config.model.build, spec, step)
         self.model = _built(model, "float32", keep=variables)
         self._scorer = self._learner = _Network(self.model, xla=config.xla)
         if config.precision != "float32":

@@ -29,7 +29,7 @@ from training.elastic import RegroupError, Stay, moved
 from training.fit import Array, Batches, Fit, fit_for
 from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
-from training.models import check_rows, learnt_from, model_named
+from training.models import check_rows
 from training.observers import Mark, Observer, Throughput, check_session, observers_of
 from training.schedules import Schedule
 from training.splitting import Splitting, splitting
@@ -119,9 +119,9 @@ def train(
         config, is_first = workers.of_world(config, world.size), world.rank == 0
         if is_first:
             refuse_foreign(output, KIND)
-        backend = model_named(config.model).backend
+        backend = config.model.backend
         data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
-        spec, fingerprint = learnt_from(data.spec, config), data.manifest.fingerprint
+        spec, fingerprint = config.model.training_view(data.spec), data.manifest.fingerprint
         check_same(world, config, session, workers, fingerprint)
         check_rows(spec, config.model)
         framework = fit_for(backend)
@@ -150,7 +150,7 @@ def train(
             if stay and is_first:
                 stay.begin(log, resumed.position.step if resumed else 0)
             if not log.has_params:
-                log.log_params(asdict(config) | _prepare_params(data) | _workers_params(workers, world))
+                log.log_params(config.to_dict() | _prepare_params(data) | _workers_params(workers, world))
             for split in ("train", "valid"):
                 log.log_dataset(split, data.path / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
             with splitting(Splitting.of(workers.split_tables_share, world)):
@@ -182,7 +182,7 @@ def train(
                 "tracking_uri": log.uri,
                 "backend": backend.name,
                 "metrics": dict(best),
-                "config": asdict(config),
+                "config": config.to_dict(),
                 "num_parameters": num_parameters,
             }
             if not is_first:

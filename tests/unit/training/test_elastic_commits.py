@@ -16,6 +16,7 @@ from training.checkpoints import Best, Checkpoint, Position, Reader
 from training.config import TrainConfig, WorkersConfig
 from training.elastic import Membership, in_worlds, moved
 from training.fit_tensorflow import TensorFlowFit
+from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS, make_optimizer
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
@@ -101,7 +102,7 @@ def test_that_is_what_optimizers_call_their_steps(name: str) -> None:
 
 
 def test_that_is_what_a_fit_calls_its_steps(spec: FeatureSpec) -> None:
-    names = TensorFlowFit(spec, TrainConfig(hidden=(4,)), num_steps=1).state()
+    names = TensorFlowFit(spec, TrainConfig(model=MLPConfig(hidden=(4,))), num_steps=1).state()
     assert [name for name in names if name.endswith(("/iteration", "/finite_steps"))] == [*STEPS]
 
 
