@@ -25,7 +25,7 @@ from itertools import pairwise
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -239,9 +239,9 @@ def _agreement(client: Client, config: LoadConfig, num_runs: int) -> Verdicts:
 def pairs_that_agree(runs: Sequence[LoadResult], name: str) -> list[bool]:
     """Of each pair of successive runs that both bound a percentile, whether the intervals overlap."""
     verdicts = []
-    for one, other in pairwise(run.intervals_ms.get(name, (None, None)) for run in runs):
-        (low, high), (other_low, other_high) = one, other
-        if low is not None and high is not None and other_low is not None and other_high is not None:
+    for one, other in pairwise(run.metrics[f"{name}_ms"] for run in runs):
+        if None not in (bounds := (one.low, one.high, other.low, other.high)):
+            low, high, other_low, other_high = cast(tuple[float, ...], bounds)
             verdicts.append(low <= other_high and other_low <= high)
     return verdicts
 

@@ -59,8 +59,8 @@ def run(repeats: int) -> Report:
                 result = report.bench[0]
                 results[f"minute {minutes}"] = {
                     "requests_per_s": result.requests_per_s,
-                    "p50_ms": result.p50_ms or float("nan"),
-                    "p99_ms": result.p99_ms or float("nan"),
+                    "p50_ms": result.value("p50_ms") or float("nan"),
+                    "p99_ms": result.value("p99_ms") or float("nan"),
                     "errors": float(sum(result.errors.values())),
                     "unsent": float(result.num_unsent),
                     "memory_mb": statistics.median(bytes_held[-60:]) / 1e6,

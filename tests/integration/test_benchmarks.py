@@ -11,7 +11,8 @@ import pytest
 from bench import client, criteo, loader, serving, stacks, training
 from bench.report import median_ratio, take_turns
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import Load, LoadResult
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load, Run
 from workflows.errors import ConfigError
 
 
@@ -145,7 +146,7 @@ def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree
 
 def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_are_not_counted() -> None:
     def result(interval_ns: tuple[int, int | None] | None) -> LoadResult:
-        found = LoadResult.from_slices(Load(batch_size=1, concurrency=1), [SliceRecord()], is_stable=True)
+        found = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(),)), is_stable=True)
         return replace(found, intervals_ms={} if interval_ns is None else {"p50": interval_ns})
 
     runs = [result(interval) for interval in ((1, 3), (2, 5), (5, 6), (1, 2), (3, 4))]
