@@ -184,7 +184,7 @@ METRICS = {
     f"auc_{_NUM_THRESHOLDS}_thresholds": Metric(measure=thresholded_auc),
     "logloss": Metric(measure=logloss, title="logloss"),
     "calibration": Metric(measure=calibration, title="mean score / mean label"),
-    "gauc": Metric(measure=gauc, title="AUC within users", needs_groups=True),
+    "gauc": Metric(measure=gauc, title="GAUC", needs_groups=True),
 }
 """Name → metric."""
 

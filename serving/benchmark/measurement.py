@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from serving.benchmark.arrivals import ConstantArrivals, Times, TraceArrivals, s
 from serving.benchmark.breakdown import Breakdown, Reading, Statistics
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import LoadConfig
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SLICE_S, SliceRecord
 from serving.benchmark.report import LoadResult
@@ -68,8 +70,7 @@ class Bench:
         jobs = [
             Job(
                 process=number,
-                url=self.url,
-                transport=config.transport,
+                connect=partial(connect, config.transport, self.url),
                 messages=requests.messages[number::num_processes],
                 warmup_s=config.warmup_s,
                 time_limit_s=time_limit_s,
