@@ -453,7 +453,7 @@ class _Run:
         return RanklineError(f"{what}, expected finite numbers. {remedy}.")
 
     def _evaluate(self, split: str) -> dict[str, float]:
-        batches, group_by = self._measured[split], self._spec.metadata.get("group_by")
+        batches, group_by = self._measured[split], self._spec.metadata.group_by
         try:
             figures = metrics.evaluate(self._fit, batches, group_by=group_by, split=_SPLITS[split], world=self._world)
         except FloatingPointError:
