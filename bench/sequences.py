@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bench.models import prepare_rows
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
+from bench.report import Rates, Report, Turn, median_ratio, scratch_directory, take_turns
 from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import Recipe, recipe_named
@@ -98,16 +97,15 @@ def run(
     if repeats < 2:
         raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
     recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, DIEN, DIN)}
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
+    with scratch_directory() as directory:
         workspaces = {
-            recipe: Workspace(recipe=recipe, root=Path(name), repository=Path(name) / "repository")
-            for recipe in recipes
+            recipe: Workspace(recipe=recipe, root=directory, repository=directory / "repository") for recipe in recipes
         }
         prepared = prepare_rows(workspaces[SIM], recipes[SIM], num_rows)
         aucs = {name: _aucs(recipe, prepared, workspaces[name], repeats) for name, recipe in recipes.items()}
         rates = _inference_rates(prepared, [recipe.train for recipe in recipes.values()], batch_sizes, repeats, turn_s)
         seconds = _ranking_seconds(recipes[SIM], prepared, workspaces[SIM], num_candidates, repeats)
-        difference = _resume_difference(recipes[SIM].train, prepared, Path(name))
+        difference = _resume_difference(recipes[SIM].train, prepared, directory)
     results: dict[str, dict[str, float]] = {
         recipe: {
             "auc": statistics.fmean(values),

@@ -55,6 +55,10 @@ class Quality:
     best_auc: float | None
     served_auc: float
 
+    def has(self, metric: str) -> bool:
+        """Whether it was measured."""
+        return metric in next(iter(self.per_seed.values()))
+
     def mean(self, metric: str) -> float:
         """Mean over the seeds."""
         return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
