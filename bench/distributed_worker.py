@@ -25,8 +25,9 @@ from training.affinity import allowed_cpus, cores_of
 from training.config import TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.horovod_world import HorovodWorld
+from training.join import join_world
 from training.splitting import Splitting, splitting
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -207,7 +208,7 @@ _TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (wei
 def main(directory: Path) -> None:
     """Do what `task.json` says, together with the other workers if horovodrun started this process."""
     asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
-    world = current_world()
+    world = join_world()
     with world.together():
         found = _TASKS[asked["task"]](world, **asked["arguments"])
     (directory / f"{world.rank}.json").write_text(json.dumps(found), encoding="utf-8")

@@ -15,7 +15,7 @@ from training.world import Array, World
 
 _BLOCK_BYTES = 1 << 25
 
-Kept: TypeAlias = Any
+VariableState: TypeAlias = Any
 """What a run keeps of a variable: an array, or a `TablePart` of one that is split."""
 
 
@@ -66,7 +66,7 @@ class TablePart:
             yield self.world.gathered(self.rows[place])
 
 
-def send_parts(kept: Iterable[Kept]) -> None:
+def send_parts(kept: Iterable[VariableState]) -> None:
     """Send what is split, in the order in which worker 0 writes it."""
     for part in kept:
         if isinstance(part, TablePart):

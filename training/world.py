@@ -4,19 +4,13 @@ A run has one worker, or several that Horovod started. Each has the whole model 
 share of the rows; they exchange gradients in each step. Worker 0 logs and writes.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from training.config import WorkersConfig
-
 Array = npt.NDArray[Any]
-
-# Set by horovodrun for each worker: with Gloo, and with Open MPI.
-_SIZE_VARIABLES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class World(Protocol):
@@ -71,7 +65,7 @@ class World(Protocol):
         """Raise `WorkerLostError` if that is what an error of a framework comes from."""
 
     def together(self) -> AbstractContextManager[None]:
-        """In the block an error of one worker ends all of them: worker 0 raises what was first raised anywhere.
+        """In the block an error of one worker ends all of them, and worker 0 raises the first one.
 
         It may stand within another such block.
 
@@ -124,23 +118,3 @@ class Solo:
 
 
 SOLO = Solo()
-
-
-def current_world(config: WorkersConfig | None = None) -> World:
-    """The world of this process: `SOLO`, unless horovodrun started it, which it says in the environment.
-
-    Waits for the other workers, and imports TensorFlow and Horovod, in a process that horovodrun started.
-
-    Args:
-        config: how workers exchange, and how long they wait for each other; None for the defaults.
-
-    Raises:
-        ConfigError: Horovod is not installed, or was built for another TensorFlow.
-        WorkerLostError: another worker did not come in time.
-    """
-    if not any(name in os.environ for name in _SIZE_VARIABLES):
-        return SOLO
-    from training.horovod_world import HorovodWorld
-
-    config = config or WorkersConfig()
-    return HorovodWorld(compression=config.compression, timeout_s=config.timeout_s)

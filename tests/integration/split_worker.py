@@ -12,12 +12,13 @@ from exact_worker import share
 
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
 from training.observers import Observer
 from training.splitting import Splitting, splitting
 from training.table_parts import TablePart
 from training.tracking import TrackingConfig
 from training.train import train
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import FeatureSpec
 
 GLOBAL_ROWS, UNEVEN = 100, (61, 39)
@@ -110,7 +111,7 @@ def run(directory: Path, name: str, world: World, *, epochs: int = RUN.epochs, r
 
 
 def main(directory: Path) -> None:
-    world = current_world(RUN_WORKERS)
+    world = join_world(RUN_WORKERS)
     with world.together():
         for name in CASES:
             fit = fitted(directory, name, world)

@@ -1,17 +1,7 @@
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from training.world import SOLO, Solo, World, current_world
-
-
-def test_a_process_that_nobody_started_as_a_worker_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    assert current_world() is SOLO
+from training.world import Solo, World
 
 
 def test_a_worker_alone_exchanges_with_nobody() -> None:
@@ -27,10 +17,3 @@ def test_a_worker_alone_exchanges_with_nobody() -> None:
     world.explain(RuntimeError("Horovod has been shut down"))
     with pytest.raises(RuntimeError, match="its own"), world.together():
         raise RuntimeError("its own")
-
-
-def test_it_imports_neither_tensorflow_nor_horovod() -> None:
-    code = "import sys, training.world; print([m for m in ('tensorflow', 'horovod') if m in sys.modules])"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert ran.stdout.strip() == "[]"
