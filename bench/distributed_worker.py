@@ -138,9 +138,9 @@ def sent(world: World, tables: Sequence[tuple[int, int]], num_steps: int) -> dic
 class _WholeTables(HorovodWorld):
     """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""
-        return super().total(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
+        return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
 
 
 def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
@@ -209,7 +209,7 @@ def main(directory: Path) -> None:
     """Do what `task.json` says, together with the other workers if horovodrun started this process."""
     asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
     world = join_world()
-    with world.together():
+    with world.propagating_errors():
         found = _TASKS[asked["task"]](world, **asked["arguments"])
     (directory / f"{world.rank}.json").write_text(json.dumps(found), encoding="utf-8")
 

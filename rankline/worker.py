@@ -103,7 +103,7 @@ class Worker:
             WorkerLostError: another worker ended or does not answer.
         """
         world = join_world(config)
-        with world.together():
+        with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
                     f"workers is {config.workers}, but {world.size} were started. Give one number, or leave out "

@@ -44,7 +44,7 @@ def check_same(
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
         **{name: repr(value) for choices in (config, session, workers) for name, value in asdict(choices).items()},
     }
-    expected, *others = world.all_of(mine)
+    expected, *others = world.all_gather_object(mine)
     for rank, got in enumerate(others, start=1):
         if odd := [
             f"{name} {got.get(name)} where worker 0 has {expected.get(name)}"
@@ -76,7 +76,7 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint
             "order": dict(checkpoint.order),
             "best": dict(checkpoint.best.metrics),
         }
-    shared: Mapping[str, Any] | None = world.all_of(mine)[0]
+    shared: Mapping[str, Any] | None = world.all_gather_object(mine)[0]
     if shared is None or world.rank == 0:
         return checkpoint
     order = dict(shared["order"])

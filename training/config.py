@@ -189,7 +189,7 @@ class WorkersConfig:
     global_batch_size: int = 0
     scale_learning_rate: str = "none"
     compression: str = "none"
-    commit_every: int = 100
+    commit_every: int = 500
     split_tables_share: float = 0.0
     timeout_s: float = 60.0
 

@@ -207,7 +207,7 @@ class TensorFlowFit:
 
     def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
         """See `Fit`."""
-        if not self._num_rows or not self._world.all_of(len(weights))[0]:
+        if not self._num_rows or not self._world.all_gather_object(len(weights))[0]:
             return weights
         arrays = weights or [None] * len(self._kept_variables)
         return [self._shared(variable, array) for variable, array in zip(self._kept_variables, arrays, strict=True)]
@@ -336,7 +336,7 @@ class TensorFlowFit:
         ]
         shapes = [*(tuple(weight.shape) for weight in weights), (), (), ()]
         most_rows = self._batch_size // self._world.size
-        *totals, loss, added, total_rows = self._world.total(values, shapes, most_rows=most_rows)
+        *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, most_rows=most_rows)
         sum_of_shares = total_rows / self._batch_size
         gradients = [divided(parts.get(n, total), sum_of_shares) for n, total in enumerate(totals)]
         return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)

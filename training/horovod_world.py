@@ -87,7 +87,7 @@ class HorovodWorld:
         """Leave the other workers; those that still exchange find a worker lost."""
         hvd.shutdown()
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""
         totals: list[Any] = list(values)
         dense: dict[int, Any] = {}
@@ -123,7 +123,7 @@ class HorovodWorld:
                 totals[position] = _slices(tf.gather(sums[position], indices), indices, shapes[position])
         return totals
 
-    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
         """See `World`."""
         received: tuple[Any, Any] = hvd.alltoall(rows, splits=num_rows)
         return received
@@ -137,19 +137,19 @@ class HorovodWorld:
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """See `World`."""
-        return [float(total) for total in self.gathered(np.asarray([numbers], np.float64)).sum(axis=0)]
+        return [float(total) for total in self.all_gather(np.asarray([numbers], np.float64)).sum(axis=0)]
 
-    def gathered(self, array: Array) -> Array:
+    def all_gather(self, array: Array) -> Array:
         """See `World`."""
         with self._explained():
             rows: Array = hvd.allgather(tf.convert_to_tensor(array), name="rankline_gathered").numpy()
         return rows
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """See `World`."""
         text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        sizes = self.gathered(np.asarray([len(text)], np.int64))
-        texts = np.split(self.gathered(text), np.cumsum(sizes)[:-1])
+        sizes = self.all_gather(np.asarray([len(text)], np.int64))
+        texts = np.split(self.all_gather(text), np.cumsum(sizes)[:-1])
         return [json.loads(text.tobytes()) for text in texts]
 
     def explain(self, error: Exception) -> None:
@@ -159,7 +159,7 @@ class HorovodWorld:
             raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def propagating_errors(self) -> Iterator[None]:
         """See `World`."""
         rank = self.rank
         try:

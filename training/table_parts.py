@@ -63,7 +63,7 @@ class TablePart:
 
     def _gathered(self) -> Iterator[Array]:
         for place in _blocks(self.num_rows, self.rows, self.world):
-            yield self.world.gathered(self.rows[place])
+            yield self.world.all_gather(self.rows[place])
 
 
 def send_parts(kept: Iterable[VariableState]) -> None:
@@ -86,7 +86,7 @@ def hand_out(array: Array | None, own: Array, num_rows: int, world: World) -> No
         block = own[:0]
         if world.rank == 0 and array is not None:
             block = array[place.start * world.size : place.stop * world.size]
-        own[place] = own_rows(world.gathered(block), world)
+        own[place] = own_rows(world.all_gather(block), world)
 
 
 def own_rows(array: Array, world: World) -> Array:

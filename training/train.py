@@ -98,7 +98,7 @@ def train(
         RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
             last checkpoint.
     """
-    with world.together():
+    with world.propagating_errors():
         job = _checked(
             prepared, output, config, session or SessionConfig(), workers or WorkersConfig(), world, checkpoint
         )
@@ -280,12 +280,12 @@ def _recorded(
 ) -> Iterator[RunLog]:
     """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation."""
     if not job.is_first:
-        run_id, uri = job.world.all_of(None)[0]
+        run_id, uri = job.world.all_gather_object(None)[0]
         yield SilentLog(run_id, uri)
         return
     resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
     with tracked_run(tracking, resumed_id=resumed_id) as log:
-        job.world.all_of([log.run_id, log.uri])
+        job.world.all_gather_object([log.run_id, log.uri])
         yield log
 
 

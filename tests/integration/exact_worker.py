@@ -102,7 +102,7 @@ class Told:
 
 def main(directory: Path) -> None:
     world = join_world(RUN_WORKERS)
-    with world.together():
+    with world.propagating_errors():
         for name, (_, workers) in CASES.items():
             state = fitted(directory, name, join_world(workers)).state()
             np.savez(directory / f"{name}-{world.rank}.npz", **state)

@@ -112,7 +112,7 @@ def run(directory: Path, name: str, world: World, *, epochs: int = RUN.epochs, r
 
 def main(directory: Path) -> None:
     world = join_world(RUN_WORKERS)
-    with world.together():
+    with world.propagating_errors():
         for name in CASES:
             fit = fitted(directory, name, world)
             sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]

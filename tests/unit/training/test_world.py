@@ -9,11 +9,11 @@ def test_a_worker_alone_exchanges_with_nobody() -> None:
     rows = np.arange(3.0)
     gradients = [object(), None]
     assert (world.rank, world.size) == (0, 1)
-    assert world.total(gradients, [(3,), (3,)], most_rows=1) == gradients
+    assert world.all_reduce(gradients, [(3,), (3,)], most_rows=1) == gradients
     assert world.sum([1.5, 2.0]) == [1.5, 2.0]
-    assert world.gathered(rows) is rows
-    assert world.all_of({"rank": 0}) == [{"rank": 0}]
+    assert world.all_gather(rows) is rows
+    assert world.all_gather_object({"rank": 0}) == [{"rank": 0}]
     world.broadcast([object()])
     world.explain(RuntimeError("Horovod has been shut down"))
-    with pytest.raises(RuntimeError, match="its own"), world.together():
+    with pytest.raises(RuntimeError, match="its own"), world.propagating_errors():
         raise RuntimeError("its own")
