@@ -34,6 +34,7 @@ from training.config import PRECISIONS, TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.tfrecord import write_tfrecords
 from workflows.auc import exact_auc
+from workflows.encodings import RowsConfig
 from workflows.prepared import PreparedData
 
 CRITEO = "criteo-dlrm"
@@ -102,7 +103,7 @@ def run_criteo(
         recipe = recipe_named(CRITEO)
         prepared = prepare_rows(
             Workspace(recipe=CRITEO, root=directory, repository=directory / "repository"),
-            replace(recipe, prepare=replace(recipe.prepare, split="random", hash_share=0.0, encode="offline")),
+            replace(recipe, encoding=RowsConfig(split="random")),
             num_rows,
         )
         config = replace(recipe.train, batch_size=batch_size)

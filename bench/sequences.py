@@ -37,10 +37,10 @@ from training.config import SessionConfig, TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.tracking import TrackingConfig
 from training.train import train
+from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError, ParityError
 from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
-from workflows.sequence_config import SequenceConfig
 from workflows.tensor_names import NNZS, VALUES
 from workflows.trained import TrainedModel
 
@@ -117,7 +117,8 @@ def run(
         }
         for recipe, values in aucs.items()
     }
-    results[BEST] = {"auc": prepared.spec.metadata["best_auc"]}
+    assert prepared.spec.metadata.best_auc is not None  # its rows are generated
+    results[BEST] = {"auc": prepared.spec.metadata.best_auc}
     results |= {side: {"ms": statistics.median(values) * 1e3} for side, values in seconds.items()}
     ratios = {
         "sim_minus_din_over_spread": _lead(aucs[SIM], aucs[DIN]),
@@ -129,7 +130,7 @@ def run(
 
 
 def _with_choices(recipe: Recipe, choices: dict[str, Any]) -> Recipe:
-    return replace(recipe, sequence=SequenceConfig(), train=replace(recipe.train, **_COMPARED | choices))
+    return replace(recipe, encoding=SequenceConfig(), train=replace(recipe.train, **_COMPARED | choices))
 
 
 def _lead(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -221,7 +222,7 @@ def _seconds(call: Callable[[], Any]) -> Turn:
 def _longest_row(prepared: PreparedData) -> dict[str, Any]:
     """Raw inputs of the user with the longest history, without the item."""
     rows = prepared.heldout().select([name for name in prepared.inputs if name not in prepared.candidates])
-    history = prepared.spec.metadata["history"]
+    history = prepared.spec.metadata.history
     lengths = [len(items) for items in rows[history].to_pylist()]
     (row,) = rows.slice(int(np.argmax(lengths)), 1).to_pylist()
     return dict(row)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import Field, fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -58,6 +58,11 @@ class Overrides:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+
+    @property
+    def names(self) -> Set[str]:
+        """Fields that were given."""
+        return self._values.keys()
 
     def apply(self, config: Config) -> Config:
         """`config` with the given options in place of its own values."""

@@ -117,9 +117,7 @@ def prepare(
     Returns:
         The prepared data, and a few words on where it comes from.
     """
-    from workflows.datasets import DATASETS
-
-    dataset = DATASETS[recipe.dataset]
+    dataset = recipe.dataset
     with ExitStack() as stack:
         about: dict[str, Any] = {}
         with stages.stage("source") as progress:
@@ -135,14 +133,9 @@ def prepare(
             progress.update(1, 1, f"{found.description}: {num_rows:,} rows{items}")
         with stages.stage("prepare") as progress:
             about |= {"source": found.description, "best_auc": found.best_auc, "progress": progress}
-            if dataset.sequence is None:
-                from workflows.prepare import prepare as prepare_rows
+            from workflows.prepare import prepare as prepare_data
 
-                prepared = prepare_rows(dataset, raw, workspace.prepared, recipe.prepare, **about)
-            else:
-                from workflows.prepare_sequences import prepare_sequences
-
-                prepared = prepare_sequences(dataset, raw, workspace.prepared, recipe.prepare, recipe.sequence, **about)
+            prepared = prepare_data(dataset, raw, workspace.prepared, recipe.prepare, recipe.encoding, **about)
             progress.update(1, 1, _describe_rows(prepared))
     return prepared, found.description
 
@@ -327,7 +320,7 @@ def run(
             progress.update(1, 1, f"logged to MLflow run {ensemble.run_id[:8]}")
     finally:
         server.stop()
-    quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.get("best_auc"), served_auc=served_auc)
+    quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served_auc=served_auc)
     return RunResult(
         recipe=recipe,
         workspace=workspace,

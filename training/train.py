@@ -251,7 +251,7 @@ def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
         split: open_split(path, job.spec.for_scoring, split, _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
         for split in (("valid", "train") if job.session.evaluate_train else ("valid",))
     }
-    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=job.spec.metadata.get("group_by"))
+    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=job.spec.metadata.group_by)
 
 
 def _new_fit(job: _Job, num_steps: int) -> Fit:

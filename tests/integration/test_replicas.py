@@ -15,8 +15,6 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
-from tiny_ensembles import NAME, damage, publish_tiny
 
 from serving.balancer import BalancerConfig, find_nginx
 from serving.client import Client
@@ -25,6 +23,8 @@ from serving.ensemble import ExportedEnsemble, before
 from serving.replicas import ReplicasConfig, ReplicaSet
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
+from tests.support.command_line import RANKLINE, rankline
+from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
 
 

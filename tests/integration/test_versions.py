@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_ensembles import NAME, damage, publish_tiny
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -20,6 +19,7 @@ from serving.client import Client
 from serving.ensemble import ExportedEnsemble, before
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
+from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from workflows.errors import ServerError, ServingError
 
 

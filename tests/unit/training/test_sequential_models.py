@@ -15,7 +15,7 @@ from training.models import check_rows, model_builder
 from training.models.sequential import Beside, SplitHistory
 from training.models.sim import WithLatest
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import Feature, FeatureSpec, SpecMetadata
 
 CONFIG = TrainConfig(
     hidden=(16, 8), stage_one_hidden=(8,), aux_hidden=(6,), gru_units=5, short_history=4, num_searched=3,
@@ -281,7 +281,7 @@ def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
 
 @pytest.mark.parametrize("name", ["din", "sim"])
 def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> None:
-    spec = replace(SPEC, metadata={"negatives": 4})
+    spec = replace(SPEC, metadata=SpecMetadata(negatives=4))
     model, rows = with_large_weights(model_builder(name)(spec, KINDS[name])), keras_batch(make_table(5, seed=0))
     np.testing.assert_array_equal(scores(model, rows), scores(built(KINDS[name]), rows))
     for learnt, scored in zip(*(tf.nest.flatten(model(rows, training=mode)) for mode in (True, False)), strict=True):
