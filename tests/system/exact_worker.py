@@ -12,11 +12,12 @@ import numpy as np
 from training.agreement import check_same
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
 from training.models.mlp import MLPConfig
 from training.observers import Observer
 from training.tracking import TrackingConfig
 from training.train import train
-from training.world import World, current_world
+from training.world import World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
@@ -110,10 +111,10 @@ class Told:
 
 
 def main(directory: Path) -> None:
-    world = current_world(RUN_WORKERS)
-    with world.together():
+    world = join_world(RUN_WORKERS)
+    with world.propagating_errors():
         for name, (_, workers) in CASES.items():
-            state = fitted(directory, name, current_world(workers)).state()
+            state = fitted(directory, name, join_world(workers)).state()
             np.savez(directory / f"{name}-{world.rank}.npz", **state)
         found: dict[str, Any] = {}
         data, tracking = (

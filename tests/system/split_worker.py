@@ -12,6 +12,7 @@ import numpy as np
 from tests.system.exact_worker import share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
 from training.models.din import DINConfig
 from training.models.mlp import MLPConfig
 from training.observers import Observer
@@ -19,7 +20,7 @@ from training.splitting import Splitting, splitting
 from training.table_parts import TablePart
 from training.tracking import TrackingConfig
 from training.train import train
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import FeatureSpec
 
 GLOBAL_ROWS, UNEVEN = 100, (61, 39)
@@ -113,8 +114,8 @@ def run(directory: Path, name: str, world: World, *, epochs: int = RUN.epochs, r
 
 
 def main(directory: Path) -> None:
-    world = current_world(RUN_WORKERS)
-    with world.together():
+    world = join_world(RUN_WORKERS)
+    with world.propagating_errors():
         for name in CASES:
             fit = fitted(directory, name, world)
             sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]

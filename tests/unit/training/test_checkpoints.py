@@ -170,7 +170,7 @@ def test_numbers_that_are_none_are_found(array: Any) -> None:
 def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path / "model")
     for step in (7, 14):
-        kept.write(kept.made(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)}))
+        kept.write(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)})
         loaded = Checkpoint.load(tmp_path / "model-checkpoint")
         assert kept.last_step == loaded.position.step == loaded.state["w"][0] == step
     assert [path.name for path in tmp_path.iterdir()] == ["model-checkpoint"]
