@@ -45,7 +45,7 @@ def best_items(
         ConfigError: the ensemble asks for more than user, item and history, or its users are numbers and `user` is not.
     """
     user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
-    history_column = prepared.spec.metadata.get("history")
+    history_column = prepared.spec.metadata.history
     asked = {user_column, item_column} | ({history_column} if history_column else set())
     if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != asked:
         raise ConfigError(

@@ -11,21 +11,23 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from rankline.cli.bench import bench_command
+from rankline.cli.convert import convert_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command
+from rankline.cli.import_data import import_command
 from rankline.cli.predict import predict_command
 from rankline.cli.prepare import prepare_command
+from rankline.cli.recipe_options import RecipeCommand
 from rankline.cli.recommend import recommend_command
 from rankline.cli.run import run_command
 from rankline.cli.serve import serve_command
 from rankline.cli.train import train_command
+from rankline.cli.transcode import transcode_command
 from rankline.cli.versions import rollback_command, versions_command
-from rankline.convert import convert_command
 from rankline.display import ERRORS, in_a_line, say
-from rankline.import_data import import_command
 from rankline.quiet import quiet_libraries
+from rankline.recipes import available
 from rankline.sim import CONTEXT, sim_command
-from rankline.transcode import transcode_command
 from workflows.errors import RanklineError
 
 
@@ -72,15 +74,17 @@ def options(
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
+    for problem in available().problems:
+        ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
 
-app.command("run")(run_command)
-app.command("prepare")(prepare_command)
+app.command("run", cls=RecipeCommand)(run_command)
+app.command("prepare", cls=RecipeCommand)(prepare_command)
 app.command("convert")(convert_command)
 app.command("import")(import_command)
 app.command("transcode")(transcode_command)
 app.command("sim", context_settings=CONTEXT)(sim_command)
-app.command("train")(train_command)
+app.command("train", cls=RecipeCommand)(train_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("versions")(versions_command)

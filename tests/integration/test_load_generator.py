@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 
 from serving.benchmark.config import LoadConfig
-from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.identity import BACKENDS
 from serving.benchmark.load import measure
 from serving.benchmark.report import BenchmarkReport, LoadResult
@@ -106,13 +105,9 @@ class Target:
         return result
 
 
-def latency(result: LoadResult) -> LatencyHistogram:
-    """All latencies, which are there also where a busy machine made the client the bottleneck and none is stated."""
-    return LatencyHistogram.decode(result.histogram.encode())
-
-
 def at_level_ms(result: LoadResult, level: float) -> float:
-    histogram = latency(result)
+    """Of all latencies, which are there also where a busy machine made the client the bottleneck and none is stated."""
+    histogram = result.latencies()
     return histogram.at_rank(max(int(level * histogram.total), 1)) / 1e6
 
 
@@ -137,8 +132,8 @@ def test_a_closed_loop_keeps_so_many_in_flight(target: Target) -> None:
         assert at_level_ms(result, 0.5) >= 0.99 * result.concurrency * 50  # the others are before it
         # Little's law: the latencies add up to the time, times how many are in flight; but for those at both ends.
         in_flight_ms = result.concurrency * 1e3 * result.duration_s
-        both_ends_ms = 2 * result.concurrency * latency(result).max_ns / 1e6
-        assert result.num_requests * latency(result).mean_ns / 1e6 == pytest.approx(in_flight_ms, abs=both_ends_ms)
+        both_ends_ms = 2 * result.concurrency * result.latencies().max_ns / 1e6
+        assert result.num_requests * result.latencies().mean_ns / 1e6 == pytest.approx(in_flight_ms, abs=both_ends_ms)
 
 
 def loop_of(kind: str, model: str) -> dict[str, Any]:
@@ -152,7 +147,7 @@ def test_two_kinds_of_requests_show_in_the_percentiles(target: Target, kind: str
     result = target.result("bimodal", config)
     assert at_level_ms(result, 0.5) >= 0.99 * 40
     assert at_level_ms(result, 0.9) >= 0.99 * 120
-    assert latency(result).mean_ns / 1e6 >= 0.9 * (4 * 40 + 120) / 5  # a run may end in mid-script
+    assert result.latencies().mean_ns / 1e6 >= 0.9 * (4 * 40 + 120) / 5  # a run may end in mid-script
 
 
 def test_a_stall_shows_in_the_open_loop_as_queueing_and_hides_in_the_closed_loop(target: Target) -> None:
@@ -193,7 +188,7 @@ def test_the_parts_of_the_time_add_up(target: Target) -> None:
     breakdown = result.breakdown
     assert breakdown is not None
     assert sum(breakdown.parts_ms().values()) == pytest.approx(breakdown.total_ms)
-    assert breakdown.total_ms == pytest.approx(latency(result).mean_ns / 1e6)
+    assert breakdown.total_ms == pytest.approx(result.latencies().mean_ns / 1e6)
     assert 50 <= breakdown.steps["constant"].infer_ms <= breakdown.total_ms
     assert breakdown.client_ms > 0
     assert result.client_cpu_ms > 0
