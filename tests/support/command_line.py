@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -34,6 +35,16 @@ def commands(document: str) -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def typed(command: str, cwd: Path) -> str:
+    """Run a command of a document, which is one of `rankline`, to its end; what it says."""
+    program, *arguments = shlex.split(command)
+    assert program == "rankline", command
+    done = rankline(*arguments, cwd=cwd)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
 
 def started(command: str, cwd: Path) -> "subprocess.Popen[str]":
