@@ -25,9 +25,10 @@ from training.affinity import allowed_cpus, cores_of
 from training.config import WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.horovod_world import HorovodWorld
+from training.join import join_world
 from training.models.mlp import MLPConfig
 from training.splitting import Splitting, splitting
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -140,9 +141,9 @@ def sent(world: World, tables: Sequence[tuple[int, int]], num_steps: int) -> dic
 class _WholeTables(HorovodWorld):
     """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""
-        return super().total(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
+        return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
 
 
 def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
@@ -210,8 +211,8 @@ _TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (wei
 def main(directory: Path) -> None:
     """Do what `task.json` says, together with the other workers if horovodrun started this process."""
     asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
-    world = current_world()
-    with world.together():
+    world = join_world()
+    with world.propagating_errors():
         found = _TASKS[asked["task"]](world, **asked["arguments"])
     (directory / f"{world.rank}.json").write_text(json.dumps(found), encoding="utf-8")
 

@@ -21,7 +21,6 @@ from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
 from training.config import TrainConfig
 from training.models.dlrm import DLRMConfig
-from workflows.datasets import DATASETS
 from workflows.feature_spec import HISTORY
 from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
@@ -66,7 +65,7 @@ def with_small_layers(config: TrainConfig) -> TrainConfig:
 
 
 def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
-    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset, 1.0))
+    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset.name, 1.0))
 
 
 def serving_workflow(prepared: PreparedData) -> Any:
@@ -77,13 +76,13 @@ def serving_workflow(prepared: PreparedData) -> Any:
 
 def has_histories(recipe: str) -> bool:
     """Whether rows of a recipe have histories."""
-    return DATASETS[recipe_named(recipe).dataset].sequence is not None
+    return recipe_named(recipe).dataset.sequence is not None
 
 
 def request_rows(prepared: PreparedData) -> pa.Table:
     """Raw held-out rows as a client sends them, in one chunk; histories repeat themselves until they are full."""
     rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
-    history = prepared.spec.metadata.get("history")
+    history = prepared.spec.metadata.history
     if history is None:
         return rows
     length = max(feature.max_length or 0 for feature in prepared.spec.channel(HISTORY))

@@ -149,7 +149,8 @@ class WorkersConfig:
         scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
             `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
         compression: "fp16" sends halves in place of float32: of tables, and of weights of some size.
-        commit_every: steps between two commits of an elastic run; what came after the last one is lost with a worker.
+        commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
+            last one is lost with a worker.
         split_tables_share: tables that take more than this share of a worker's memory are split over the workers; 0
             splits none.
         timeout_s: seconds to wait for a worker that does not answer. One that answers, but lags, has ten times as
@@ -162,7 +163,7 @@ class WorkersConfig:
     global_batch_size: int = 0
     scale_learning_rate: str = "none"
     compression: str = "none"
-    commit_every: int = 100
+    commit_every: int = 500
     split_tables_share: float = 0.0
     timeout_s: float = 60.0
 
@@ -177,11 +178,6 @@ class WorkersConfig:
             raise ConfigError(
                 f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
                 "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end a run with its first worker that dies."
-            )
-        if self.max_workers and self.split_tables_share:
-            raise ConfigError(
-                "split_tables_share is set in an elastic run, in which a worker that dies would take its part of a "
-                "table along. Leave out one of the two."
             )
 
     @property

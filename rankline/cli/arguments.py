@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
-from rankline.recipes import RECIPES
+from rankline.recipes import available
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="  \n".join(f"{r.name}: {r.summary}" for r in RECIPES.values()))
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="  \n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items())
+    ),
 ]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
 Prebatch = Annotated[int, typer.Option("--prebatch", min=1, help="Rows per TFRecord; more are faster to read.")]

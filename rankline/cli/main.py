@@ -11,8 +11,10 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from rankline.cli.bench import bench_command
+from rankline.cli.convert import convert_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command
+from rankline.cli.import_data import import_command
 from rankline.cli.predict import predict_command
 from rankline.cli.prepare import prepare_command
 from rankline.cli.recipe_options import RecipeCommand
@@ -20,13 +22,12 @@ from rankline.cli.recommend import recommend_command
 from rankline.cli.run import run_command
 from rankline.cli.serve import serve_command
 from rankline.cli.train import train_command
+from rankline.cli.transcode import transcode_command
 from rankline.cli.versions import rollback_command, versions_command
-from rankline.convert import convert_command
 from rankline.display import ERRORS, in_a_line, say
-from rankline.import_data import import_command
 from rankline.quiet import quiet_libraries
+from rankline.recipes import available
 from rankline.sim import CONTEXT, sim_command
-from rankline.transcode import transcode_command
 from workflows.errors import RanklineError
 
 
@@ -73,6 +74,8 @@ def options(
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
+    for problem in available().problems:
+        ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
 
 app.command("run", cls=RecipeCommand)(run_command)

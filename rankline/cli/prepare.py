@@ -8,11 +8,11 @@ from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import WORK_DIR, workspace_of
 from workflows.dask_config import DaskConfig
+from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.prepare_config import PrepareConfig
-from workflows.sequence_config import SequenceConfig
 
 
-@with_recipe_options(SourceConfig, DaskConfig, of_recipe=(PrepareConfig, SequenceConfig))
+@with_recipe_options(SourceConfig, DaskConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig))
 def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
 
@@ -24,9 +24,9 @@ def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrid
 
     rankline prepare movielens --rows 1000000 --frequency-threshold 5 --hash-buckets 100
 
-    rankline prepare criteo --data-dir criteo --dask local:8
+    rankline prepare criteo-dlrm --data-dir criteo --dask local:8
 
-    rankline prepare criteo --data-dir /shared/criteo --work-dir /shared/work --dask tcp://scheduler:8786
+    rankline prepare criteo-dlrm --data-dir /shared/criteo --work-dir /shared/work --dask tcp://scheduler:8786
     """
     from rankline import pipeline
 

@@ -10,11 +10,11 @@ from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 from serving.export_config import ExportConfig
 from training.config import TrainConfig
+from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.prepare_config import PrepareConfig
-from workflows.sequence_config import SequenceConfig
 
 
-@with_recipe_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, SequenceConfig, TrainConfig))
+@with_recipe_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig, TrainConfig))
 def run_command(
     recipe: RecipeName,
     *,

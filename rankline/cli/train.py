@@ -34,12 +34,13 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
     """
     from rankline.worker import Worker, limit_threads, take_cores
 
-    worker = Worker.of(os.environ)
+    worker = Worker.from_environment(os.environ)
     with worker.at_work() as display:
         several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
         limit_threads(options.threads, worker.local_size)
         take_cores(options.affinity, worker)
         from rankline import pipeline
+        from training.elastic import Generation
         from workflows.prepared import PreparedData
 
         workspace = workspace_of(recipe, work_dir)
@@ -63,7 +64,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
                     session,
                     workers=several,
                     world=world,
-                    is_elastic=worker.is_elastic,
+                    generation=Generation.from_environment(os.environ),
+                    observers=worker.observers,
                 )
             model = {"path": str(trained.path), "run_id": trained.run_id, "tracking_uri": trained.tracking_uri}
     worker.show(model)

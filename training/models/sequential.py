@@ -118,7 +118,7 @@ def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: Feature
 
 def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
     """Their sigmoid, float32; of one negative for each positive, however many the rows of `spec` have."""
-    if (num_negatives := spec.metadata.get("negatives", 1)) > 1:
+    if (num_negatives := spec.metadata.negatives or 1) > 1:
         logits = PriorShift(num_negatives)(logits)
     return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -56,7 +56,6 @@ def written(directory: Path, **changes: Any) -> Path:
     return directory / "model-checkpoint"
 
 
-@settings(deadline=None, max_examples=40)
 @given(state=st.dictionaries(st.text(), ARRAYS, max_size=12), weights=st.lists(ARRAYS, max_size=3))
 def test_what_was_written_is_read(state: dict[str, Any], weights: list[Any]) -> None:
     with TemporaryDirectory() as directory:
@@ -171,7 +170,7 @@ def test_numbers_that_are_none_are_found(array: Any) -> None:
 def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path / "model")
     for step in (7, 14):
-        kept.write(kept.made(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)}))
+        kept.write(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)})
         loaded = Checkpoint.load(tmp_path / "model-checkpoint")
         assert kept.last_step == loaded.position.step == loaded.state["w"][0] == step
     assert [path.name for path in tmp_path.iterdir()] == ["model-checkpoint"]

@@ -93,14 +93,12 @@ def test_choices_of_workers_out_of_range_are_refused(options: dict[str, Any], na
         WorkersConfig(**options)
 
 
-def test_an_elastic_run_begins_between_its_bounds_and_splits_no_tables() -> None:
+def test_an_elastic_run_begins_between_its_bounds() -> None:
     assert WorkersConfig(workers=2, min_workers=1, max_workers=3).is_elastic
     assert not WorkersConfig(workers=2).is_elastic
     for workers in (1, 5):
         with pytest.raises(ConfigError, match="min_workers is 2, workers .*, max_workers 4: expected"):
             WorkersConfig(workers=workers, min_workers=2, max_workers=4)
-    with pytest.raises(ConfigError, match="split_tables_share"):
-        WorkersConfig(workers=2, min_workers=1, max_workers=2, split_tables_share=0.5)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from training.models.sequential import Beside, SplitHistory
 from training.models.sim import SIMConfig
 from training.models.sim.network import WithLatest
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import Feature, FeatureSpec, SpecMetadata
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
 DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
@@ -290,7 +290,7 @@ def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
 
 @pytest.mark.parametrize("name", ["din", "sim"])
 def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> None:
-    spec = replace(SPEC, metadata={"negatives": 4})
+    spec = replace(SPEC, metadata=SpecMetadata(negatives=4))
     model, rows = with_large_weights(built_of(spec, KINDS[name])), keras_batch(make_table(5, seed=0))
     np.testing.assert_array_equal(scores(model, rows), scores(built(KINDS[name]), rows))
     for learnt, scored in zip(*(tf.nest.flatten(model(rows, training=mode)) for mode in (True, False)), strict=True):

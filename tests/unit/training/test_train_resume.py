@@ -17,11 +17,12 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.checkpoints import Checkpoint, checkpoint_path
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.elastic import Generation
 from training.models.mlp import MLPConfig
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
-from training.tracking import TrackingConfig
+from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, RanklineError
@@ -49,7 +50,8 @@ NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.elastic import Generation
 from training.tracking import TrackingConfig
 from training.train import train
 
@@ -191,6 +193,45 @@ def test_a_run_that_was_cut_off_after_an_epoch_or_before_its_model_is_there_goes
     model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
     assert_same(model, straight("tensorflow"))
     assert not checkpoint_path(output).exists()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
+    is_known: bool, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+) -> None:
+    output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
+    left = cut_off(output, BASE, at=2 * NUM_ROWS, every=7)
+    generation = Generation(number=1, run_id=left.run_id, has_checkpoint=is_known, cause="worker 1 was lost.")
+    model = train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=generation)
+    assert_same(model, straight("tensorflow"))
+    run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
+    assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
+    assert run.data.tags["mlflow.note.content"] == "Step 14: worker 1 was lost. 1 worker goes on."
+    assert history(model, "workers") == {14: 1}
+    assert not checkpoint_path(output).exists()
+
+
+def test_a_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_one_was_written(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    output, elastic, config = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1), replace(BASE, epochs=1)
+    with tracked_run(tracking) as log:
+        pass
+    generation = Generation(number=1, run_id=log.run_id, cause="worker 1 was lost.")
+    with pytest.raises(ArtifactError, match="model-checkpoint does not exist"):
+        gone = replace(generation, has_checkpoint=True)
+        train(prepared, output, config, tracking=tracking, workers=elastic, generation=gone)
+    model = train(prepared, output, config, tracking=tracking, workers=elastic, generation=generation)
+    assert model.run_id == log.run_id
+
+
+def test_the_first_generation_does_not_take_up_the_checkpoint_of_another_run(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
+) -> None:
+    output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
+    cut_off(output, BASE, at=NUM_ROWS, every=7)
+    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
+        train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=Generation())
 
 
 def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.errors import SpecError
@@ -16,6 +16,7 @@ from workflows.feature_spec import (
     Feature,
     FeatureSpec,
     Source,
+    SpecMetadata,
 )
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
@@ -50,11 +51,10 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
             LABEL: (label.name,),
         },
         sources={"train": Source(files=("train/a",), num_rows=draw(SIZES), type=draw(st.sampled_from(SOURCE_TYPES)))},
-        metadata={"dataset": draw(NAMES)},
+        metadata=SpecMetadata(dataset=draw(NAMES), others={"note": draw(NAMES)}),
     )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs())
 def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
     assert FeatureSpec.from_yaml(spec.to_yaml()) == spec

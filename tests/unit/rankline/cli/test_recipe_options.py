@@ -57,6 +57,8 @@ def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
         (["train", "movielens", "--gru-units", "4"], "train movielens does not take --gru-units"),
         (["train", "--gru-units", "4", "movielens", "--search=hard"], "does not take --gru-units, --search"),
         (["prepare", "movielens", "--epochs", "4"], "prepare movielens does not take --epochs"),
+        (["prepare", "movielens", "--negatives", "4"], "--negatives. Of the recipe it takes --encode, "),
+        (["prepare", "amazon-din", "--split", "time"], "prepare amazon-din does not take --split. Of the recipe"),
         (["train", "movielens", "--model", "dllm"], "no model 'dllm'. Available: dcnv2, "),
         (["train", "movielenz", "--epochs", "4"], "no recipe 'movielenz'. Available: movielens, "),
     ],

@@ -1,0 +1,129 @@
+"""What each worker of `test_split_tables` does: python split_worker.py DIRECTORY, which has prepared data."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.system.exact_worker import share
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
+from training.models.din import DINConfig
+from training.models.mlp import MLPConfig
+from training.observers import Observer
+from training.splitting import Splitting, splitting
+from training.table_parts import TablePart
+from training.tracking import TrackingConfig
+from training.train import train
+from training.world import World
+from workflows.feature_spec import FeatureSpec
+
+GLOBAL_ROWS, UNEVEN = 100, (61, 39)
+BASE = TrainConfig(model=MLPConfig(hidden=(16, 8), l2_embedding=0.01), learning_rate=0.01, weight_decay=0.001, seed=3)
+DIN = DINConfig(embedding_dim=6, recency=True, dot_product_features=True, hidden=(8,), l2_embedding=0.01)
+HISTORIES = replace(BASE, model=DIN, weight_averaging=False)
+# No Adam for histories: a softmax does not mind a bias, whose gradient is rounding, and Adam scales that up.
+CASES: dict[str, tuple[str, TrainConfig]] = {
+    "lists": ("prepared", replace(BASE, optimizer="rowwise_adagrad")),
+    "fused": ("scalars", replace(BASE, optimizer="adam")),
+    "histories": ("histories", replace(HISTORIES, optimizer="sgd")),
+    "float16": ("scalars", replace(BASE, optimizer="lazy_adam", precision="float16")),
+}
+OVERFLOW, LARGE = 2, 2e4
+RUN = TrainConfig(
+    model=MLPConfig(hidden=(16,)), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3
+)
+RUN_WORKERS = WorkersConfig(split_tables_share=1e-9, timeout_s=60)
+CHECKPOINT_EVERY = 7
+
+
+def spec_of(directory: Path, name: str) -> FeatureSpec:
+    """What the model of a case learns from; "scalars" are the rows of "prepared" without their lists."""
+    data = CASES[name][0]
+    spec = FeatureSpec.read(directory / data.replace("scalars", "prepared")).for_scoring
+    if data == "scalars":
+        spec = replace(spec, channels={**spec.channels, "categorical": ("userId", "movieId")})
+    return spec
+
+
+def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
+    """A fit with split tables that took some steps, with more rows on worker 0 than on worker 1."""
+    data, config = CASES[name]
+    spec, files = spec_of(directory, name), directory / data.replace("scalars", "prepared")
+    batches = list(TensorFlowFit.batches(files, spec, "train", GLOBAL_ROWS, shuffle=True, seed=0))[:5]
+    with splitting(Splitting(world=world, above_bytes=0)):
+        fit = TensorFlowFit(spec, replace(config, batch_size=GLOBAL_ROWS), num_steps=len(batches), world=world)
+    fit.share_state()
+    for number, (inputs, labels) in enumerate(batches):
+        num_rows = labels.shape[0] - number  # and fewer in each step
+        of_first = num_rows * UNEVEN[0] // sum(UNEVEN)
+        if name == "float16" and number == OVERFLOW:  # of the gradients that worker 1 finds
+            large = np.where(np.arange(labels.shape[0]) < of_first, 1, LARGE)[:, None].astype(np.float32)
+            inputs = {**inputs, "age": inputs["age"] * large}
+        rows = (0, num_rows)
+        if world.size > 1:
+            rows = (0, of_first) if world.rank == 0 else (of_first, num_rows)
+        fit.step(*share((inputs, labels), *rows))
+        fit.average()
+    return fit
+
+
+def whole(fit: TensorFlowFit) -> dict[str, Any]:
+    """Its state with whole tables; all workers have to call this."""
+    return {
+        name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
+        for name, kept in fit.state().items()
+    }
+
+
+class Copy(Observer):
+    """Keeps a checkpoint that later ones would replace."""
+
+    def __init__(self, checkpoint: Path, copy: Path, after_step: int) -> None:
+        self._checkpoint, self._copy, self._after_step = checkpoint, copy, after_step
+
+    def before_step(self, step: int) -> None:
+        if step == self._after_step + 1:
+            shutil.copytree(self._checkpoint, self._copy)
+
+
+def run(directory: Path, name: str, world: World, *, epochs: int = RUN.epochs, resume: bool = False) -> Any:
+    """A run with split tables; it keeps checkpoints, one of the second epoch, or goes on from that."""
+    place = directory / ("copied" if resume else f"{name}-checkpoint")
+    after_step = 4 * CHECKPOINT_EVERY
+
+    def observers(_: Any) -> list[Observer]:
+        return [] if resume else [Copy(place, directory / "copied", after_step)]
+
+    return train(
+        directory / "prepared",
+        directory / name,
+        replace(RUN, epochs=epochs),
+        session=SessionConfig(checkpoint_every=CHECKPOINT_EVERY, resume=resume),
+        tracking=TrackingConfig(directory=directory, experiment=name),
+        checkpoint=place,
+        observers=observers,
+        world=world,
+        workers=RUN_WORKERS,
+    )
+
+
+def main(directory: Path) -> None:
+    world = join_world(RUN_WORKERS)
+    with world.propagating_errors():
+        for name in CASES:
+            fit = fitted(directory, name, world)
+            sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]
+            np.savez(directory / f"{name}-{world.rank}.npz", **whole(fit), num_rows=sizes)
+        metrics = run(directory, "model", world).metrics
+        resumed = run(directory, "resumed", world, resume=True).metrics
+        (directory / f"found-{world.rank}.json").write_text(json.dumps({"metrics": metrics, "resumed": resumed}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
