@@ -25,11 +25,11 @@ from workflows.trained import TENSORFLOW, TrainedModel
 
 if TYPE_CHECKING:
     from training.checkpoints import Checkpoint
-    from training.fit import Batches
     from training.inference import Scorer
     from training.observers import Observer
     from training.tracking import RunLog, TrackingConfig
     from training.train import OpenSplit
+    from training.trainers.base import Batches
     from workflows.prepared import PreparedData
 
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
@@ -144,7 +144,7 @@ def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptio
 
 
 def open_splits(config: SimOptions) -> "OpenSplit":
-    """Opens a split as the parameters say, in place of `Fit.batches`; evaluation has the batches of training."""
+    """Opens a split as the parameters say, in place of `Trainer.batches`; evaluation has the batches of training."""
 
     def open_split(
         prepared: Path,
@@ -313,25 +313,25 @@ def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: 
     Returns:
         What came out, in a line.
     """
-    from training.fit import fit_for
     from training.inference import with_rows
     from training.sim_log import losses
+    from training.trainers import trainer_for
 
     config = _with_seed(config)
     choices = config.train_config(prepared.spec, _precision(config))
     spec = with_rows(choices.model.training_view(prepared.spec), _TRAIN, config.global_batch_size)
-    framework = fit_for(TENSORFLOW)
+    framework = trainer_for(TENSORFLOW)
     framework.check(spec, choices)
     batches = open_splits(config)(prepared.path, spec, _TRAIN, config.global_batch_size, shuffle=True, seed=config.seed)
     with framework.deterministic() if config.deterministic else nullcontext():
-        fit = framework(spec, choices, num_steps=config.benchmark_warmup_steps + config.benchmark_steps)
+        trainer = framework(spec, choices, num_steps=config.benchmark_warmup_steps + config.benchmark_steps)
         sums = (0.0, 0.0)
 
         def step(inputs: Mapping[str, Any], labels: Any) -> dict[str, float]:
             nonlocal sums
             before = sums
-            fit.step(inputs, labels)
-            sums = fit.loss_sum(), fit.added_sum()  # a device may compute on until it is asked
+            trainer.step(inputs, labels)
+            sums = trainer.loss_sum(), trainer.added_sum()  # a device may compute on until it is asked
             return losses(*((now - then) / labels.shape[0] for now, then in zip(sums, before, strict=True)))
 
         return _measure(config, step, batches, progress)
