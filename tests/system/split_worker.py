@@ -11,7 +11,6 @@ import numpy as np
 
 from tests.system.exact_worker import share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.join import join_world
 from training.models.din import DINConfig
 from training.models.mlp import MLPConfig
@@ -20,6 +19,7 @@ from training.splitting import Splitting, splitting
 from training.table_parts import TablePart
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import FeatureSpec
 
@@ -51,14 +51,14 @@ def spec_of(directory: Path, name: str) -> FeatureSpec:
     return spec
 
 
-def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
+def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
     """A fit with split tables that took some steps, with more rows on worker 0 than on worker 1."""
     data, config = CASES[name]
     spec, files = spec_of(directory, name), directory / data.replace("scalars", "prepared")
-    batches = list(TensorFlowFit.batches(files, spec, "train", GLOBAL_ROWS, shuffle=True, seed=0))[:5]
+    batches = list(TensorFlowTrainer.batches(files, spec, "train", GLOBAL_ROWS, shuffle=True, seed=0))[:5]
     with splitting(Splitting(world=world, above_bytes=0)):
-        fit = TensorFlowFit(spec, replace(config, batch_size=GLOBAL_ROWS), num_steps=len(batches), world=world)
-    fit.share_state()
+        trainer = TensorFlowTrainer(spec, replace(config, batch_size=GLOBAL_ROWS), num_steps=len(batches), world=world)
+    trainer.share_state()
     for number, (inputs, labels) in enumerate(batches):
         num_rows = labels.shape[0] - number  # and fewer in each step
         of_first = num_rows * UNEVEN[0] // sum(UNEVEN)
@@ -68,16 +68,16 @@ def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
         rows = (0, num_rows)
         if world.size > 1:
             rows = (0, of_first) if world.rank == 0 else (of_first, num_rows)
-        fit.step(*share((inputs, labels), *rows))
-        fit.average()
-    return fit
+        trainer.step(*share((inputs, labels), *rows))
+        trainer.average()
+    return trainer
 
 
-def whole(fit: TensorFlowFit) -> dict[str, Any]:
+def whole(trainer: TensorFlowTrainer) -> dict[str, Any]:
     """Its state with whole tables; all workers have to call this."""
     return {
         name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
-        for name, kept in fit.state().items()
+        for name, kept in trainer.state().items()
     }
 
 
@@ -117,9 +117,9 @@ def main(directory: Path) -> None:
     world = join_world(RUN_WORKERS)
     with world.propagating_errors():
         for name in CASES:
-            fit = fitted(directory, name, world)
-            sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]
-            np.savez(directory / f"{name}-{world.rank}.npz", **whole(fit), num_rows=sizes)
+            trainer = fitted(directory, name, world)
+            sizes = [len(kept.rows) for kept in trainer.state().values() if isinstance(kept, TablePart)]
+            np.savez(directory / f"{name}-{world.rank}.npz", **whole(trainer), num_rows=sizes)
         metrics = run(directory, "model", world).metrics
         resumed = run(directory, "resumed", world, resume=True).metrics
         (directory / f"found-{world.rank}.json").write_text(json.dumps({"metrics": metrics, "resumed": resumed}))
