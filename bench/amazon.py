@@ -31,8 +31,8 @@ from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
-from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
+from training.loader.stream import BatchStream, Column, Ragged
 from training.models import model_builder
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
@@ -114,7 +114,7 @@ def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_
         `target`.
     """
     names = [feature.name for feature in spec.features]
-    stream = ChunkStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
+    stream = BatchStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
         for batch in stream.batches():
             columns = {feature.name: _dense(batch[feature.name], feature).ravel() for feature in spec.features}

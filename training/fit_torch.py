@@ -13,8 +13,8 @@ from training import torch_script
 from training.config import TrainConfig
 from training.fit import Array, share_of_sample, swapped
 from training.fit_state import check_state
-from training.loader.chunks import StreamOptions
 from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.models import model_builder
 from training.torch_optimizers import Optimizers, check_optimizer

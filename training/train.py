@@ -27,8 +27,8 @@ from training.checkpoints import (
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import RegroupError, Stay, moved
 from training.fit import Array, Batches, Fit, fit_for
-from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
+from training.loader.stream import Ragged
 from training.models import check_rows, learnt_from, model_named
 from training.observers import Mark, Observer, Throughput, check_session, observers_of
 from training.schedules import Schedule

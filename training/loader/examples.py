@@ -20,7 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from training.loader.chunks import Batch, Ragged
+from training.loader.stream import Batch, Ragged
 from workflows.errors import DataError
 from workflows.feature_spec import Feature
 from workflows.tensor_names import NNZS, VALUES
