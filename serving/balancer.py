@@ -16,7 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ _SYSTEM_PROGRAMS = "/usr/sbin"  # not on everybody's PATH
 _CONFIG = "nginx.conf"
 _GENERATION = "/generation"
 _POLL_INTERVAL_S = 0.02
-_RELOAD_TIMEOUT_S = 10.0
+_RELOAD_TIMEOUT_S = 60.0  # ends what hangs; a reload takes some tenths of a second
 _STOP_TIMEOUT_S = 10.0
 _FOREVER = "365d"  # the client's deadline ends a request, and the client its connection
 _MANY = "1000000000"
@@ -78,7 +78,7 @@ class Balancer:
         log_path: where its log goes; None keeps the end of it as long as it runs.
 
     Raises:
-        ServerError: nginx is not installed, or a port is not to be had.
+        ServerError: nginx is not installed, or a port is already in use.
     """
 
     def __init__(self, config: BalancerConfig, *, log_path: Path | None = None) -> None:
@@ -141,17 +141,20 @@ class Balancer:
         self._launched.set_at_work()
 
     def change(self, upstreams: Sequence[Upstream]) -> None:
-        """Send further requests to these servers, and wait until that is so; none is dropped.
+        """Send further requests to these servers, and wait until no worker of nginx does otherwise; none is dropped.
 
         Raises:
             ServerError: nginx was not started, has ended or does not take it.
         """
         if self._launched is None:
             raise ServerError("nginx is not running. Start it first.")
+        former_workers = self._workers()
         generation = self._configure(upstreams)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGHUP)
         self._wait_for(generation)
+        # The old workers take connections beside the new ones until each has closed its listening sockets.
+        self._wait_until(lambda: not any(map(_is_listening, former_workers)))
 
     def stop(self) -> None:
         """Take no more requests, wait a while for those that run, and end; nothing to do when stopped."""
@@ -177,9 +180,18 @@ class Balancer:
             raise ServerError(f"nginx has ended. {self._reason()}") from None
         return generation
 
+    def _workers(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self._pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
     def _wait_for(self, generation: str) -> None:
+        self._wait_until(lambda: self._answer() == generation)
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _RELOAD_TIMEOUT_S
-        while self._answer() != generation:
+        while not condition():
             if not self.is_running:
                 raise ServerError(f"nginx has ended. {self._reason()}")
             if time.monotonic() > deadline:
@@ -216,6 +228,13 @@ def find_nginx(path: str | None = None) -> Path:
             "(as root), or serve one."
         )
     return Path(found)
+
+
+def _is_listening(process: psutil.Process) -> bool:
+    try:
+        return any(found.status == psutil.CONN_LISTEN for found in process.net_connections("tcp"))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def failure_reason(log: str) -> str:

@@ -1,6 +1,24 @@
-"""What all tests share."""
+"""What all tests share: how many examples a property test tries.
 
-from hypothesis import settings
+The two profiles that gate a change draw the same examples each time, so that no change fails by another's luck.
+`search` draws new ones, many of them; it is for work on what a property speaks of:
+`.venv/bin/pytest --hypothesis-profile=search tests/unit/...`.
+"""
 
-settings.register_profile("rankline", deadline=None)  # a busy machine proves nothing wrong
-settings.load_profile("rankline")
+import signal
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and programs that tests start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SHARED: dict[str, Any] = {
+    "deadline": None,  # a busy machine proves nothing wrong
+    "suppress_health_check": [HealthCheck.too_slow],  # nor does a slow one
+    "print_blob": True,
+}
+settings.register_profile("quick", max_examples=20, derandomize=True, **SHARED)
+settings.register_profile("thorough", max_examples=100, derandomize=True, **SHARED)
+settings.register_profile("search", max_examples=1000, **SHARED)
+settings.load_profile("quick")  # unless --hypothesis-profile names another

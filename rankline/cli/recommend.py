@@ -44,5 +44,5 @@ def recommend_command(
     if url is None:
         ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
     with client_of(recipe, repository, url) as client:
-        items = best_items(client, prepared, user, top, with_known=with_known, tell=say)
+        items = best_items(client, prepared, user, top, with_known=with_known, report=say)
     print_items(items, CONSOLE)

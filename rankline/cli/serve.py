@@ -29,7 +29,7 @@ def serve_command(
         int, typer.Option(min=1, help="This many servers behind the one address; more than one needs nginx.")
     ] = 1,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Take over what `rankline export` and `rankline rollback` make.")
+        bool, typer.Option("--watch", help="Switch to what `rankline export` and `rankline rollback` make active.")
     ] = False,
     log_file: Annotated[
         Path | None,
@@ -59,10 +59,10 @@ def serve_command(
     server: EmbeddedServer | ReplicaSet
     if replicas == 1:
         server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
-        run = Supervisor(server, ensemble, follow_versions=watch, tell=say).run
+        run = Supervisor(server, ensemble, follow_versions=watch, report=say).run
     else:
         config = ReplicasConfig(num_replicas=replicas, balancer=BalancerConfig(**ports), log_path=log_file)
-        server = ReplicaSet(ensemble, config, follow_versions=watch, tell=say)
+        server = ReplicaSet(ensemble, config, follow_versions=watch, report=say)
         run = server.run
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server.start()

@@ -28,7 +28,7 @@ def rollback_command(
     to: Annotated[int | None, typer.Option("--to", help="Version; without it the one before.", min=1)] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
-    """Make an earlier version the one that answers; `rankline serve --watch` takes it over at once.
+    """Make an earlier version the active one; `rankline serve --watch` switches to it at once.
 
     **Examples**
 
@@ -41,4 +41,4 @@ def rollback_command(
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     wanted.activate()
-    say(f"{path}: version {wanted.version} answers")
+    say(f"{path}: version {wanted.version} is active")

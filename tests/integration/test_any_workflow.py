@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.backends.tensorflow.offline import TensorFlowModel
@@ -224,7 +224,6 @@ def test_single_rows_lists_of_no_width_and_joined_requests_agree(client: Client,
 missing = st.sets(st.sampled_from(NULLABLE))
 
 
-@settings(max_examples=25, deadline=None)
 @given(lacking=st.lists(st.tuples(st.integers(0, 50), missing), min_size=1, max_size=8))
 def test_missing_values_are_what_nvtabular_makes_of_them(
     client: Client,

@@ -372,7 +372,7 @@ def test_rows_with_one_candidate_can_be_laid_out_for_a_benchmark(client: Client,
 
 def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared: PreparedData) -> None:
     said: list[str] = []
-    best = best_items(client, prepared, "u3", 6, tell=said.append)
+    best = best_items(client, prepared, "u3", 6, report=said.append)
     owned = set(ITEMS[3:18])
     rest = [item for item in ITEMS if item not in owned]
     scores = client.rank({"user_id": "u3", "history": ITEMS[3:18]}, rest)
@@ -385,7 +385,7 @@ def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared
 
 def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared: PreparedData) -> None:
     said: list[str] = []
-    best = best_items(client, prepared, "stranger", 40, tell=said.append)
+    best = best_items(client, prepared, "stranger", 40, report=said.append)
     assert said == ["the data knows no user 'stranger': these are for somebody without a history."]
     scores = client.rank({"user_id": "stranger", "history": []}, ITEMS)
     assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.identity import BACKENDS
@@ -22,6 +21,7 @@ from serving.benchmark.requests import lay_out
 from serving.client import Client
 from serving.model_config import ModelConfig, Tensor
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 
 pytestmark = pytest.mark.alone

@@ -37,7 +37,7 @@ def nginx() -> Path:
         pytest.skip(str(error))
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -91,7 +91,7 @@ def test_a_missing_nginx_comes_with_the_remedy(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named(nginx: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServerError, match=f"{name} {port} on 127.0.0.1 .*in use.*choose another"):
+        with pytest.raises(ServerError, match=f"{name} {port} on 127.0.0.1 .*in use.*try another"):
             Balancer(BalancerConfig(**{name: port}))
 
 
@@ -150,6 +150,7 @@ class Server:
     def start(cls, number: int, stack: ExitStack) -> "Server":
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # head and body in one packet: a second one waits for the first's acknowledgement
 
             def do_GET(self) -> None:
                 made.num_requests += 1
@@ -192,7 +193,7 @@ def running(*servers: Server) -> Iterator[Balancer]:
 
 
 def get(port: int, path: str = "/") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -214,6 +215,31 @@ def test_requests_go_to_those_that_it_was_last_told(nginx: Path, servers: list[S
         assert get(port)[0] == 503
         balancer.change([first.upstream, second.upstream])
         assert {get(port)[1] for _ in range(8)} == {"1 /", "2 /"}
+
+
+def test_a_change_waits_for_a_worker_that_still_takes_connections(nginx: Path, servers: list[Server]) -> None:
+    first, second = servers
+    order = []
+
+    def change() -> None:
+        balancer.change([second.upstream])
+        order.append("changed")
+
+    before = set(psutil.Process().children(recursive=True))
+    with running(first) as balancer:
+        nginxes = [process for process in psutil.Process().children(recursive=True) if process.name() == "nginx"]
+        (master,) = [process for process in nginxes if process not in before and process.parent() not in nginxes]
+        late = master.children()[0]
+        late.suspend()
+        changing = threading.Thread(target=change)
+        changing.start()
+        wait_until(lambda: len(master.children()) > len(nginxes) - 1)  # the new workers are there, the old ones too
+        for _ in range(30):
+            get(balancer.config.http_port)
+        order.append("resumed")
+        late.resume()
+        changing.join()
+    assert order == ["resumed", "changed"]
 
 
 def test_a_busy_server_gets_fewer(nginx: Path, servers: list[Server]) -> None:

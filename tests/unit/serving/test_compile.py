@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.plan import Column, Computed, Padded, TransformPlan
+from tests.examples import examples
 from workflows.errors import LoweringError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -49,7 +50,7 @@ def assert_same(workflow: nvt.Workflow, plan: TransformPlan, request: pd.DataFra
             assert column.dtype == expected[name].dtype
 
 
-@settings(max_examples=15, deadline=None)
+@examples(1 / 4)
 @given(st.data())
 def test_a_plan_equals_nvtabular_on_joins_lists_thresholds_and_buckets(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

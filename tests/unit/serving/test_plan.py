@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.plan import ANY_WIDTH, Column, Computed, KeyIndex, Padded, StepCall, TensorSpec, TransformPlan
@@ -42,7 +42,6 @@ def test_an_index_finds_known_keys_and_deals_out_unknown_ones(
     assert index.rows_of(keys).tolist() == expected
 
 
-@settings(deadline=None)
 @given(st.lists(WORDS, max_size=20, unique=True), st.lists(WORDS, max_size=20), st.sampled_from([1, 3]))
 def test_an_index_of_strings_finds_them_byte_by_byte(known: list[bytes], asked: list[bytes], num_unknown: int) -> None:
     index = KeyIndex.build("key", strings(known), num_unknown)

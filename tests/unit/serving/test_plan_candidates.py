@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
@@ -72,7 +72,6 @@ MIXED = Column(name="both", index=7, values=np.arange(20))
 WORDS = st.sampled_from([b"a", b"b", b"c", b"never", b""])
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 4), st.integers(1, 5), st.data())
 def test_several_candidates_are_transformed_as_each_alone(num_rows: int, count: int, data: st.DataObject) -> None:
     def drawn(of: Any, size: int) -> list[Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.layers import DinAttention, DinUnit, DotAttention, Mlp, Prelu, SmoothedMean, masked_softmax
@@ -52,7 +52,6 @@ def unit_scores(weights: list[Any], targets: Any, history: Any) -> Any:
     return (x @ weights[-2] + weights[-1])[..., 0]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=1, max_size=3),
     num_candidates=st.integers(1, 3),

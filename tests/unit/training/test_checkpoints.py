@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -55,7 +55,6 @@ def written(directory: Path, **changes: Any) -> Path:
     return directory / "model-checkpoint"
 
 
-@settings(deadline=None, max_examples=40)
 @given(state=st.dictionaries(st.text(), ARRAYS, max_size=12), weights=st.lists(ARRAYS, max_size=3))
 def test_what_was_written_is_read(state: dict[str, Any], weights: list[Any]) -> None:
     with TemporaryDirectory() as directory:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.layers import DotAttention, HardSearch, SmoothedMean, SoftSearch
@@ -19,7 +19,6 @@ def arrays(lengths: list[int], num_candidates: int, num_steps: int, seed: int) -
     return scores, (np.arange(num_steps) >= num_steps - np.array(lengths)[:, None]).astype(np.float32)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=3),
     num_candidates=st.integers(1, 3),
@@ -38,7 +37,6 @@ def test_soft_search_keeps_the_highest_scores_that_are_present_of_equal_ones_the
     assert set(np.unique(got)) <= {0.0, 1.0}
 
 
-@settings(max_examples=25, deadline=None)
 @given(num_searched=st.integers(1, 10), num_steps=st.integers(0, 9), seed=st.integers(0, 99))
 def test_hard_search_keeps_the_latest_that_have_the_same(num_searched: int, num_steps: int, seed: int) -> None:
     same = np.random.default_rng(seed).integers(2, size=(3, 2, num_steps)).astype(np.float32)

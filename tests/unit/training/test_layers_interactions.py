@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.layers import Cross, DotProductInteraction
@@ -16,7 +16,6 @@ def random(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(np.float32)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     num_rows=st.integers(0, 3),
     num_vectors=st.integers(2, 6),

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.layers import DenseFeatures, ScalarDenseFeatures
 from training.models.base import UniformIds
 from workflows.errors import ConfigError, SpecError
@@ -53,7 +54,7 @@ def some_columns(draw: st.DrawFn) -> list[Any]:
     return [kinds[draw(st.sampled_from(sorted(kinds)))](name) for name in names]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(1 / 4)
 @given(columns=some_columns(), num_rows=st.integers(0, 4), seed=st.integers(0, 99))
 def test_fused_tables_give_what_a_table_per_column_gives(columns: list[Any], num_rows: int, seed: int) -> None:
     rows = inputs(columns, num_rows, seed)

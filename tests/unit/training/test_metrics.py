@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from training.config import TrainConfig
@@ -52,7 +52,6 @@ def keras_auc(label: object, score: object, num_thresholds: int) -> float:
 SCORES = st.one_of(st.integers(0, 20).map(lambda n: n / 20), st.floats(0, 1, width=32))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), SCORES), max_size=40), st.sampled_from([2, 3, 21, 200]))
 @example([(True, 0.0), (False, 1.0)], 200)
 def test_the_thresholded_auc_is_that_of_keras(rows: list[tuple[bool, float]], num_thresholds: int) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.layers import Lists, PaddedLists, SequenceFeatures
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
@@ -122,7 +123,7 @@ def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
         np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(1 / 4)
 @given(
     lengths=st.lists(st.integers(0, MAX_LENGTH + 2), min_size=1, max_size=4),
     num_recent=st.integers(1, 4),

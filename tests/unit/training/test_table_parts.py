@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
@@ -17,7 +17,6 @@ def part_of(array: Array, world: ThreadedWorker) -> TablePart:
     return TablePart(rows=own_rows(array, world).copy(), num_rows=len(array), world=world)
 
 
-@settings(max_examples=20, deadline=None)
 @given(num_rows=st.integers(1, 12), size=st.integers(1, 5), width=st.sampled_from([(), (1,), (3, 2)]))
 def test_parts_are_written_as_numpy_saves_the_whole_array(num_rows: int, size: int, width: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).normal(size=(num_rows, *width)).astype(np.float32)
@@ -37,7 +36,6 @@ def test_parts_are_written_as_numpy_saves_the_whole_array(num_rows: int, size: i
 
 
 @given(num_rows=st.integers(1, 9), size=st.integers(1, 4))
-@settings(max_examples=10, deadline=None)
 def test_each_worker_gets_its_rows_of_what_worker_0_has(num_rows: int, size: int) -> None:
     array = np.random.default_rng(0).random((num_rows, 2), np.float32)
 

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.training.threaded_workers import Place, of_all_workers
 from training.layers.tables import Section, SplitTable, add_table, rows_of, split_tables
 from training.models.base import UniformIds
@@ -31,7 +32,7 @@ def whole_table(size: int, make_sections: Any, dimension: int = DIMENSION) -> An
     return whole
 
 
-@settings(max_examples=8, deadline=None)
+@examples(1 / 4)
 @given(size=st.integers(2, 9), num_rows=st.integers(1, 20))
 def test_a_table_starts_the_same_whatever_the_number_of_workers(size: int, num_rows: int) -> None:
     def sections() -> list[Section]:

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.data_set import DataSet
 from training.loader.tfrecord import TFRecordLoader
 from training.transcode import transcode
@@ -111,7 +112,7 @@ FEATURES = (
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(1 / 4)
 @given(
     rows=st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=12),
     way=st.permutations(FILE_TYPES),

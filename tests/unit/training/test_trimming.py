@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.data_set import Rows
@@ -31,7 +31,6 @@ def padded(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[tupl
     return first, second, [draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in lengths]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(padded())
 def test_padding_at_either_end_goes_and_all_ids_stay(
     case: tuple[list[list[int]], list[list[int]], list[tuple[int, int]]],

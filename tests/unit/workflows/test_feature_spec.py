@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.errors import SpecError
@@ -55,7 +55,6 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
     )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs())
 def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
     assert FeatureSpec.from_yaml(spec.to_yaml()) == spec

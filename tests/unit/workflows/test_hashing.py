@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.hashing import bucket_of, bucket_of_many, hash_ids, hash_strings, hash_values
@@ -41,7 +41,6 @@ def test_hashing_leaves_its_argument_alone() -> None:
     assert ids.tolist() == [0, 1, 2, 3, 4]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=8), st.integers(0, 2**15 - 1), st.integers(0, 3))
 def test_strings_get_the_same_hash_alone_and_among_many(values: list[bytes], seed: int, skipped: int) -> None:
     alone = [int(hash_strings(strings([value]), seed)[0]) for value in values]

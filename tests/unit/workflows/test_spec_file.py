@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.errors import SpecError
@@ -52,7 +52,6 @@ def spec_files(draw: st.DrawFn) -> SpecFile:
     )
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec_files())
 def test_yaml_round_trip_changes_nothing(spec: SpecFile) -> None:
     assert SpecFile.from_yaml(spec.to_yaml()) == spec

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.engine import SLICE_NS, Engine, Job
@@ -81,7 +81,6 @@ def merged(slices: dict[int, SliceRecord]) -> SliceRecord:
     return SliceRecord.merged(slices.values())
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES)
 def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
     due_ms: list[int], service_ms: list[int]
@@ -97,7 +96,6 @@ def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
     assert whole.num_unsent == 0
 
 
-@settings(deadline=None)
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES, capacity=st.integers(1, 3))
 def test_what_the_server_does_not_take_waits_and_its_wait_counts(
     due_ms: list[int], service_ms: list[int], capacity: int
@@ -114,7 +112,6 @@ def test_what_the_server_does_not_take_waits_and_its_wait_counts(
     assert whole.latency == right.latency
 
 
-@settings(deadline=None)
 @given(service_ms=SERVICES, concurrency=st.integers(1, 5))
 def test_a_closed_loop_keeps_its_number_in_flight(service_ms: list[int], concurrency: int) -> None:
     simulation = Simulation(service_ms)

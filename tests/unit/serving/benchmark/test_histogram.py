@@ -2,7 +2,7 @@ import pickle
 
 import numpy as np
 from hdrh.histogram import HdrHistogram
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.histogram import LatencyHistogram
@@ -18,7 +18,6 @@ def histogram_of(samples: list[int]) -> LatencyHistogram:
     return histogram
 
 
-@settings(deadline=None)  # an HDR histogram of the library takes a while to make, and longer on a busy machine
 @given(SAMPLES)
 def test_buckets_and_encoding_are_those_of_the_library(samples: list[int]) -> None:
     whole = HdrHistogram(1, HOUR_NS, 3)
@@ -46,7 +45,6 @@ def test_two_processes_count_what_one_would(mine: list[int], its: list[int]) -> 
     assert merged.max_ns == histogram_of(mine + its).max_ns
 
 
-@settings(deadline=None)
 @given(SAMPLES)
 def test_travels_whole(samples: list[int]) -> None:
     histogram = histogram_of(samples)
@@ -54,7 +52,6 @@ def test_travels_whole(samples: list[int]) -> None:
     assert pickle.loads(pickle.dumps(histogram)) == histogram
 
 
-@settings(deadline=None)
 @given(SAMPLES, st.integers(1, 30))
 def test_counts_what_is_above(samples: list[int], rank: int) -> None:
     histogram = histogram_of(samples)

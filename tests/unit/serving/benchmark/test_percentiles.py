@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.histogram import LatencyHistogram
@@ -24,7 +24,6 @@ def chance_below(num_samples: int, level: float, rank: int) -> float:
     return sum(math.comb(num_samples, k) * level**k * (1 - level) ** (num_samples - k) for k in range(rank))
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(num_samples=st.integers(1, 300), level=st.sampled_from([0.3, *LEVELS.values()]))
 def test_ranks_are_the_tightest_that_bound_each_side_with_enough_confidence(num_samples: int, level: float) -> None:
     low, high = interval_ranks(num_samples, level)
@@ -52,7 +51,6 @@ def test_too_few_samples_give_a_reason_in_place_of_a_value() -> None:
     assert percentile([], 0.5).withheld
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**10), min_size=100, max_size=400), st.sampled_from([0.5, 0.9, 0.95]))
 def test_the_value_is_the_sample_of_its_rank_and_lies_in_its_interval(samples: list[int], level: float) -> None:
     found = percentile(slices_of(np.asarray(samples)), level)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.records import SLICE_S, SliceRecord
@@ -35,7 +35,6 @@ def test_three_have_to_agree_in_rate_and_median() -> None:
     assert not agree(windows(*settled[:2], (120.0, 1090)), 0.1)
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(COUNTS, st.sampled_from([0.25, 1.0]))
 def test_each_window_is_just_long_enough_and_has_enough_answers(counts: list[int], window_s: float) -> None:
     bounds = followed([record_of(1000, count) for count in counts], window_s).bounds
@@ -47,7 +46,6 @@ def test_each_window_is_just_long_enough_and_has_enough_answers(counts: list[int
         assert is_enough == [False] * (end - begin - 1) + [True]
 
 
-@settings(deadline=None)
 @given(COUNTS)
 def test_looking_after_each_slice_comes_to_the_same_as_once(counts: list[int]) -> None:
     slices = [record_of(1000 * (number // 9 + 1), count) for number, count in enumerate(counts)]

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
 from serving.plan import Padded, TransformPlan
+from tests.examples import examples
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
 # An example asks NVTabular, which takes some 10 ms; to shrink one takes minutes.
-EXAMPLES = settings(
-    max_examples=25,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+EXAMPLES = examples(1 / 4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 EXTREME = [2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)]
 KEYS = st.integers(-3, 12) | st.sampled_from(EXTREME)
 FLOATS = st.floats() | st.sampled_from([0.0, -0.0, 1.5, 2.5, float("nan"), 1e300, -3.25])

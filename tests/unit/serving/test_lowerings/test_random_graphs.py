@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparing import EXAMPLES, assert_same, assert_zero_rows, fitted, requests, training_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.operators import HashedCategorify, NullToEmptyList, PaddedListSlice, StableHashBucket
@@ -88,7 +88,7 @@ def chains(draw: st.DrawFn) -> list[list[Any]]:
     return drawn
 
 
-@settings(EXAMPLES, max_examples=15)
+@EXAMPLES
 @given(st.data())
 def test_random_graphs_equal_nvtabular(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     with quiet_nvtabular():

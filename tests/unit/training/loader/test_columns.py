@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.loader import columns as arrays
@@ -27,7 +27,6 @@ def plain(column: Any) -> list[Any]:
     return list(column.tolist())
 
 
-@settings(deadline=None)  # the first call compiles
 @given(lists=LISTS, pieces=st.integers(1, 3), data=st.data())
 def test_lists_survive_reading_joining_gathering_and_cutting(lists: Any, pieces: int, data: Any) -> None:
     column = arrays.from_arrow(chunked(lists, pa.list_(pa.int64()), pieces))
@@ -45,7 +44,6 @@ def test_lists_survive_reading_joining_gathering_and_cutting(lists: Any, pieces:
         assert arrays.cut(taken, start, stop).nnzs.tolist() == [len(row) for row in plain(taken)[start:stop]]  # type: ignore[union-attr]
 
 
-@settings(deadline=None)
 @given(values=st.lists(INT64, min_size=1, max_size=20), data=st.data())
 def test_narrowed_integers_come_back_as_they_were(values: list[int], data: Any) -> None:
     column = arrays.from_arrow(chunked(values, pa.int64()))

@@ -4,9 +4,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.loader.epochs import Epochs
 from training.loader.stream import Batch, BatchStream
 from workflows.errors import ConfigError
@@ -30,7 +31,7 @@ def rows(batches: Any) -> list[list[int]]:
     return [batch["row"].tolist() for batch in batches]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(1 / 2)
 @given(num_before=st.integers(0, 20), buffer_size=st.sampled_from(["1MB", "500B"]))
 def test_a_position_leads_to_the_batches_that_were_left(directory: Path, num_before: int, buffer_size: str) -> None:
     whole = epochs(directory, buffer_size=buffer_size)

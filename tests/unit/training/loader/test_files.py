@@ -7,7 +7,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.loader.files import ParquetFiles, expand
@@ -69,7 +69,6 @@ def test_other_file_systems_are_read_through_fsspec(directory: Path) -> None:
         memory.rm("/loader-test", recursive=True)
 
 
-@settings(max_examples=40, deadline=None)
 @given(num_rows=st.integers(1, 60), start=st.integers(0, 59), rows_at_once=st.integers(1, 70))
 def test_a_row_group_as_a_stream_has_its_rows(
     tmp_path_factory: pytest.TempPathFactory, num_rows: int, start: int, rows_at_once: int

@@ -2,13 +2,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.loader.gather import SLACK, gather_lists, num_values
 
 
-@settings(deadline=None)  # the first call compiles
 @given(
     lists=st.lists(st.lists(st.integers(-128, 127), max_size=2 * SLACK + 1), min_size=1, max_size=12),
     rows=st.lists(st.integers(0, 11), max_size=30),

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.loader.stream import BatchStream, Ragged
 from workflows.errors import ConfigError, DataError
 
@@ -45,7 +46,7 @@ def no_thread_left() -> bool:
     return not any(thread.name.startswith("rankline-loader") for thread in threading.enumerate())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(1 / 2)
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     row_group_size=st.integers(1, 25),

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, notebook_dataset, parquet_from_tfrecords, write_tfrecords
 from workflows.errors import ConfigError, DataError
@@ -85,7 +86,7 @@ def table_of(rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(1 / 2)
 @given(rows=st.lists(ROWS, max_size=30), prebatch=st.integers(1, 12), row_group_size=st.integers(1, 20))
 def test_parquet_comes_back_from_tfrecord_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]], prebatch: int, row_group_size: int

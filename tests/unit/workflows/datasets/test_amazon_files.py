@@ -120,7 +120,7 @@ def test_files_are_found_by_their_names(tmp_path: Path, names: list[str], read: 
 TEXTS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=4)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
 @given(reviews=st.lists(st.tuples(TEXTS, TEXTS, st.integers(-(2**40), 2**40)), min_size=1), literal=st.booleans())
 def test_whatever_was_reviewed_is_read(tmp_path: Path, reviews: list[tuple[str, str, int]], literal: bool) -> None:
     records = [{"reviewerID": user, "asin": name, "unixReviewTime": time} for user, name, time in reviews]

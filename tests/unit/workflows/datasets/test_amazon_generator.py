@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from workflows.auc import exact_auc
 from workflows.datasets.amazon_files import read_amazon
 from workflows.datasets.amazon_generator import AmazonTruth, generate_amazon
@@ -149,7 +150,7 @@ def test_cardinality_is_scaled(generated: tuple[Path, AmazonTruth], tmp_path: Pa
     assert scaled.num_categories == pytest.approx(2 * truth.num_categories, abs=1)
 
 
-@settings(deadline=None, max_examples=6)
+@examples(1 / 4)
 @given(num_rows=st.integers(1_000, 2_000), seed=st.integers(0, 2**32), scale=st.sampled_from([0.1, 1.0, 100.0]))
 def test_every_size_gives_exactly_so_many_rows_and_long_histories(
     tmp_path_factory: pytest.TempPathFactory, num_rows: int, seed: int, scale: float

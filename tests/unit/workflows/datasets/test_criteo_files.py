@@ -3,7 +3,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.datasets.criteo_files import CATEGORIES, COLUMNS, CRITEO_SCHEMA, NUMBERS, read_criteo
@@ -86,7 +86,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(rows=ROWS, packed=st.booleans(), newline=st.sampled_from(["\n", "\r\n"]), ends=st.booleans(), mark=st.booleans())
 def test_what_is_written_is_read(tmp_path_factory, rows, packed, newline, ends, mark):
     lines = ["\t".join("" if row[name] is None else str(row[name]) for name in COLUMNS) for row in rows]
@@ -167,7 +166,6 @@ def test_a_bad_row_far_into_a_file_is_placed_and_the_rows_of_earlier_batches_are
         list(batches)
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     place=st.integers(0, 2),
     name=st.sampled_from(COLUMNS),

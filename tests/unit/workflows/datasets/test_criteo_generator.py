@@ -4,9 +4,10 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from workflows.auc import exact_auc
 from workflows.datasets.criteo_files import CATEGORIES, NUMBERS, read_criteo
 from workflows.datasets.criteo_generator import CATEGORY_COUNTS, generate_criteo
@@ -161,7 +162,7 @@ def test_the_same_arguments_give_the_same_bytes_and_others_differ(tmp_path):
         assert a != d
 
 
-@settings(deadline=None, max_examples=10)
+@examples(1 / 4)
 @given(num_rows=st.integers(1_000, 9_000), seed=st.integers(0, 2**32))
 def test_every_size_gives_exactly_so_many_rows_and_the_last_day_is_a_fifth(tmp_path_factory, num_rows, seed):
     directory = tmp_path_factory.mktemp("any")

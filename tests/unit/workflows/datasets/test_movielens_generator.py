@@ -3,9 +3,10 @@ import json
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import read_movielens
 from workflows.datasets.movielens_generator import generate_movielens
@@ -107,7 +108,7 @@ def test_a_scale_that_leaves_too_few_movies_to_rate_is_refused_and_nothing_is_wr
     assert not (tmp_path / "new").exists()
 
 
-@settings(deadline=None, max_examples=15)
+@examples(1 / 4)
 @given(num_rows=st.integers(1_000, 12_000), seed=st.integers(0, 2**32))
 def test_every_size_gives_exactly_so_many_distinct_pairs(tmp_path_factory, num_rows, seed):
     directory = tmp_path_factory.mktemp("any")

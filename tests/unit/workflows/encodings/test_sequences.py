@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.encodings import SequenceConfig
@@ -84,7 +84,6 @@ def configs(draw: st.DrawFn) -> SequenceConfig:
 users = st.lists(st.lists(st.integers(0, NUM_ITEMS - 1), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(chosen=users, config=configs())
 def test_rows_are_those_of_the_steps_on_lists(chosen: list[list[int]], config: SequenceConfig) -> None:
     expected = {split: positives(chosen, config, split) for split in (TRAIN, VALID)}
@@ -112,7 +111,6 @@ def test_rows_are_those_of_the_steps_on_lists(chosen: list[list[int]], config: S
                 assert row["item"] in allowed
 
 
-@settings(deadline=None)
 @given(chosen=users, config=configs(), max_values=st.integers(1, 60))
 def test_blocks_of_any_size_give_the_same_rows(
     chosen: list[list[int]], config: SequenceConfig, max_values: int
@@ -127,7 +125,6 @@ def test_blocks_of_any_size_give_the_same_rows(
         assert all(len(b.history) <= max_values or len(b.users) == num_alike for b in blocks)
 
 
-@settings(deadline=None)
 @given(chosen=users, config=configs())
 def test_what_is_dropped_and_what_is_fitted_to_add_up(chosen: list[list[int]], config: SequenceConfig) -> None:
     if not positives(chosen, config, TRAIN):

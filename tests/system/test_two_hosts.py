@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command_line import RANKLINE, recorded
 from pyarrow.dataset import dataset
 
-from tests.container_stack import need_program
+from tests.support.command_line import RANKLINE, recorded
+from tests.support.programs import need_program
 from workflows.datasets.movielens_generator import generate_movielens
 
 pytestmark = pytest.mark.timeout(900)

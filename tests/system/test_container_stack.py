@@ -1,6 +1,11 @@
-"""The services of `docker-compose.yml`, run as it says: see `tests.container_stack`."""
+"""The services of `docker-compose.yml`, run as it says (see `tests.system.containers`).
+
+Triton's backends run under the Python of its images, with the packages of the Dockerfile; the model was trained and
+exported by the Python and the TensorFlow of this process.
+"""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -9,24 +14,128 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.container_stack import (
-    CONTAINER,
-    Network,
-    Service,
-    base_python,
-    compose,
-    dockerfile_stage,
-    environment,
-    need_program,
-    overridden,
-    triton_service,
-)
-
-pytest_plugins = ["tests.container_fixtures"]
+from serving.backends.offline import offline_model
+from tests.support.deployment import CONTAINER, ROOT, allowed_files, compose, dockerfile_stage, overridden
+from tests.support.programs import need_program
+from tests.system.containers import Exported, Network, Service, base_python, environment, triton_service
+from workflows.upstream import nvt, quiet_nvtabular
 
 DASHBOARD = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Version 1, of engine tensorflow."""
+    from rankline.recipes import recipe_named
+    from training.tracking import TrackingConfig
+    from training.train import train
+    from workflows.datasets.movielens_generator import generate_movielens
+    from workflows.prepare import prepare
+
+    path, recipe = tmp_path_factory.mktemp("stack"), recipe_named("movielens")
+    generate_movielens(path / "ratings", num_rows=5_000, seed=5)
+    raw = recipe.dataset.read(path / "ratings")
+    prepared = prepare(recipe.dataset, raw, path / "work/movielens/prepared", recipe.prepare, source="a test")
+    tracking = TrackingConfig(directory=path / "mlflow", experiment="stack")
+    trained = train(prepared.path, path / "model", replace(recipe.train, epochs=1), tracking=tracking)
+    (path / "repository").mkdir()
+    made = Exported(prepared=prepared, trained=trained, work=path / "work", repository=path / "repository")
+    made.export()
+    return made
+
+
+@pytest.fixture(scope="module")
+def stack(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The compose file for the exported ensemble; its passwords are of this test."""
+    return compose(
+        POSTGRES_PASSWORD="p@ss/word", GRAFANA_PASSWORD="unused",
+        RANKLINE_REPOSITORY=str(exported.repository), RANKLINE_WORK=str(exported.work),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as a build of the images sees it."""
+    target = tmp_path_factory.mktemp("context")
+    for name in allowed_files():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with Network(tmp_path_factory.mktemp("network")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def triton(stack: dict[str, Any], context: Path, network: Network) -> Service:
+    """Triton with the ensemble, healthy."""
+    service = triton_service(stack["services"]["triton"], context, {})
+    network.start(service)
+    return service
+
+
+ASK = """
+import json, sys
+from pathlib import Path
+from serving.client import Client
+from workflows.prepared import PreparedData
+
+prepared = PreparedData.load(Path(sys.argv[1]))
+with Client("triton:8001", "movielens") as client:
+    print(json.dumps(client.predict(prepared.heldout().select(list(prepared.inputs))).tolist()))
+"""
+
+
+def served_scores(network: Network, exported: Exported) -> list[float]:
+    scores: list[float] = json.loads(network.call(sys.executable, "-c", ASK, str(exported.prepared.path)))
+    return scores
+
+
+@pytest.fixture(scope="module")
+def offline_scores(exported: Exported) -> Any:
+    """Of the same rows, by NVTabular and the TensorFlow that trained the model."""
+    prepared, trained = exported.prepared, exported.trained
+    with quiet_nvtabular():
+        workflow = prepared.workflow().remove_inputs([prepared.spec.label.name])
+        rows = prepared.heldout().select(list(prepared.inputs)).to_pandas()
+        frame = workflow.transform(nvt.Dataset(rows)).to_ddf().compute()
+    return offline_model(trained.backend, trained.model_path).score_offline(frame)
+
+
+def test_it_is_what_the_images_have(triton: Service, network: Network) -> None:
+    script = """if True:
+        import sys, importlib.util, tensorflow
+        print(sys.version_info[:2] == (3, 12), [int(n) for n in tensorflow.__version__.split(".")[:2]] >= [2, 17])
+        names = ("nvtabular", "merlin", "pandas", "torch", "pytriton")
+        print([name for name in names if importlib.util.find_spec(name)])
+    """
+    assert network.run(triton, ["python3", "-c", script]).stdout.splitlines() == ["True True", "[]"]
+
+
+def test_served_scores_are_the_offline_ones(
+    triton: Service, network: Network, exported: Exported, offline_scores: Any
+) -> None:
+    served = served_scores(network, exported)
+    assert np.std(offline_scores) > 0.01
+    np.testing.assert_allclose(served, offline_scores, atol=1e-6)
+
+
+def test_a_version_with_the_engine_onnx_is_taken_over(
+    triton: Service, network: Network, exported: Exported, offline_scores: Any
+) -> None:
+    """The server has the repository read-only, and looks for new versions."""
+    exported.export("onnx")
+    deadline = time.monotonic() + 60
+    while "version 2 answers" not in network.log(triton):
+        assert time.monotonic() < deadline, network.log(triton)
+        time.sleep(0.1)
+    np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from split_worker import CASES, fitted, whole
-from started_workers import Ended, ended, started
 
+from tests.system.split_worker import CASES, fitted, whole
+from tests.system.started_workers import Ended, ended, started
 from tests.unit.training import sequence_rows
 from tests.unit.training.conftest import make_prepared
 from training.checkpoints import Checkpoint

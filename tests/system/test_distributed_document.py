@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import commands, rankline, started
 from distributed import LocalCluster
 
+from tests.support.command_line import commands, rankline, started
 from workflows.datasets.criteo_generator import generate_criteo
 
 pytestmark = pytest.mark.timeout(900)

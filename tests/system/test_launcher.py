@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import RANKLINE, rankline, recorded
 
 from rankline.horovod_check import problem
 from rankline.launch_config import LaunchConfig
 from rankline.workers import launch
+from tests.support.command_line import RANKLINE, rankline, recorded
 from training.config import WorkersConfig
 from workflows.errors import RanklineError, WorkerLostError
 from workflows.progress import SILENT

@@ -16,9 +16,9 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
 from mlflow import MlflowClient
 
+from tests.support.command_line import RANKLINE, rankline
 from workflows.datasets.movielens_generator import generate_movielens
 
 QUICK = ["--epochs", "2", "--batch-sizes", "1,64"]
@@ -274,7 +274,7 @@ def test_a_port_in_use_is_named(workplace: Workplace) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert_refused(workplace, f"grpc_port {port} on 127.0.0.1 is not to be had", "serve", "--port", str(port))
+        assert_refused(workplace, f"grpc_port {port} on 127.0.0.1 is already in use", "serve", "--port", str(port))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from exact_worker import share
 
+from tests.system.exact_worker import share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.observers import Observer

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from command_line import rankline
 from mlflow import MlflowClient
 
+from tests.support.command_line import rankline
 from workflows.datasets.amazon_generator import generate_amazon
 from workflows.progress import SILENT
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import RANKLINE, rankline, recorded
 
 from rankline.horovod_check import problem
+from tests.support.command_line import RANKLINE, rankline, recorded
 from training.elastic import ADDRESS_VARIABLE
 from workflows.trained import TrainedModel
 

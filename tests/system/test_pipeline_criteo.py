@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from command_line import rankline
 from mlflow import MlflowClient
 
+from tests.support.command_line import rankline
 from workflows.datasets.criteo_generator import generate_criteo
 from workflows.progress import SILENT
 

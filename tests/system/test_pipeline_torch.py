@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import rankline
 from mlflow import MlflowClient
 
+from tests.support.command_line import rankline
 from workflows.datasets.movielens_generator import generate_movielens
 
 RECIPE = "movielens-torch"

@@ -7,9 +7,9 @@ from typing import Any
 import mlflow
 import numpy as np
 import pytest
-from exact_worker import CASES, OPTIMIZERS, RUN, fitted
-from started_workers import Ended, ended, started
 
+from tests.system.exact_worker import CASES, OPTIMIZERS, RUN, fitted
+from tests.system.started_workers import Ended, ended, started
 from tests.unit.training.conftest import make_prepared
 from training.fit_tensorflow import TensorFlowFit
 from training.metrics import quality

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import rankline
+
+from tests.support.command_line import rankline
 
 USERS, ITEMS, CATEGORIES, WIDTH = 30, 80, 6, 8
 
