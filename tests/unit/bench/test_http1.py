@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from serving.benchmark.transport import HTTP1, OK, Answer, Transport, connect
+from bench.http1 import Http1Connection
+from serving.benchmark.transport import OK, Answer, Transport
 from workflows.errors import ServerError
 
 MEBIBYTE = 1 << 20
@@ -72,7 +73,7 @@ def server() -> Iterator[EchoServer]:
 
 @pytest.fixture
 def connection(server: EchoServer) -> Iterator[Transport]:
-    transport = connect(HTTP1, f"127.0.0.1:{server.server_port}/score")
+    transport = Http1Connection(f"127.0.0.1:{server.server_port}/score")
     yield transport
     transport.close()
 
@@ -149,7 +150,7 @@ def test_no_answer_comes_for_what_was_given_up(connection: Transport, server: Ec
 
 def test_a_server_that_has_gone_fails_what_is_sent() -> None:
     with EchoServer() as running:
-        connection = connect(HTTP1, f"127.0.0.1:{running.server_port}/")
+        connection = Http1Connection(f"127.0.0.1:{running.server_port}/")
         connection.send(1, b"before it accepts")
     assert receive(connection, 1)[1].status == "UNAVAILABLE"
     connection.send(2, b"again")
@@ -160,4 +161,4 @@ def test_a_server_that_has_gone_fails_what_is_sent() -> None:
 
 def test_nobody_listens() -> None:
     with pytest.raises(ServerError, match=r"no server answers at 127.0.0.1:9 \("):
-        connect(HTTP1, "127.0.0.1:9/score")
+        Http1Connection("127.0.0.1:9/score")

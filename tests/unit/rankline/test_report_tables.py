@@ -4,11 +4,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from rankline.summary import print_comparison, print_report
+from rankline.report_tables import print_comparison, print_report
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.compare import compare
+from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 
@@ -23,7 +25,7 @@ def result(
     record = SliceRecord(num_due=num_requests, num_answered=num_requests)
     for number in range(num_requests):
         record.latency.record((number + 1) * slower * 1_000_000)
-    return LoadResult.from_slices(load, [record], is_stable=is_stable, **changes)  # type: ignore[arg-type]
+    return LoadResult.of_run(Run(load=load, slices=(record,)), is_stable=is_stable, **changes)  # type: ignore[arg-type]
 
 
 def printed(*results: LoadResult, **changes: object) -> str:
@@ -35,28 +37,28 @@ def printed(*results: LoadResult, **changes: object) -> str:
     return console.file.getvalue()
 
 
-def test_what_is_withheld_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
+def test_what_is_not_reported_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
     text = printed(*(result(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
     cells = line.split()
     assert [cells[5], cells[7]] == ["–", "26,214,400"]
     assert [float(cell) for cell in (*cells[1:5], cells[6])] == pytest.approx([200, 360, 380, 396, 400], rel=0.001)
-    assert "rows 16384: p99.9 withheld: 400 samples, and 3,688 are needed" in text
+    assert "p99.9 not reported: 400 samples, at least 3,688 required" in text
     assert "movielens_transform_v1, infer" in text
     assert "…" not in text
 
 
 def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
-    bounded = replace(
-        result(ALONE),
-        p50_ms=10.0,
-        p90_ms=20.0,
-        p95_ms=20.0,
-        rows_per_s=1000.0,
-        intervals_ms={"p50": (9.95, 10.02), "p90": (17.0, 25.0), "p95": (19.0, None)},
-        rows_per_s_interval=(800.0, 1100.0),
-    )
+    known = {
+        "p50_ms": Estimate(value=10.0, low=9.95, high=10.02),
+        "p90_ms": Estimate(value=20.0, low=17.0, high=25.0),
+        "p95_ms": Estimate(value=20.0, low=19.0),
+        "p99_ms": Estimate(value=396.0),
+        "rows_per_s": Estimate(value=1000.0, low=800.0, high=1100.0),
+    }
+    bounded = result(ALONE)
+    bounded = replace(bounded, metrics={**bounded.metrics, **known})
     text = printed(bounded)
     lines = text.splitlines()
     (at,) = (number for number, line in enumerate(lines) if line.strip().startswith("1  "))
@@ -69,7 +71,7 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
 
 def test_how_many_scores_were_checked_is_said() -> None:
     assert "no scores were compared" in printed(result(ALONE))
-    assert "1,234 scores were compared with the expected ones; the worst is 3e-08 off" in printed(
+    assert "1,234 scores compared with the expected ones, largest difference 3e-08" in printed(
         result(ALONE), num_checked=1234, max_abs_error=3e-8
     )
 
@@ -84,7 +86,7 @@ def test_how_many_scores_were_checked_is_said() -> None:
 def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
     text = printed(result(load), result(load, is_stable=False))
     assert all(column in text for column in columns)
-    assert text.count("three windows did not agree") == 1
+    assert text.count("latency did not stabilise within the time limit") == 1
 
 
 def test_what_is_wrong_is_said() -> None:
@@ -99,8 +101,8 @@ def test_the_search_and_the_cost_of_the_client_are_said() -> None:
     floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
     rate = result(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
     text = printed(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
-    assert "p99=10ms, 1 rows in a request: held up to 740 requests/s, not at 780; 9 rates tried" in text
-    assert "6,000 requests/s, 0.031 ms of processor time" in text
+    assert "p99=10ms with 1 row per request: met up to 740 requests/s, not at 780 (9 rates tested)" in text
+    assert "6,000 requests/s, 0.031 ms of client CPU time each" in text
 
 
 def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
@@ -126,7 +128,7 @@ def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() ->
     assert "rows_64 was not measured now" in text
     assert "rows_1/rate_5 (poisson) was not measured before" in text
     assert "cpu was one, is two" in text
-    assert "nothing is surely worse by more than 10%" in text
+    assert "no significant regression beyond 10%" in text
 
 
 def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
@@ -141,7 +143,7 @@ def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
         "p50_ms": "worse?",  # its interval is the wider one
         "p99_ms": "worse",
     }
-    assert "1 may be worse by more than 95%" in unsure
+    assert "1 inconclusive: the interval includes the limit of 95%" in unsure
     assert "1 worse by more than 95%" in unsure
 
 
