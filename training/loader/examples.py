@@ -253,7 +253,7 @@ def _check_ids(record: Mapping[str, Any], feature: Feature, path: Path) -> None:
     if wrong := [value for value in values if not 0 <= value < feature.cardinality]:
         raise DataError(
             f"{path}: feature {feature.name!r} holds the id {wrong[0]}, the feature spec says 0 to "
-            f"{feature.cardinality - 1}. Mend the data or its cardinality."
+            f"{feature.cardinality - 1}. Correct the data or its cardinality."
         )
 
 

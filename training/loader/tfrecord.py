@@ -224,7 +224,7 @@ class TFRecordLoader:
             counted = "rows in whole batches" if self._drop_last else "rows"
             raise DataError(
                 f"{self._files[0].parent}: the files hold {done:,} {counted}, the feature spec says "
-                f"{self._spec_rows:,}. Mend its num_rows, or convert the data again."
+                f"{self._spec_rows:,}. Correct its num_rows, or convert the data again."
             )
 
     def as_dataset(self) -> Any:
