@@ -18,7 +18,6 @@ from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import SOLO
 from workflows.feature_spec import FeatureSpec
 
-pytestmark = pytest.mark.timeout(900)
 NUM_TRAIN, NUM_VALID = 2006, 1002
 
 
@@ -34,7 +33,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def workers(directory: Path) -> list[Ended]:
     with started(Path(__file__).with_name("split_worker.py"), directory) as processes:
-        return ended(processes, timeout_s=600)
+        return ended(processes)
 
 
 @pytest.fixture(scope="module")

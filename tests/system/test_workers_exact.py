@@ -17,8 +17,6 @@ from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import SOLO
 from workflows.feature_spec import FeatureSpec
 
-pytestmark = pytest.mark.timeout(900)  # the workers start and trace a dozen models
-
 NUM_TRAIN, NUM_VALID = 1003, 501
 TOLERANCE = {**dict.fromkeys(OPTIMIZERS, 1e-6), "fp16": 5e-3, "float16": 5e-3}
 
