@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from exact_worker import share
+from exact_worker import copied, share
 
+from tests.integration.exact_steps import BATCH_SIZE, L2, take_exact_steps
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.observers import Observer
@@ -20,8 +21,10 @@ from training.train import train
 from training.world import World, current_world
 from workflows.feature_spec import FeatureSpec
 
-GLOBAL_ROWS, UNEVEN = 100, (61, 39)
-BASE = TrainConfig(hidden=(16, 8), learning_rate=0.01, l2_embedding=0.01, weight_decay=0.001, seed=3)
+UNEVEN = (61, 39)
+BASE = TrainConfig(
+    hidden=(16, 8), batch_size=BATCH_SIZE, learning_rate=0.01, l2_embedding=L2, weight_decay=0.001, seed=3
+)
 HISTORIES = replace(
     BASE, model="din", embedding_dim=6, recency=True, likeness=True, hidden=(8,), weight_averaging=False
 )
@@ -32,6 +35,7 @@ CASES: dict[str, tuple[str, TrainConfig]] = {
     "histories": ("histories", replace(HISTORIES, optimizer="sgd")),
     "float16": ("scalars", replace(BASE, optimizer="lazy_adam", precision="float16")),
 }
+EXACT = ("lists", "fused")
 OVERFLOW, LARGE = 2, 2e4
 RUN = TrainConfig(hidden=(16,), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3)
 RUN_WORKERS = WorkersConfig(split_tables_share=1e-9, timeout_s=60)
@@ -47,14 +51,23 @@ def spec_of(directory: Path, name: str) -> FeatureSpec:
     return spec
 
 
-def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
-    """A fit with split tables that took some steps, with more rows on worker 0 than on worker 1."""
+def fitted(directory: Path, name: str, world: World) -> tuple[dict[str, dict[str, Any]], list[int]]:
+    """The state of a fit with split tables before training, after steps that are exact, and after others.
+
+    Its tables are whole; in all steps worker 0 has more rows than worker 1. Also how many rows of each split table, and
+    of what goes with it, this worker has.
+    """
     data, config = CASES[name]
     spec, files = spec_of(directory, name), directory / data.replace("scalars", "prepared")
-    batches = list(TensorFlowFit.batches(files, spec, "train", GLOBAL_ROWS, shuffle=True, seed=0))[:5]
+    batches = list(TensorFlowFit.batches(files, spec, "train", BATCH_SIZE, shuffle=True, seed=0))[:5]
     with splitting(Splitting(world=world, above_bytes=0)):
-        fit = TensorFlowFit(spec, replace(config, batch_size=GLOBAL_ROWS), num_steps=len(batches), world=world)
+        fit = TensorFlowFit(spec, config, num_steps=len(batches), world=world)
     fit.share_state()
+    sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]
+    states = {"before": whole(fit)}
+    if name in EXACT:
+        take_exact_steps(fit, spec, world)
+        states["exact"] = whole(fit)
     for number, (inputs, labels) in enumerate(batches):
         num_rows = labels.shape[0] - number  # and fewer in each step
         of_first = num_rows * UNEVEN[0] // sum(UNEVEN)
@@ -66,15 +79,17 @@ def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
             rows = (0, of_first) if world.rank == 0 else (of_first, num_rows)
         fit.step(*share((inputs, labels), *rows))
         fit.average()
-    return fit
+    return {**states, "after": whole(fit)}, sizes
 
 
 def whole(fit: TensorFlowFit) -> dict[str, Any]:
     """Its state with whole tables; all workers have to call this."""
-    return {
-        name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
-        for name, kept in fit.state().items()
-    }
+    return copied(
+        {
+            name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
+            for name, kept in fit.state().items()
+        }
+    )
 
 
 class Copy(Observer):
@@ -113,9 +128,10 @@ def main(directory: Path) -> None:
     world = current_world(RUN_WORKERS)
     with world.together():
         for name in CASES:
-            fit = fitted(directory, name, world)
-            sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]
-            np.savez(directory / f"{name}-{world.rank}.npz", **whole(fit), num_rows=sizes)
+            states, sizes = fitted(directory, name, world)
+            for stage, state in states.items():
+                np.savez(directory / f"{name}-{stage}-{world.rank}.npz", **state)
+            np.save(directory / f"{name}-num_rows-{world.rank}.npy", sizes)
         metrics = run(directory, "model", world).metrics
         resumed = run(directory, "resumed", world, resume=True).metrics
         (directory / f"found-{world.rank}.json").write_text(json.dumps({"metrics": metrics, "resumed": resumed}))
