@@ -1,11 +1,11 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python3.11 TARGET chooses the interpreter; after `make clean`, if there is a .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo horovod test check setup lock clean
+.PHONY: help demo horovod test test-all check setup lock clean
 BIN := .venv/bin
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,torch,onnx,dev
@@ -23,9 +23,12 @@ check: setup ## ruff and the type checker
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: check ## everything that must pass before a change lands
-	@scripts/horovod.sh
+test: check ## while you work: every unit, and the parts together on small models (10 minutes on 2 cores)
 	@scripts/test.sh $(ARGS)
+
+test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (30 minutes)
+	@scripts/horovod.sh
+	@scripts/test.sh -o testpaths=tests $(ARGS)
 
 lock: setup ## renew constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra horovod --extra dev --universal --python-version 3.10 \

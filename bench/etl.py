@@ -10,15 +10,16 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 
 from bench.memory import peak_bytes
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, scratch_directory, take_turns
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
-from workflows.datasets import DATASETS
+from workflows.datasets.criteo import CRITEO
+from workflows.datasets.criteo_generator import generate_criteo
+from workflows.encodings import RowsConfig
 from workflows.pool import Pool
 from workflows.prepare import prepare
 from workflows.prepare_config import PrepareConfig
@@ -26,9 +27,8 @@ from workflows.progress import SILENT
 
 ROWS = 4_000_000
 CARDINALITY_SCALE = 0.01
-CONFIG = PrepareConfig(split="time", valid_share=0.2, frequency_threshold=5)
+CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig(split="time", valid_share=0.2)
 NUMBERS = (1, 2)  # of workers
-_CRITEO = DATASETS["criteo"]
 _OF_THE_RUN = {"workflow/workflow.pkl", "workflow/metadata.json"}  # NVTabular notes the time
 
 
@@ -42,10 +42,9 @@ def run(repeats: int, *, num_rows: int = ROWS) -> Report:
     Raises:
         RuntimeError: two turns gave other files.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name, ExitStack() as stack:
-        directory = Path(name)
+    with scratch_directory() as directory, ExitStack() as stack:
         raw = directory / "raw"
-        _CRITEO.generate(raw, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
+        generate_criteo(raw, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
         sides = {}
         for number in NUMBERS:
             config = DaskConfig(dask=f"local:{number}", dask_timeout_s=300)
@@ -84,7 +83,9 @@ class _Side:
     def rows_per_s(self, num_rows: int) -> float:
         """One turn."""
         begin_s, client_s, workers_s = time.perf_counter(), time.process_time(), self._cpu_s()
-        prepared = prepare(_CRITEO, _CRITEO.read(self._raw), self._output, CONFIG, source="generated", pool=self._pool)
+        prepared = prepare(
+            CRITEO, CRITEO.read(self._raw), self._output, CONFIG, ENCODING, source="generated", pool=self._pool
+        )
         elapsed_s = time.perf_counter() - begin_s
         self.client_cpu_s += time.process_time() - client_s
         self.workers_cpu_s += self._cpu_s() - workers_s

@@ -19,15 +19,14 @@ from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
-from workflows.datasets import DATASETS
+from training.config import TrainConfig
+from training.models.dlrm import DLRMConfig
 from workflows.feature_spec import HISTORY
 from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
-SMALL_LAYERS: dict[str, Any] = {"numbers_hidden": (64,), "hidden": (64, 32)}
-"""Dense layers that take little beside the rest of a step."""
 MERLIN_MODEL = "executor_model"
 _CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigabytes
 
@@ -46,10 +45,11 @@ def make_model(
     Args:
         workspace: names the recipe.
         num_rows: how many to generate.
-        small_layers: take `SMALL_LAYERS` in place of the recipe's.
+        small_layers: take dense layers that take little beside the rest of a step in place of the recipe's.
     """
     recipe = recipe_named(workspace.recipe)
-    recipe = replace(recipe, train=replace(recipe.train, epochs=1, **(SMALL_LAYERS if small_layers else {})))
+    config = with_small_layers(recipe.train) if small_layers else recipe.train
+    recipe = replace(recipe, train=replace(config, epochs=1))
     with Stages(["source", "prepare", "train", "export"]) as stages:
         prepared, _ = pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)
         pipeline.train(recipe, prepared, workspace, stages)
@@ -57,8 +57,15 @@ def make_model(
     return prepared, TrainedModel.load(workspace.model)
 
 
+def with_small_layers(config: TrainConfig) -> TrainConfig:
+    """The run with dense layers that take little beside the rest of a step."""
+    if isinstance(config.model, DLRMConfig):
+        return config.with_choices(bottom_mlp=(64,), top_mlp=(64, 32))
+    return config.with_choices(hidden=(64, 32))
+
+
 def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
-    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset, 1.0))
+    return SourceConfig(rows=num_rows, cardinality_scale=_CARDINALITY_SCALES.get(recipe.dataset.name, 1.0))
 
 
 def serving_workflow(prepared: PreparedData) -> Any:
@@ -69,13 +76,13 @@ def serving_workflow(prepared: PreparedData) -> Any:
 
 def has_histories(recipe: str) -> bool:
     """Whether rows of a recipe have histories."""
-    return DATASETS[recipe_named(recipe).dataset].sequence is not None
+    return recipe_named(recipe).dataset.sequence is not None
 
 
 def request_rows(prepared: PreparedData) -> pa.Table:
     """Raw held-out rows as a client sends them, in one chunk; histories repeat themselves until they are full."""
     rows = prepared.heldout().select(list(prepared.inputs)).combine_chunks()
-    history = prepared.spec.metadata.get("history")
+    history = prepared.spec.metadata.history
     if history is None:
         return rows
     length = max(feature.max_length or 0 for feature in prepared.spec.channel(HISTORY))

@@ -6,20 +6,20 @@ Rates are rows per second of processor time, threads included, so that using mor
 process of its own has at its highest, above what its imports take, for data of two sizes.
 """
 
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
-from bench.report import Report, Turn, median_ratio, take_turns
-from workflows.datasets import DATASETS
+from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from workflows.datasets.criteo import CRITEO
+from workflows.datasets.criteo_generator import generate_criteo
+from workflows.encodings import RowsConfig
 from workflows.prepare import prepare
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import SILENT
@@ -27,11 +27,10 @@ from workflows.progress import SILENT
 ROWS = 1_000_000
 SIZES = (1_000_000, 4_000_000)  # rows, for memory
 CARDINALITY_SCALE = 0.001  # few enough ids that both sizes have seen nearly all
-CONFIG = PrepareConfig(split="time", valid_share=0.2, frequency_threshold=5)
+CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig(split="time", valid_share=0.2)
 OURS, PANDAS = "rankline", "pandas"
-_CRITEO = DATASETS["criteo"]
-_NUMBERS = [name for name in _CRITEO.inputs if name.startswith("I")]
-_CATEGORIES = [name for name in _CRITEO.inputs if name.startswith("C")]
+_NUMBERS = [name for name in CRITEO.inputs if name.startswith("I")]
+_CATEGORIES = [name for name in CRITEO.inputs if name.startswith("C")]
 
 
 def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -> Report:
@@ -42,8 +41,7 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
         num_rows: rows that both sides prepare.
         sizes: rows of the two data sets whose memory is compared, the smaller first.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         raw = {size: _generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
         sides: dict[str, Turn] = {
             OURS: partial(_rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared")),
@@ -51,7 +49,7 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
         }
         rates = take_turns(sides, repeats)
         peaks = {size: _peak_memory(raw[size], directory / "prepared") for size in sizes}
-    results = {side: {"rows_per_cpu_s": statistics.median(values)} for side, values in rates.items()}
+    results = medians(rates, "rows_per_cpu_s")
     results[OURS] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
     small, large = (peaks[size] for size in sizes)
     ratios = {"prepare_vs_pandas": median_ratio(rates, OURS, PANDAS), "memory_growth": large / small}
@@ -60,11 +58,11 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
 
 def prepare_criteo(raw: Path, output: Path) -> None:
     """Read raw files and prepare them."""
-    prepare(_CRITEO, _CRITEO.read(raw), output, CONFIG, source="generated")
+    prepare(CRITEO, CRITEO.read(raw), output, CONFIG, ENCODING, source="generated")
 
 
 def _generated(directory: Path, num_rows: int) -> Path:
-    _CRITEO.generate(directory, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
+    generate_criteo(directory, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
     return directory
 
 
@@ -75,14 +73,14 @@ def _rate(num_rows: int, work: Callable[[], None]) -> float:
 
 
 def _prepare_with_pandas(raw: Path, output: Path) -> None:
-    names = [_CRITEO.label, *_NUMBERS, *_CATEGORIES]
+    names = [CRITEO.label, *_NUMBERS, *_CATEGORIES]
     days = [
         pd.read_csv(path, sep="\t", header=None, names=names, dtype=dict.fromkeys(_CATEGORIES, str))
         for path in sorted(raw.glob("day_*"), key=lambda path: int(path.name.removeprefix("day_")))
     ]
     rows = pd.concat(days, ignore_index=True)
     # As many whole last days as hold the share; the generator's days are of one size.
-    num_train = len(rows) - len(days[-1]) * int(np.ceil(CONFIG.valid_share * len(rows) / len(days[-1])))
+    num_train = len(rows) - len(days[-1]) * int(np.ceil(ENCODING.valid_share * len(rows) / len(days[-1])))
     del days
     numbers = np.log1p(rows[_NUMBERS].fillna(0).clip(lower=0).astype(np.float32))
     train = numbers.iloc[:num_train]
@@ -92,7 +90,7 @@ def _prepare_with_pandas(raw: Path, output: Path) -> None:
         kept = counts.index[counts >= CONFIG.frequency_threshold]
         ids = rows[name].map(pd.Series(np.arange(3, 3 + len(kept)), index=kept)).fillna(2).astype(np.int64)
         encoded[name] = ids.mask(rows[name].isna(), 1)
-    encoded[_CRITEO.label] = rows[_CRITEO.label].astype(np.float32)
+    encoded[CRITEO.label] = rows[CRITEO.label].astype(np.float32)
     output.mkdir(exist_ok=True)
     encoded.iloc[:num_train].to_parquet(output / "train.parquet", index=False)
     encoded.iloc[num_train:].to_parquet(output / "valid.parquet", index=False)

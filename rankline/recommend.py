@@ -23,7 +23,7 @@ def best_items(
     top: int,
     *,
     with_known: bool = False,
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Score the catalogue and keep the best.
 
@@ -36,7 +36,7 @@ def best_items(
         user: any id; one that training did not see is scored as unseen, with an empty history.
         top: how many.
         with_known: score the items of the user's history too; data without histories does so in any case.
-        tell: told what is worth knowing about the user, if anything is.
+        report: is given what is worth knowing about the user, if anything is.
 
     Returns:
         Catalogue rows with a `score`, best first.
@@ -45,7 +45,7 @@ def best_items(
         ConfigError: the ensemble asks for more than user, item and history, or its users are numbers and `user` is not.
     """
     user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
-    history_column = prepared.spec.metadata.get("history")
+    history_column = prepared.spec.metadata.history
     asked = {user_column, item_column} | ({history_column} if history_column else set())
     if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != asked:
         raise ConfigError(
@@ -56,7 +56,7 @@ def best_items(
         items = catalog[item_column].to_numpy()
         scores = client.predict({user_column: np.full(len(items), user), item_column: items})
     else:
-        history = _history(prepared, user, history_column, tell or (lambda _: None))
+        history = _history(prepared, user, history_column, report or (lambda _: None))
         if not with_known:
             catalog = catalog.filter(pc.invert(pc.is_in(catalog[item_column], history.cast(catalog[item_column].type))))
         if not len(catalog):
@@ -81,7 +81,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
         raise ConfigError(f"user is {user!r}, and the users of this ensemble are whole numbers.") from None
 
 
-def _history(prepared: "PreparedData", user: int | str, column: str, tell: Callable[[str], None]) -> pa.Array:
+def _history(prepared: "PreparedData", user: int | str, column: str, report: Callable[[str], None]) -> pa.Array:
     """All items of a user, the latest last; none of one who is not known."""
     histories = prepared.histories()
     assert histories is not None
@@ -92,7 +92,7 @@ def _history(prepared: "PreparedData", user: int | str, column: str, tell: Calla
         number = -1
     if number >= 0:
         return histories[column][number].values
-    tell(f"the data knows no user {user!r}: these are for somebody without a history.")
+    report(f"the data knows no user {user!r}: these are for somebody without a history.")
     return pa.array([], histories[column].type.value_type)
 
 

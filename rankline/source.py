@@ -11,7 +11,7 @@ from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from workflows.datasets import Dataset
+    from workflows.datasets.base import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,14 @@ class SourceConfig:
             raise ConfigError(f"cardinality_scale is {self.cardinality_scale}, expected a finite number above 0.")
         if self.data_dir is not None and self.download is not None:
             raise ConfigError("--data-dir and --download were both given. Choose one.")
+
+    @property
+    def of_generated(self) -> tuple[str, ...]:
+        """Options of generated rows that are not as they are by default."""
+        names = ("rows", "data_seed", "cardinality_scale")
+        return tuple(
+            "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +72,24 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         progress: told bytes or rows.
 
     Raises:
-        ConfigError: no archive of that name.
+        ConfigError: no archive of that name, or nothing says where the rows are to come from.
         DownloadError: the archive could not be fetched whole.
     """
+    if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
+        raise ConfigError(f"{', '.join(given)}: only for generated rows, which these are not. Leave it out.")
     if config.data_dir is not None:
         return Source(directory=config.data_dir, description=str(config.data_dir))
     if config.download is not None:
         from workflows.download import download
 
         if config.download not in dataset.archives:
-            raise ConfigError(
-                f"no archive {config.download!r} of {dataset.name}. Available: {', '.join(dataset.archives)}."
-            )
+            there_are = ", ".join(dataset.archives) or f"none; give --data-dir with files of {dataset.name}"
+            raise ConfigError(f"no archive {config.download!r} of {dataset.name}. Available: {there_are}.")
         directory = download(dataset.archives[config.download], cache, progress=progress)
         return Source(directory=directory, description=config.download)
+    if dataset.generate is None:
+        archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
+        raise ConfigError(f"nothing generates rows of {dataset.name}. Give --data-dir with its raw files{archives}.")
     directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
     if not directory.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankline.recipes import recipe_named
+
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
 
@@ -59,3 +61,12 @@ class Workspace:
     def report(self) -> Path:
         """Directory of the benchmark's table, JSON and plot."""
         return self.root / self.recipe / "bench"
+
+
+def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
+    """Where the recipe called `recipe` keeps its artifacts.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)

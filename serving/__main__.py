@@ -28,7 +28,7 @@ def main() -> int:
     try:
         _serve(options)
     except RanklineError as error:
-        _tell(f"error: {error}")
+        _report(f"error: {error}")
         return 1
     return 0
 
@@ -55,16 +55,16 @@ def _serve(options: argparse.Namespace) -> None:
         ready_timeout_s=options.ready_timeout_s,
     )
     if not config.is_local and tls is None:
-        _tell(
+        _report(
             f"WARNING: gRPC on {config.host} is not encrypted. Whoever reaches it can ask for scores and read others'."
         )
     stop = threading.Event()
     with EmbeddedServer(config) as server:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: stop.set())
-        _tell(f"{ensemble.name} version {ensemble.version}: gRPC {server.endpoints.grpc}, {server.endpoints.metrics}")
-        Supervisor(server, ensemble, follow_versions=options.watch, tell=_tell).run(stop)
-    _tell("stopped")
+        _report(f"{ensemble.name} version {ensemble.version}: gRPC {server.endpoints.grpc}, {server.endpoints.metrics}")
+        Supervisor(server, ensemble, follow_versions=options.watch, report=_report).run(stop)
+    _report("stopped")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repository", type=Path, required=True, help="the ensemble, such as model_repository/movielens"
     )
-    parser.add_argument("--watch", action="store_true", help="take over new versions")
+    parser.add_argument("--watch", action="store_true", help="switch to new versions")
     parser.add_argument("--host", default="127.0.0.1", help="address of gRPC and metrics (default: %(default)s)")
     parser.add_argument("--grpc-port", type=int, default=8001, help="default: %(default)s; 0 takes a free one")
     parser.add_argument("--http-port", type=int, default=8000, help="on loopback only (default: %(default)s)")
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {line}", file=sys.stderr, flush=True)
 
 

@@ -78,7 +78,7 @@ class Balancer:
         log_path: where its log goes; None keeps the end of it as long as it runs.
 
     Raises:
-        ServerError: nginx is not installed, or a port is not to be had.
+        ServerError: nginx is not installed, or a port is already in use.
     """
 
     def __init__(self, config: BalancerConfig, *, log_path: Path | None = None) -> None:

@@ -106,12 +106,16 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     kind = type(op)
     if kind in REFUSED:
         raise LoweringError(f"NVTabular operator {kind.__name__} (columns {selector.names}) {REFUSED[kind]}.")
-    if kind not in LOWERINGS:
+    # An operator of another package brings its own; one that it inherits is of another operator.
+    lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
+    if lowering is None:
         raise LoweringError(
             f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. "
-            f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, or leave it out of serving."
+            f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, give it a method `lower`, "
+            "or leave it out of serving."
         )
-    return LOWERINGS[kind](op, selector, columns)
+    lowered: Mapping[str, Expression] = lowering(op, selector, columns)
+    return lowered
 
 
 class _Linker:

@@ -47,7 +47,7 @@ class ModelControl:
             return False
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+        """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
 
         Args:
             model: its name.

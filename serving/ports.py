@@ -1,5 +1,6 @@
 """Ports that nobody has."""
 
+import errno
 import os
 import socket
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ class Port:
     """A port that is wanted.
 
     Attributes:
-        name: what it is called when it is not to be had.
+        name: what errors call it.
         host: IP address to listen on.
         number: 0 takes a free one.
     """
@@ -53,7 +54,7 @@ def choose_ports(*wanted: Port) -> tuple[int, ...]:
     """Those asked for if they are free, else any that are; no port twice.
 
     Raises:
-        ServerError: one that is asked for is not to be had.
+        ServerError: one that is asked for cannot be opened.
     """
     with ExitStack() as stack:  # kept open until all are chosen
         return tuple(_bind(port, stack).getsockname()[1] for port in wanted)
@@ -65,8 +66,10 @@ def _bind(port: Port, stack: ExitStack) -> socket.socket:
     try:
         probe.bind((port.host, port.number))
     except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(error.errno or 0)})"
         raise ServerError(
-            f"{port.name} {port.number} on {port.host} is not to be had ({os.strerror(error.errno or 0)}). "
-            "Stop what uses it, choose another, or 0 for a free one."
+            f"{port.name} {port.number} on {port.host} {problem}. "
+            f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
         ) from None
     return probe

@@ -1,8 +1,8 @@
 """Several servers of one ensemble on this machine, behind one address.
 
 Each replica has a thread that starts it, looks after it and starts it again. One that has ended, does not answer, or
-has lost a model process gets no requests until it is well again. A new version is taken over by one replica after
-another, each without dropping a request; one that any of them cannot load is loaded by none in the end.
+has lost a model process gets no requests until it is well again. One replica after another switches to a new
+version, each without dropping a request; one that any of them cannot load is loaded by none in the end.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Replica:
         config: of all replicas.
         claim_ports: gives three that no other replica has, for gRPC, HTTP and metrics.
         on_change: called when requests may go to it, or may no more.
-        tell: is given a line for each event.
+        report: is given a line for each event.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Replica:
         *,
         claim_ports: Callable[[], tuple[int, ...]],
         on_change: Callable[[], None],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.number = number
         self.upstream: Upstream | None = None
@@ -87,7 +87,7 @@ class Replica:
         """Why it did not start for the first time; it does not try again."""
         self._ensemble, self._config = ensemble, config
         self._claim_ports, self._on_change = claim_ports, on_change
-        self._tell: Callable[[str], None] = lambda line: tell(f"replica {number}: {line}")
+        self._report: Callable[[str], None] = lambda line: report(f"replica {number}: {line}")
         self._was_well = self._is_well_since_start = False
         self._server: EmbeddedServer | None = None
         self._supervisor: Supervisor | None = None
@@ -99,8 +99,8 @@ class Replica:
         """Begin to start it; `is_well` or `failure` says when that is done."""
         self._thread.start()
 
-    def take_over(self, new: ExportedEnsemble) -> None:
-        """Make another version answer; nothing to do for one that does not run or has it.
+    def switch_to(self, new: ExportedEnsemble) -> None:
+        """Make another version the active one; nothing to do for one that does not run or has it.
 
         Raises:
             ServerError: it cannot be loaded. The old one goes on.
@@ -109,7 +109,7 @@ class Replica:
             if self._supervisor is None or self._server is None or self._supervisor.serving is new:
                 return
             try:
-                self._supervisor.take_over(new)
+                self._supervisor.switch_to(new)
             except ServerError:
                 if self._server.why_ended() is None:  # else it is not the version's fault
                     raise
@@ -118,7 +118,7 @@ class Replica:
         """Serve a version from now on, after every start too; one that cannot change to it starts anew."""
         self._ensemble = version
         try:
-            self.take_over(version)
+            self.switch_to(version)
         except ServerError:
             self._interrupt()
 
@@ -148,7 +148,7 @@ class Replica:
                     return
                 if not self._stopping.is_set():
                     reason = self._server.why_ended() if self._server is not None else None
-                    self._tell(f"out of service, starting it again: {reason or error}")
+                    self._report(f"out of service, starting it again: {reason or error}")
             finally:
                 self._clear()
             num_failures = 0 if self._is_well_since_start else num_failures + 1
@@ -179,9 +179,9 @@ class Replica:
         server.start()
         with self._changing:
             server.load(ensemble.name, ensemble.config)
-            supervisor = Supervisor(server, ensemble, follow_versions=False, tell=self._tell)
+            supervisor = Supervisor(server, ensemble, follow_versions=False, report=self._report)
             if self._ensemble is not ensemble:
-                supervisor.take_over(self._ensemble)
+                supervisor.switch_to(self._ensemble)
             self._supervisor = supervisor
         with _Health(server.endpoints.grpc, ensemble.name) as health:
             self._look_after(server, supervisor, health)
@@ -209,7 +209,7 @@ class Replica:
         self._on_change()
         if is_well:
             if self._was_well:
-                self._tell("in service again")
+                self._report("in service again")
             self._was_well = self._is_well_since_start = True
 
     def _clear(self) -> None:
@@ -229,11 +229,11 @@ class ReplicaSet:
     Args:
         ensemble: the version to serve.
         config: how many, and where.
-        follow_versions: take over what becomes the active version on disk.
-        tell: is given a line for each event, from several threads.
+        follow_versions: switch to what becomes the active version on disk.
+        report: is given a line for each event, from several threads.
 
     Raises:
-        ServerError: nginx is not installed, or a port is not to be had.
+        ServerError: nginx is not installed, or a port is already in use.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class ReplicaSet:
         config: ReplicasConfig,
         *,
         follow_versions: bool,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._balancer = Balancer(config.balancer, log_path=config.log_of("balancer"))
         self._balancing = threading.Lock()
@@ -253,14 +253,14 @@ class ReplicaSet:
                 config,
                 claim_ports=partial(self._claim_ports, number),
                 on_change=self._rebalance,
-                tell=tell,
+                report=report,
             )
             for number in range(1, config.num_replicas + 1)
         ]
         self._claimed = {0: tuple(self._balancer.config.ports.values())}  # by number of the replica; 0 is nginx
-        self._tell = tell
+        self._report = report
         self._stopping = threading.Event()
-        self._follower = Follower(ensemble, self._tell_follower) if follow_versions else None
+        self._follower = Follower(ensemble, self._report_follower) if follow_versions else None
         self._following = threading.Thread(target=self._follow, name="rankline-versions", daemon=True)
 
     def __enter__(self) -> "ReplicaSet":
@@ -309,7 +309,7 @@ class ReplicaSet:
         """
         while not stop.wait(INTERVAL_S):
             if not self._balancer.is_running:
-                self._tell("nginx has ended; starting it again")
+                self._report("nginx has ended; starting it again")
                 with self._balancing:
                     self._balancer.stop()
                     self._balancer.start(self._upstreams())
@@ -329,18 +329,18 @@ class ReplicaSet:
     def _follow(self) -> None:
         while self._follower is not None and not self._stopping.wait(INTERVAL_S):
             if any(replica.is_well for replica in self._replicas):  # none could refuse a version
-                self._follower.step(self._take_over)
+                self._follower.step(self._switch_to)
 
-    def _tell_follower(self, line: str) -> None:
+    def _report_follower(self, line: str) -> None:
         if not self._stopping.is_set():  # a version whose loading is interrupted is not refused
-            self._tell(line)
+            self._report(line)
 
-    def _take_over(self, new: ExportedEnsemble) -> None:
+    def _switch_to(self, new: ExportedEnsemble) -> None:
         assert self._follower is not None
         kept = self._follower.serving
         try:
             for replica in self._replicas:
-                replica.take_over(new)
+                replica.switch_to(new)
             kept = new
         finally:
             for replica in self._replicas:
@@ -368,7 +368,7 @@ class ReplicaSet:
                 try:
                     self._balancer.change(self._upstreams())
                 except ServerError as error:  # if it has ended, `step` starts it again
-                    self._tell(str(error))
+                    self._report(str(error))
 
 
 class _Health:

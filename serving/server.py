@@ -196,7 +196,7 @@ class EmbeddedServer:
         """Start the server and wait until every model is ready.
 
         Raises:
-            ServerError: this machine cannot run it, a repository or port is not to be had, it died or was not ready
+            ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
                 in time.
         """
         if self._launcher is not None:
@@ -288,7 +288,7 @@ class EmbeddedServer:
         _ = self.endpoints
 
     def load(self, model: str, config: str | None = None) -> None:
-        """Load a model, or load it again if its files have changed; the old one answers until the new one does.
+        """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
 
         Args:
             model: its name.

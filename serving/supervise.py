@@ -1,4 +1,4 @@
-"""What a server that stays up needs: new versions are taken over, and models that lost a process come back."""
+"""What a server that stays up needs: it switches to new versions, and models that lost a process come back."""
 
 import threading
 from collections.abc import Callable
@@ -11,32 +11,32 @@ INTERVAL_S = 0.5
 
 
 class Follower:
-    """Takes over what becomes the active version on disk.
+    """Switches to what becomes the active version on disk.
 
     Args:
-        ensemble: the version that answers.
-        tell: is given a line for each event.
+        ensemble: the active version.
+        report: is given a line for each event.
     """
 
-    def __init__(self, ensemble: ExportedEnsemble, tell: Callable[[str], None]) -> None:
+    def __init__(self, ensemble: ExportedEnsemble, report: Callable[[str], None]) -> None:
         self.serving = ensemble
-        """The version that answers."""
-        self._tell = tell
+        """The active version."""
+        self._report = report
         self._refused: int | None = None
         self._trouble = ""
 
-    def step(self, take_over: Callable[[ExportedEnsemble], None]) -> None:
+    def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
         """Look once; a version that was refused is not offered again.
 
         Args:
-            take_over: makes a version answer, or raises ArtifactError or ServerError and leaves the old one.
+            switch_to: makes a version the active one, or raises ArtifactError or ServerError and leaves the old one.
         """
         old = self.serving
         try:
             wanted = active_version(old.path, old.name)
         except ArtifactError as error:
             if self._trouble != str(error):
-                self._tell(f"version {old.version} stays: {error}")
+                self._report(f"version {old.version} stays active: {error}")
             self._trouble = str(error)
             return
         self._trouble = ""
@@ -45,25 +45,25 @@ class Follower:
         elif wanted != self._refused:
             try:
                 new = ExportedEnsemble.load(old.path, wanted)
-                take_over(new)
+                switch_to(new)
                 self.serving = new
             except (ArtifactError, ServerError) as error:
                 self._refused = wanted
-                self._tell(f"version {wanted} cannot be loaded, version {old.version} stays: {error}")
+                self._report(f"version {wanted} cannot be loaded, version {old.version} stays active: {error}")
 
 
 class Supervisor:
     """Looks after a server of one ensemble.
 
-    A new version is loaded beside the one that answers: its steps first, so that one that cannot be loaded changes
+    A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
     is answered.
 
     Args:
         server: runs, with the config of `config_of`.
         ensemble: the version that it loaded.
-        follow_versions: take over what becomes the active version on disk.
-        tell: is given a line for each event.
+        follow_versions: switch to what becomes the active version on disk.
+        report: is given a line for each event.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Supervisor:
         ensemble: ExportedEnsemble,
         *,
         follow_versions: bool,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.serving = ensemble
-        """The version that answers."""
-        self._server, self._tell = server, tell
-        self._follower = Follower(ensemble, tell) if follow_versions else None
+        """The active version."""
+        self._server, self._report = server, report
+        self._follower = Follower(ensemble, report) if follow_versions else None
         self._down: set[str] = set()
         self._trouble = ""
 
@@ -99,7 +99,7 @@ class Supervisor:
         for model in sorted(self.find_down()):
             self._revive(model)
         if self._follower is not None:
-            self._follower.step(self.take_over)
+            self._follower.step(self.switch_to)
 
     def find_down(self) -> set[str]:
         """Steps that have lost a process and are not yet back.
@@ -111,14 +111,14 @@ class Supervisor:
         self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
         return set(self._down)
 
-    def take_over(self, new: ExportedEnsemble) -> None:
-        """Make another version answer; no request fails.
+    def switch_to(self, new: ExportedEnsemble) -> None:
+        """Make another version the active one; no request fails.
 
         Raises:
             ServerError: it cannot be loaded. The old one goes on.
         """
         old = self.serving
-        self._tell(f"loading version {new.version}")
+        self._report(f"loading version {new.version}")
         try:
             for step in new.steps:
                 self._server.load(step)
@@ -128,28 +128,28 @@ class Supervisor:
                 self._server.unload(step)
             raise
         self.serving = new
-        self._tell(f"version {new.version} answers")
+        self._report(f"version {new.version} is active")
         for step in old.steps:
             try:
                 self._server.unload(step)
             except ServerError as error:
-                self._tell(f"version {old.version} still takes memory: {error}")
+                self._report(f"version {old.version} still takes memory: {error}")
 
     def _revive(self, model: str) -> None:
-        self._tell_trouble(f"a process of {model} has ended; loading it again")
+        self._report_trouble(f"a process of {model} has ended; loading it again")
         try:
             self._server.unload(model)  # loading alone would find nothing new in its files
             self._server.load(model)
         except ServerError as error:
-            self._tell_trouble(f"{model} cannot be loaded, trying again: {error}")
+            self._report_trouble(f"{model} cannot be loaded, trying again: {error}")
             return
         self._down.discard(model)
-        self._tell(f"{model} is back")
+        self._report(f"{model} is back")
 
-    def _tell_trouble(self, line: str) -> None:
-        """Tell it once, not at every step."""
+    def _report_trouble(self, line: str) -> None:
+        """Report it once, not at every step."""
         if line != self._trouble:
-            self._tell(line)
+            self._report(line)
         self._trouble = line
 
 

@@ -5,9 +5,13 @@ The two profiles that gate a change draw the same examples each time, so that no
 `.venv/bin/pytest --hypothesis-profile=search tests/unit/...`.
 """
 
+import signal
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and programs that tests start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED: dict[str, Any] = {
     "deadline": None,  # a busy machine proves nothing wrong

@@ -40,10 +40,11 @@ from workflows.feature_spec import (
     USERS,
     FeatureSpec,
     Source,
+    SpecMetadata,
 )
 from workflows.fitting import fit
 from workflows.operators import KnownIds, NullToEmptyList, SameLengths
-from workflows.parts import PartWriter, nvtabular_dataset, part_name
+from workflows.partitions import FilesWriter, file_name, nvtabular_dataset
 from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import FILE_NAME, Feature
@@ -137,13 +138,13 @@ def _spec_of(data: DataSet) -> FeatureSpec:
     except SpecError as error:
         raise SpecError(f"{data.path}: {error}") from None
     scoring = spec.for_scoring
-    metadata = {
-        "dataset": "imported",
-        "inputs": [feature.name for feature in (*scoring.categorical, *scoring.continuous)],
-        "candidates": list(spec.channels.get(TARGET, ())),
-        "group_by": next(iter(spec.channels.get(USERS, ())), None),
-    }
-    return replace(spec, metadata={name: value for name, value in metadata.items() if value})
+    metadata = SpecMetadata(
+        dataset="imported",
+        inputs=tuple(feature.name for feature in (*scoring.categorical, *scoring.continuous)),
+        candidates=spec.channels.get(TARGET, ()),
+        group_by=next(iter(spec.channels.get(USERS, ())), None),
+    )
+    return replace(spec, metadata=metadata)
 
 
 def _feature(feature: Feature, channel: str) -> Feature:
@@ -186,9 +187,9 @@ class _Writer:
 
     def write(self, split: str, directory: Path) -> Source:
         """Write a split; of validation rows also what a client would send."""
-        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata["inputs"], self.spec.label.name]
-        writer = PartWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
-        heldout = PartWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, self.spec.label.name]
+        writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
+        heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         classes: set[float] = set()
         for rows in self._data.rows(self._mappings[split]):
             table = self._table(rows, schema)
@@ -256,8 +257,8 @@ def _save_workflow(spec: FeatureSpec, directory: Path) -> None:
             nodes.append(reduce(add, [_history(feature) for feature in histories]) >> SameLengths(histories[0].name))
         nodes += [[feature.name] >> ops.AddTags([Tags.CONTINUOUS]) for feature in spec.continuous]
         workflow = nvt.Workflow(reduce(add, nodes))
-        with pq.ParquetFile(directory / HELDOUT / part_name(0)) as heldout:
-            rows = next(heldout.iter_batches(_EXAMPLE_ROWS, columns=spec.metadata["inputs"]))
+        with pq.ParquetFile(directory / HELDOUT / file_name(0)) as heldout:
+            rows = next(heldout.iter_batches(_EXAMPLE_ROWS, columns=list(spec.metadata.inputs)))
         example = nvtabular_dataset(pa.Table.from_batches([rows]))
         fit(workflow, lambda _: example, example, lambda _: None)
         save_workflow(workflow, directory / "workflow")

@@ -1,6 +1,11 @@
-"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise."""
+"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
+
+A metric is a function and a line in `METRICS`. Manifests, MLflow, the summary of a run and its JSON go by this table.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +16,28 @@ from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
 
-__all__ = ["calibration", "evaluate", "exact_auc", "gauc", "logloss", "quality", "thresholded_auc"]
+__all__ = [
+    "METRICS", "Metric", "calibration", "evaluate", "exact_auc", "gauc", "logloss", "quality", "thresholded_auc"
+]  # fmt: skip
 
 _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Something measured of the scores of a split.
+
+    Attributes:
+        measure: labels and scores, each of shape (N,), and groups where it needs them → a figure; NaN where there is
+            none.
+        title: in the summary of a run; empty where it leaves the metric out.
+        needs_groups: it is measured only where rows have groups.
+    """
+
+    measure: Callable[..., float]
+    title: str = ""
+    needs_groups: bool = False
 
 
 def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO) -> dict[str, float]:
@@ -43,14 +66,14 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
             labels.append(fit.array(label))
             if group_by is not None and group_by in inputs:
                 groups.append(fit.array(inputs[group_by]))
-    scored = world.gathered(np.concatenate(scores))
-    labelled = world.gathered(np.concatenate(labels))
-    grouped = world.gathered(np.concatenate(groups)) if groups else None
+    scored = world.all_gather(np.concatenate(scores))
+    labelled = world.all_gather(np.concatenate(labels))
+    grouped = world.all_gather(np.concatenate(groups)) if groups else None
     if not np.isfinite(scored).all():
         raise FloatingPointError("a score is not finite.")
     try:
         # Workers on different machines may round differently, and would not stop at the same epoch.
-        figures: dict[str, float] = world.all_of(quality(labelled, scored, grouped))[0]
+        figures: dict[str, float] = world.all_gather_object(quality(labelled, scored, grouped))[0]
         return figures
     except ValueError as error:
         raise DataError(f"the {split} data cannot be measured: {error} Prepare a larger share of it.") from None
@@ -59,28 +82,25 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
 def quality(
     labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray[Any] | None = None
 ) -> dict[str, float]:
-    """All figures of this file by their names, without any prefix.
+    """Every metric of `METRICS` by its name, without any prefix.
 
     Args:
         labels: 0 or 1, shape (N,).
         scores: probabilities, shape (N,).
-        groups: group of each row, shape (N,); None leaves `gauc` out.
+        groups: group of each row, shape (N,); None leaves out what needs them.
 
     Returns:
-        `auc`, `auc_200_thresholds`, `logloss`, `calibration`, and `gauc` where a group has both classes.
+        Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
 
     Raises:
         ValueError: only one class is present, or a label is neither 0 nor 1.
     """
     figures = {
-        "auc": exact_auc(labels, scores),
-        f"auc_{_NUM_THRESHOLDS}_thresholds": thresholded_auc(labels, scores),
-        "logloss": logloss(labels, scores),
-        "calibration": calibration(labels, scores),
+        name: metric.measure(labels, scores, groups) if metric.needs_groups else metric.measure(labels, scores)
+        for name, metric in METRICS.items()
+        if groups is not None or not metric.needs_groups
     }
-    if groups is not None and not math.isnan(grouped := gauc(labels, scores, groups)):
-        figures["gauc"] = grouped
-    return figures
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
 def thresholded_auc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], num_thresholds: int = _NUM_THRESHOLDS) -> float:
@@ -157,6 +177,16 @@ def gauc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray
         return float("nan")
     auc = (rank_sum - num_positive * (num_positive + 1) / 2)[both] / pairs[both]
     return float(np.average(auc, weights=num_rows[both]))
+
+
+METRICS = {
+    "auc": Metric(measure=exact_auc, title="AUC"),
+    f"auc_{_NUM_THRESHOLDS}_thresholds": Metric(measure=thresholded_auc),
+    "logloss": Metric(measure=logloss, title="logloss"),
+    "calibration": Metric(measure=calibration, title="mean score / mean label"),
+    "gauc": Metric(measure=gauc, title="GAUC", needs_groups=True),
+}
+"""Name → metric."""
 
 
 def _share_above(gap: npt.NDArray[np.int64], num_thresholds: int) -> npt.NDArray[np.float64]:

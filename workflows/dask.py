@@ -29,7 +29,7 @@ from distributed.diagnostics.progressbar import ProgressBar
 from workflows.artifacts import code_fingerprint
 from workflows.dask_config import DaskConfig
 from workflows.errors import ClusterError
-from workflows.pool import Pool, Result, Task, Tell
+from workflows.pool import Pool, Report, Result, Task
 
 _PACKAGES = ("rankline", "nvtabular", "merlin-core", "dask", "distributed", "pandas", "numpy", "pyarrow")
 _CODE = "Rankline's code"
@@ -157,26 +157,26 @@ class _Workers:
         self._address, self._timeout_s = address, timeout_s
         self._client: Any = client
 
-    def map(self, function: Any, tasks: Sequence[Task], tell: Tell) -> list[Result]:
-        """See `Pool`; the share that is told is that of whole tasks."""
+    def map(self, function: Any, tasks: Sequence[Task], report: Report) -> list[Result]:
+        """See `Pool`; the share that is reported is that of whole tasks."""
         futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
         results: dict[Future, Result] = {}
         with self._stopping(futures):
             for future, result in self._as_they_end(futures):
                 results[future] = result
-                tell(len(results) / len(tasks))
+                report(len(results) / len(tasks))
         return [results[future] for future in futures]
 
-    def compute(self, collection: Any, tell: Tell) -> Any:
+    def compute(self, collection: Any, report: Report) -> Any:
         """See `Pool`."""
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
         future = self._client.compute(collection)
         with self._stopping([future]):
-            bar = _Bar(future, self._client.scheduler.address, tell)
+            bar = _Bar(future, self._client.scheduler.address, report)
             self._client.loop.add_callback(bar.listen)
             ((_, result),) = self._as_they_end([future])
-        tell(1.0)
+        report(1.0)
         return result
 
     def check(self, shared: Path) -> None:
@@ -293,21 +293,21 @@ class _Workers:
             yield
         except BaseException:
             if self._client.status == "running":
-                with suppress(Exception):  # what failed first is told
+                with suppress(Exception):  # what failed first is raised
                     self._client.cancel(list(futures), force=True)
                     self._on_workers(_idle)
             raise
 
 
 class _Bar(ProgressBar):
-    """Tells the share of the tasks of a future that are done."""
+    """Reports the share of the tasks of a future that are done."""
 
-    def __init__(self, future: Future, scheduler: str, tell: Tell) -> None:
+    def __init__(self, future: Future, scheduler: str, report: Report) -> None:
         super().__init__([future], scheduler=scheduler)  # type: ignore[no-untyped-call]
-        self._tell = tell
+        self._report = report
 
     def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:
-        self._tell(1 - remaining / all if all else 1.0)
+        self._report(1 - remaining / all if all else 1.0)
 
 
 def _do(function: Any, task: Any) -> Any:

@@ -8,7 +8,6 @@ channel is what a model does with its columns, and a split is one chunk with all
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from workflows.errors import SpecError
 from workflows.spec_file import FILE_NAME as FILE_NAME
@@ -16,6 +15,7 @@ from workflows.spec_file import PARQUET as PARQUET
 from workflows.spec_file import TFRECORD as TFRECORD
 from workflows.spec_file import Chunk, SpecFile
 from workflows.spec_file import Feature as Feature
+from workflows.spec_metadata import SpecMetadata as SpecMetadata
 
 CATEGORICAL = "categorical"
 CONTINUOUS = "continuous"
@@ -62,13 +62,13 @@ class FeatureSpec:
         channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows; those
             of `SEQUENCE_CHANNELS` are ids as well.
         sources: split ("train", "valid", …) → files.
-        metadata: plain values that describe the dataset.
+        metadata: how the data came to be, and how it is to be used.
     """
 
     features: tuple[Feature, ...]
     channels: Mapping[str, tuple[str, ...]]
     sources: Mapping[str, Source] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: SpecMetadata = field(default_factory=SpecMetadata)
 
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]
@@ -182,7 +182,7 @@ class FeatureSpec:
                 split: (Chunk(type=source.type, features=names, files=source.files, num_rows=source.num_rows),)
                 for split, source in self.sources.items()
             },
-            metadata=self.metadata,
+            metadata=self.metadata.entries(),
         ).to_yaml()
 
     @classmethod
@@ -215,7 +215,7 @@ class FeatureSpec:
             features=file.features,
             channels=file.channels,
             sources={split: _source(split, chunks) for split, chunks in file.mappings.items()},
-            metadata=file.metadata,
+            metadata=SpecMetadata.from_entries(file.metadata),
         )
 
 

@@ -1,12 +1,12 @@
 """`Workflow.fit` over data that are larger than memory, with as little reading as there can be.
 
-NVTabular's own reads all columns for each operator, and transforms a whole part in the end to see dtypes.
+NVTabular's own reads all columns for each operator, and transforms a whole partition in the end to see dtypes.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workflows.pool import HERE, Pool, Tell
+from workflows.pool import HERE, Pool, Report
 from workflows.upstream import nvt
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
@@ -17,7 +17,7 @@ def fit(
     workflow: nvt.Workflow,
     open_columns: Callable[[Sequence[str]], nvt.Dataset],
     example: nvt.Dataset,
-    tell: Tell,
+    report: Report,
     pool: Pool = HERE,
 ) -> None:
     """Fit a workflow, one operator after another.
@@ -25,9 +25,9 @@ def fit(
     Args:
         workflow: not fitted yet.
         open_columns: opens some raw columns of all rows.
-        example: some rows, all columns; tells dtypes.
-        tell: told the share of the work that is done.
-        pool: does the work. Statistics of parts are put together in the order of the parts, whoever made them.
+        example: some rows, all columns; shows the dtypes.
+        report: told the share of the work that is done.
+        pool: does the work. Statistics of partitions are put together in their order, whoever made them.
     """
     workflow.fit_schema(example.schema)
     left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
@@ -36,7 +36,7 @@ def fit(
         node = next(node for node in left if not set(left) & set(_statistics_before(node)))
         done = total - len(left)
         statistics = _statistics_of(workflow, node, open_columns(_raw_columns(node)))
-        node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: tell((done + share) / total)))  # type: ignore[misc]  # bound now
+        node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: report((done + share) / total)))  # type: ignore[misc]  # bound now
         node.op.fitted = True
         left.remove(node)
     workflow.executor.fit(example, workflow.graph, refit=False)

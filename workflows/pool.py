@@ -12,58 +12,58 @@ from dask.callbacks import Callback
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Tell = Callable[[float], None]
+Report = Callable[[float], None]
 """Told the share of some work that is done."""
 
 
 class Pool(Protocol):
     """Does tasks."""
 
-    def map(self, function: Callable[[Task, Tell], Result], tasks: Sequence[Task], tell: Tell) -> list[Result]:
+    def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
         """Do each task; the results are in the order of the tasks.
 
         A task may be done twice, or half and then again: what it writes, it puts in place when it is whole.
 
         Args:
-            function: does one task, and may tell how far it is; importable by name, as tasks are sent elsewhere.
+            function: does one task, and may report how far it is; importable by name, as tasks are sent elsewhere.
             tasks: what it takes; can be pickled.
-            tell: told the share of all tasks that is done.
+            report: told the share of all tasks that is done.
         """
 
-    def compute(self, collection: Any, tell: Tell) -> Any:
+    def compute(self, collection: Any, report: Report) -> Any:
         """Compute a Dask collection, such as what a `StatOperator` makes of all rows.
 
         Args:
             collection: lazy.
-            tell: told the share of its tasks that is done.
+            report: told the share of its tasks that is done.
         """
 
 
 class _ThisProcess:
-    def map(self, function: Callable[[Task, Tell], Result], tasks: Sequence[Task], tell: Tell) -> list[Result]:
+    def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
         """See `Pool`."""
         results = []
         for number, task in enumerate(tasks):
-            results.append(function(task, lambda share, number=number: tell((number + share) / len(tasks))))  # type: ignore[misc]  # bound now
-            tell((number + 1) / len(tasks))
+            results.append(function(task, lambda share, number=number: report((number + share) / len(tasks))))  # type: ignore[misc]  # bound now
+            report((number + 1) / len(tasks))
         return results
 
-    def compute(self, collection: Any, tell: Tell) -> Any:
+    def compute(self, collection: Any, report: Report) -> Any:
         """See `Pool`."""
-        with _Progress(tell):
+        with _Progress(report):
             return dask.compute(collection, scheduler="synchronous")[0]  # type: ignore[attr-defined, no-untyped-call]
 
 
 class _Progress(Callback):
-    """Tells the share of dask's tasks that are done."""
+    """Reports the share of dask's tasks that are done."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tell = tell
+        self._report = report
 
     def _posttask(self, _key: Any, _result: Any, _dsk: Any, state: Mapping[str, Any], _worker: Any) -> None:
         done = len(state["finished"])
-        self._tell(done / (done + sum(len(state[name]) for name in ("waiting", "ready", "running"))))
+        self._report(done / (done + sum(len(state[name]) for name in ("waiting", "ready", "running"))))
 
 
 HERE: Pool = _ThisProcess()

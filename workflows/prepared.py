@@ -2,7 +2,7 @@
 
 A prepared-data artifact holds
 
-    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones where `online` is set
+    train/, valid/                     encoded rows, several Parquet or TFRecord files; raw ones where `online`
     workflow/                          the saved NVTabular workflow
     feature_spec.yaml                  the contract
     heldout/                           raw inputs and encoded label of the validation rows, in the order of valid/
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 KIND = "prepared-data"
 CATALOG, HELDOUT, HISTORIES = "catalog.parquet", "heldout", "histories.parquet"
 CARDINALITIES = "metadata.json"
-ONLINE = "online"
-"""Metadata of a spec whose splits hold raw rows."""
 
 
 def cardinalities_of(spec: FeatureSpec) -> dict[str, Any]:
@@ -49,11 +47,6 @@ def write_spec(spec: FeatureSpec, directory: Path) -> None:
     if spec.is_sequential:
         cardinalities = json.dumps(cardinalities_of(spec), indent=2)
         (directory / CARDINALITIES).write_text(cardinalities + "\n", encoding="utf-8")
-
-
-def is_online(spec: FeatureSpec) -> bool:
-    """Whether the splits of a spec hold raw rows, which the loader encodes with the saved workflow."""
-    return bool(spec.metadata.get(ONLINE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,27 +75,27 @@ class PreparedData:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Raw columns of a serving request."""
-        return tuple(self.spec.metadata["inputs"])
+        return self.spec.metadata.inputs
 
     @property
     def group_by(self) -> str | None:
         """Input column whose groups (users) GAUC averages over, if there is one."""
-        return self.spec.metadata.get("group_by")
+        return self.spec.metadata.group_by
 
     @property
     def item(self) -> str | None:
         """Input column that the catalogue lists, if there is one."""
-        return self.spec.metadata.get("item")
+        return self.spec.metadata.item
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """Raw columns of a serving request that may hold several values per row, which share the rest of the row."""
-        return tuple(self.spec.metadata.get("candidates", ()))
+        return self.spec.metadata.candidates
 
     @property
     def online(self) -> bool:
         """Whether the splits hold raw rows, which the loader encodes with the workflow."""
-        return is_online(self.spec)
+        return self.spec.metadata.online
 
     def workflow(self) -> "nvt.Workflow":
         """The fitted NVTabular workflow, label included; imports NVTabular, which takes seconds."""

@@ -3,9 +3,14 @@
 NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read by an unpickler that resolves an
 exact list of names that hold data, and operator classes; a tampered file is refused before it runs.
 What this rules out is `LambdaOp` with a lambda, whose code lives in the pickle: write an operator class instead.
+
+An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
+`log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
+by the file that is read.
 """
 
 import pickle
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +61,8 @@ _NAMES = {
     "pandas.core.series": {"Series"},
     "scipy.sparse._csr": {"csr_matrix"},
 }  # fmt: skip
-_OPERATORS = ("nvtabular.ops.", "workflows.operators", "workflows.item_attributes")
+_OPERATORS = ("nvtabular.ops.", "workflows.operators", "workflows.item_attributes", "workflows.datasets.")
+GROUP = "rankline.operators"
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -65,12 +71,17 @@ class _DataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _NAMES.get(module, ()):
             return super().find_class(module, name)
-        if module.startswith(_OPERATORS) and "." not in name:
+        if (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in _installed():
             found = super().find_class(module, name)
             # Defined there, not merely imported there: modules hold much more than their own classes.
             if isinstance(found, type) and issubclass(found, Operator) and found.__module__ == module:
                 return found
         raise ArtifactError(f"it refers to {module}.{name}, which is not data")
+
+
+def _installed() -> set[str]:
+    """Operator classes of installed packages, as MODULE:CLASS."""
+    return {entry.value for entry in entry_points(group=GROUP)}
 
 
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
@@ -95,7 +106,7 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     except ArtifactError as error:
         raise ArtifactError(
             f"{path} was not loaded: {error}. Expected NVTabular operators and data only; "
-            "write a LambdaOp as a class in workflows/operators.py."
+            f"write a LambdaOp as an operator class, and name it in the entry-point group {GROUP} of its package."
         ) from None
     except Exception as error:  # damaged pickles raise anything
         raise ArtifactError(

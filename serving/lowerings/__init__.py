@@ -2,7 +2,7 @@
 
 A lowering takes the operator, the columns that it selects and their expressions, and gives expressions of its output
 columns. It calls `apply` with steps of `serving.plan.steps`, or `find` and `look_up` for keys; what can be folded into
-tables at compile time is folded there.
+tables at compile time is folded there. An operator class of another package has its lowering as a method `lower`.
 """
 
 from serving.lowerings.categorical import (
@@ -119,6 +119,6 @@ REFUSED: dict[type, str] = {
     ops.Groupby: "makes one row of many. Group the data before it is prepared, and send lists",
     ops.DifferenceLag: "compares neighbouring rows, which in a request have nothing to do with each other. "
     "Compute it before the data is prepared, and send it",
-    ops.LambdaOp: "is a Python function, which no artifact may hold. Write it as an operator class in "
-    "workflows/operators.py, with a lowering",
+    ops.LambdaOp: "is a Python function, which no artifact may hold. Write it as an operator class with a "
+    "method `lower`",
 }

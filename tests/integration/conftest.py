@@ -1,15 +1,15 @@
 """A real server with tiny models, started once for all integration tests that need no exported ensemble."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
 
 from serving.benchmark.identity import BACKENDS
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.ports import free_port  # noqa: F401
+from tests.support.tiny_models import TABLE_ROWS, identity_config, table_config, wait_for_more, write_model
 
 
 @pytest.fixture(scope="session")
@@ -55,11 +55,3 @@ def client(server: EmbeddedServer) -> Iterator[Client]:
     """Asks the model `table` of the module's server."""
     with Client(server.endpoints.grpc, "table") as connected:
         yield connected
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

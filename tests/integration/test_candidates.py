@@ -30,9 +30,9 @@ from serving.supervise import config_of
 from serving.version import Served, write_version
 from workflows.artifacts import publish
 from workflows.errors import ConfigError, RequestError
-from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec
+from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec, SpecMetadata
 from workflows.operators import NullToEmptyList
-from workflows.parts import part_name
+from workflows.partitions import file_name
 from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
 from workflows.trained import KIND as TRAINED
@@ -70,13 +70,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
             Feature(name="item_id_pos", is_list=True, max_length=LATEST, **an_id),
         ),
         channels={LABEL: ("label",), USERS: ("user_id",), TARGET: ("item_id_trgt",), HISTORY: ("item_id_pos",)},
-        metadata={
-            "inputs": ["user_id", "item_id", "history"],
-            "group_by": "user_id",
-            "item": "item_id",
-            "candidates": ["item_id"],
-            "history": "history",
-        },
+        metadata=SpecMetadata(
+            inputs=("user_id", "item_id", "history"),
+            group_by="user_id",
+            item="item_id",
+            candidates=("item_id",),
+            history="history",
+        ),
     )
     rows = interactions(300, seed=1)
     with publish(path, KIND) as directory, quiet_nvtabular():
@@ -92,7 +92,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
         heldout = pa.Table.from_pandas(interactions(60, seed=2), preserve_index=False)
         heldout = heldout.append_column("label", pa.array(np.zeros(60, np.float32)))
         (directory / HELDOUT).mkdir()
-        pq.write_table(heldout, directory / HELDOUT / part_name(0))
+        pq.write_table(heldout, directory / HELDOUT / file_name(0))
         pq.write_table(pa.table({"item_id": ITEMS, "title": [f"title {item}" for item in ITEMS]}), directory / CATALOG)
         owned = [ITEMS[number : number + 15] for number in range(len(USERS_KNOWN))]
         pq.write_table(pa.table({"user_id": USERS_KNOWN, "history": owned}), directory / HISTORIES)
@@ -372,7 +372,7 @@ def test_rows_with_one_candidate_can_be_laid_out_for_a_benchmark(client: Client,
 
 def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared: PreparedData) -> None:
     said: list[str] = []
-    best = best_items(client, prepared, "u3", 6, tell=said.append)
+    best = best_items(client, prepared, "u3", 6, report=said.append)
     owned = set(ITEMS[3:18])
     rest = [item for item in ITEMS if item not in owned]
     scores = client.rank({"user_id": "u3", "history": ITEMS[3:18]}, rest)
@@ -385,14 +385,14 @@ def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared
 
 def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared: PreparedData) -> None:
     said: list[str] = []
-    best = best_items(client, prepared, "stranger", 40, tell=said.append)
+    best = best_items(client, prepared, "stranger", 40, report=said.append)
     assert said == ["the data knows no user 'stranger': these are for somebody without a history."]
     scores = client.rank({"user_id": "stranger", "history": []}, ITEMS)
     assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True))
 
 
 def test_other_inputs_than_user_item_and_history_are_refused(client: Client, prepared: PreparedData) -> None:
-    metadata = {**prepared.spec.metadata, "inputs": ["user_id", "item_id", "history", "country"]}
+    metadata = replace(prepared.spec.metadata, inputs=("user_id", "item_id", "history", "country"))
     other = replace(prepared, spec=replace(prepared.spec, metadata=metadata))
     with pytest.raises(ConfigError, match="'country'.*recommend knows user and item, and a history"):
         best_items(client, other, "u3", 6)

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import MAX_BATCH_SIZE, write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
 from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
+from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
 
 BACKENDS = Path(__file__).parent / "backends"

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 from workflows.errors import RequestError, ServerError
 
 PROJECT = Path(__file__).parents[2]

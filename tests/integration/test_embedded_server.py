@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_models import identity_config, write_model
 
 from serving.benchmark.identity import BACKENDS
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import identity_config, write_model
 from workflows.errors import ServerError
 
 PROJECT = Path(__file__).parents[2]

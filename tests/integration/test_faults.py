@@ -11,7 +11,6 @@ import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow as pa
 import pytest
-from tiny_models import write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor
 
@@ -19,6 +18,7 @@ from serving.benchmark.identity import BACKENDS
 from serving.model_config import ModelConfig, Tensor
 from serving.plan import ANY_WIDTH, Column, KeyIndex, TensorSpec, TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import write_model
 
 MODEL = "mixed"
 MOST_ROWS = 1 << 20

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, wait_for_more, write_model
 
 from serving.client import Client
 from serving.model_config import ModelConfig
 from serving.onnx import convert
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, wait_for_more, write_model
 from workflows.artifacts import publish
 from workflows.errors import RequestError
 from workflows.trained import KIND, ONNX, TENSORFLOW, TrainedModel

@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import MAX_BATCH_SIZE, TABLE_ROWS, columns, reasons_of_refusal, wait_for_more, write_model
 
 from serving.client import Client
 from serving.model_config import ModelConfig, Tensor
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_models import (
+    MAX_BATCH_SIZE,
+    TABLE_ROWS,
+    columns,
+    reasons_of_refusal,
+    wait_for_more,
+    write_model,
+)
 from workflows.errors import RequestError
 
 

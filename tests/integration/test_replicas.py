@@ -15,8 +15,6 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from command_line import RANKLINE, rankline
-from tiny_ensembles import NAME, damage, publish_tiny
 
 from serving.balancer import BalancerConfig, find_nginx
 from serving.client import Client
@@ -25,6 +23,8 @@ from serving.ensemble import ExportedEnsemble, before
 from serving.replicas import ReplicasConfig, ReplicaSet
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
+from tests.support.command_line import RANKLINE, rankline
+from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
 
 
@@ -88,7 +88,7 @@ def served(repository: Path) -> Iterator[Served]:
     strangers = frozenset(process.pid for process in psutil.Process().children(recursive=True))
     config = ReplicasConfig(num_replicas=2, balancer=BalancerConfig(), log_path=repository.parent / "triton.log")
     stop = threading.Event()
-    with ReplicaSet(ExportedEnsemble.load(repository), config, follow_versions=True, tell=events.append) as replicas:
+    with ReplicaSet(ExportedEnsemble.load(repository), config, follow_versions=True, report=events.append) as replicas:
         runner = threading.Thread(target=replicas.run, args=(stop,))
         runner.start()
         try:
@@ -215,11 +215,11 @@ def test_a_replica_that_is_killed_under_load_costs_no_request_and_comes_back(ser
 def test_versions_change_under_load_without_a_failed_request(served: Served) -> None:
     with load(served) as seen:
         publish_tiny(served.repository, 20)
-        served.tells("replica 1: version 2 answers", "replica 2: version 2 answers")
+        served.tells("replica 1: version 2 is active", "replica 2: version 2 is active")
         seen.goes_on()
         assert seen.answers[-1] == 20
         before(served.repository).activate()
-        served.tells("replica 1: version 1 answers", "replica 2: version 1 answers")
+        served.tells("replica 1: version 1 is active", "replica 2: version 1 is active")
     assert seen.errors == []
     assert set(seen.answers) == {10, 20}
     assert seen.answers[-1] == 10
@@ -228,7 +228,7 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
 def test_a_version_that_cannot_be_loaded_is_served_by_none(served: Served) -> None:
     file = damage(publish_tiny(served.repository, 30), "predict")
     with load(served) as seen:
-        wait_until(lambda: any("version 1 stays" in event for event in served.events))
+        wait_until(lambda: any("version 1 stays active" in event for event in served.events))
         assert str(file) in served.events[-1]
         # What starts now, with that version active on disk, has the version of the others.
         served.events.clear()
@@ -265,7 +265,7 @@ def test_a_replica_that_cannot_start_is_named_and_nothing_is_left(tmp_path: Path
         ensemble,
         ReplicasConfig(num_replicas=2, balancer=BalancerConfig()),
         follow_versions=False,
-        tell=lambda _: None,
+        report=lambda _: None,
     )
     with pytest.raises(ServerError, match=rf"replica [12]: .*{file.name} does not match its checksum"):
         replicas.start()
@@ -318,7 +318,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         port = address.rpartition(":")[2]
         second = rankline(*serve, port, cwd=tmp_path)
         assert second.returncode == 1
-        assert f"grpc_port {port} on 127.0.0.1 is not to be had" in second.stderr
+        assert f"grpc_port {port} on 127.0.0.1 is already in use" in second.stderr
         below = psutil.Process(process.pid).children(recursive=True)
         assert len(programs("tritonserver", process.pid)) == 2
         process.send_signal(signal.SIGINT)

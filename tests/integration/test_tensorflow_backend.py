@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
-from tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import Client
 from serving.server import EmbeddedServer
+from tests.support.tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, write_model
 from workflows.errors import RequestError
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_ensembles import NAME, damage, publish_tiny
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -20,6 +19,7 @@ from serving.client import Client
 from serving.ensemble import ExportedEnsemble, before
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
+from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from workflows.errors import ServerError, ServingError
 
 
@@ -51,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     ensemble = publish_tiny(tmp_path / NAME, 10)
     events: list[str] = []
     with EmbeddedServer(config_of(ensemble)) as server:
-        supervisor = Supervisor(server, ensemble, follow_versions=True, tell=events.append)
+        supervisor = Supervisor(server, ensemble, follow_versions=True, report=events.append)
         yield Served(tmp_path / NAME, server, supervisor, events)
 
 
@@ -105,7 +105,7 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
         wait_until(lambda: seen.answers[-1] == 10)
     assert seen.errors == []
     assert set(seen.answers) == {10, 20}  # never the workflow of one version with the model of another
-    assert served.events == ["loading version 2", "version 2 answers", "loading version 1", "version 1 answers"]
+    assert served.events == ["loading version 2", "version 2 is active", "loading version 1", "version 1 is active"]
     assert len(served.processes("transform")) == 1  # the other version is gone
 
 
@@ -117,7 +117,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Se
     assert seen.errors == []
     assert set(seen.answers) == {10}
     assert served.events[1:] == [
-        f"version 2 cannot be loaded, version 1 stays: {file} does not match its checksum in the manifest. "
+        f"version 2 cannot be loaded, version 1 stays active: {file} does not match its checksum in the manifest. "
         "Make the ensemble again."
     ]
     assert len(served.processes("transform")) == 1
@@ -197,7 +197,7 @@ def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
 def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) -> None:
     events: list[str] = []
     first = ExportedEnsemble.load(served.repository)
-    supervisor = Supervisor(served.server, first, follow_versions=False, tell=events.append)
+    supervisor = Supervisor(served.server, first, follow_versions=False, report=events.append)
     publish_tiny(served.repository, 20)
     supervisor.step()
     assert (served.ask(), events) == (10, [])
@@ -209,5 +209,5 @@ def test_a_damaged_pointer_is_told_once_and_changes_nothing(served: Served) -> N
         served.supervisor.step()
     assert served.ask() == 10
     (event,) = served.events
-    assert event.startswith("version 1 stays: ")
+    assert event.startswith("version 1 stays active: ")
     assert "config.pbtxt cannot be read" in event

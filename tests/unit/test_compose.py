@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.container_stack import (
+from tests.support.deployment import (
     CONTAINER,
     ROOT,
     VARIABLE,
@@ -240,7 +240,7 @@ def test_an_image_is_built_to_run_as_the_user_of_its_service(name: str) -> None:
 def test_the_context_has_what_is_copied_and_imported_and_no_more() -> None:
     files, _ = needed_files()
     requirements = {"serving/container/requirements.txt", "serving/container/requirements-mlflow.txt"}
-    assert allowed_files() == files | requirements, "renew it: python -m tests.container_stack"
+    assert allowed_files() == files | requirements, "renew it: python -m tests.support.deployment"
     dockerfile = (CONTAINER / "Dockerfile").read_text(encoding="utf-8")
     for source in re.findall(r"^COPY (?!--from)(\S+)", dockerfile, re.MULTILINE):
         assert source in allowed_files() or any(name.startswith(f"{source}/") for name in allowed_files())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.container_stack import CONTAINER, compose, dockerfile_stage
+from tests.support.deployment import CONTAINER, compose, dockerfile_stage
 
 KUBERNETES = CONTAINER / "kubernetes"
 Objects = dict[tuple[str, str], dict[str, Any]]

@@ -8,7 +8,7 @@ import numpy as np
 from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec
-from workflows.prepared import is_online, saved_workflow
+from workflows.prepared import saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
     Raises:
         ArtifactError: the workflow is missing or damaged.
     """
-    return loader.map(saved_workflow(prepared)) if is_online(spec) else loader
+    return loader.map(saved_workflow(prepared)) if spec.metadata.online else loader
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
@@ -167,7 +167,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
 
 
 def _transform(prepared: Path, spec: FeatureSpec) -> Transform | None:
-    if not is_online(spec):
+    if not spec.metadata.online:
         return None
     from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
 

@@ -10,9 +10,9 @@ from workflows.datasets.amazon_files import CATEGORY, ITEM_ID, NO_CATEGORY, USER
 from workflows.datasets.amazon_generator import generate_amazon
 from workflows.datasets.base import Dataset, SequenceColumns
 from workflows.datasets.raw import RawData
+from workflows.encodings import SequenceConfig
 from workflows.feature_spec import HISTORY_SUFFIX, TARGET_SUFFIX
 from workflows.prepare_config import PrepareConfig
-from workflows.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
@@ -55,5 +55,5 @@ AMAZON = Dataset(
     group_by=USER_ID,
     item=ITEM_ID,
     sequence=SequenceColumns(user=USER_ID, item=ITEM_ID, history=_HISTORY),
-    sequence_graph=amazon_graph,
+    graph=amazon_graph,
 )

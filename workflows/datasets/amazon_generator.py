@@ -23,7 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.auc import exact_auc
-from workflows.datasets.truth import check_size, clear_truth, write_truth
+from workflows.datasets.truth import (
+    ID_FACTOR,
+    check_size,
+    clear_truth,
+    lognormal_shares,
+    long_tailed_counts,
+    write_truth,
+)
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -43,7 +50,6 @@ _FIRST_LAG, _LAST_LAG = 11, 99
 _USERS_PER_BLOCK, _LINES_PER_BLOCK = 1 << 10, 1 << 16
 _NUM_NEGATIVES = 4
 _FIRST_SECOND, _LAST_SECOND, _DAY_S, _DAYS_BETWEEN = 946_684_800, 1_136_073_600, 86_400, 5  # from 2000 to 2006
-_ID_FACTOR = 0x9E3779B1  # odd, so that no two ids of 32 bits meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +144,15 @@ def generate_amazon(
 
 def _draw_lengths(num_rows: int, rng: np.random.Generator) -> Ints:
     """Reviews of each user, the longest first, `num_rows` in all."""
-    num_users = round(num_rows / _MEAN_LENGTH)
-    weights = rng.lognormal(sigma=_LENGTH_SD, size=num_users)
-    weights = np.minimum(weights, _MAX_OVER_MEAN * weights.mean())
-    spare = num_rows - _MIN_LENGTH * num_users
-    edges = np.rint(np.cumsum(weights) / weights.sum() * spare).astype(np.int64)
-    return np.sort(_MIN_LENGTH + np.diff(edges, prepend=0))[::-1]
+    lengths = long_tailed_counts(
+        num_rows,
+        round(num_rows / _MEAN_LENGTH),
+        rng,
+        least=_MIN_LENGTH,
+        sd=_LENGTH_SD,
+        most_over_mean=_MAX_OVER_MEAN,
+    )
+    return np.sort(lengths)[::-1]
 
 
 def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.random.Generator) -> _Items:
@@ -152,8 +161,7 @@ def _make_items(num_rows: int, longest: int, cardinality_scale: float, rng: np.r
     weights = rng.lognormal(sigma=_CATEGORY_SD, size=num_categories)
     others = rng.choice(num_categories, size=num_items - num_categories, p=weights / weights.sum())
     categories = np.sort(np.concatenate((np.arange(num_categories), others)))  # none is empty
-    popularity = rng.lognormal(sigma=_POPULARITY_SD, size=num_items)
-    popularity /= popularity.sum()
+    popularity = lognormal_shares(num_items, _POPULARITY_SD, rng)
     return _Items(
         categories=categories,
         popularity=popularity,
@@ -279,7 +287,7 @@ def _write_reviews(path: Path, users: Ints, chosen: Ints, lengths: Ints, rng: np
     joined = rng.integers(_FIRST_SECOND // _DAY_S, _LAST_SECOND // _DAY_S, len(lengths))
     seconds = (np.repeat(joined - before_user, lengths) + total) * _DAY_S
     order = np.lexsort((users, seconds, chosen))
-    user_names = pa.array([f"A{index * _ID_FACTOR % 2**32:013X}" for index in range(len(lengths))])
+    user_names = pa.array([f"A{index * ID_FACTOR % 2**32:013X}" for index in range(len(lengths))])
     item_names = pa.array(_item_names(int(chosen.max()) + 1))
     with path.open("wb") as stream:
         for start in range(0, len(order), _LINES_PER_BLOCK):
@@ -306,4 +314,4 @@ def _write_items(path: Path, items: _Items) -> None:
 
 
 def _item_names(count: int) -> list[str]:
-    return [f"B0{index * _ID_FACTOR % 2**32:08X}" for index in range(count)]
+    return [f"B0{index * ID_FACTOR % 2**32:08X}" for index in range(count)]

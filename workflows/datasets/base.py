@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
+from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
-from workflows.sequence_config import SequenceConfig
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
@@ -52,30 +52,33 @@ class Dataset:
     """One source of interactions.
 
     Attributes:
-        name: key in DATASETS.
+        name: what messages and artifacts call it.
         read: directory → raw rows; raises DataError on bad input.
-        generate: writes rows of the same shape.
+        generate: writes rows of the same shape; None where there is nothing that does.
         inputs: raw columns that a serving request holds.
         label: column of the label, raw and encoded.
-        graph: raw data and choices → NVTabular workflow, not yet fitted. Its input columns are those of the raw rows.
-            None where rows become sequences.
+        graph: raw data, config and the config of the encoding → NVTabular workflow, not yet fitted. Its input columns
+            are those of the raw rows; where rows become histories, see `SequenceColumns`, and it makes no label.
         time: raw column that orders the rows; None where they are streamed, which is in order.
         group_by: input column whose groups GAUC averages over, if there is one.
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
-        sequence_graph: like `graph`, for these datasets; it makes no label.
         archives: name → downloadable archive.
     """
 
     name: str
     read: Callable[[Path], RawData]
-    generate: Generator
     inputs: tuple[str, ...]
     label: str
-    graph: Callable[[RawData, PrepareConfig], "nvt.Workflow"] | None = None
+    graph: Callable[[RawData, PrepareConfig, Any], "nvt.Workflow"]
+    generate: Generator | None = None
     time: str | None = None
     group_by: str | None = None
     item: str | None = None
     sequence: SequenceColumns | None = None
-    sequence_graph: Callable[[RawData, PrepareConfig, SequenceConfig], "nvt.Workflow"] | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
+
+    @property
+    def encoding(self) -> type[EncodingConfig]:
+        """Class of the options of its encoding, which says how its raw rows become encoded ones."""
+        return RowsConfig if self.sequence is None else SequenceConfig

@@ -10,6 +10,7 @@ from workflows.datasets.base import Dataset
 from workflows.datasets.criteo_files import CATEGORIES, LABEL, NUMBERS, read_criteo
 from workflows.datasets.criteo_generator import generate_criteo
 from workflows.datasets.raw import RawData
+from workflows.encodings import RowsConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 
-def criteo_graph(_raw: RawData, config: PrepareConfig) -> "nvt.Workflow":
+def criteo_graph(_raw: RawData, config: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
     """The workflow that encodes clicks; its inputs are label, I1 … I13 and C1 … C26.
 
     Raises:
@@ -26,16 +27,16 @@ def criteo_graph(_raw: RawData, config: PrepareConfig) -> "nvt.Workflow":
     from workflows.operators import Categorify, GreaterThan, HashedCategorify, HashShare, HexToInt
     from workflows.upstream import nvt, ops, quiet_nvtabular
 
-    if config.hash_share and config.hash_buckets:
+    if rows.hash_share and config.hash_buckets:
         raise ConfigError(
-            f"hash_share is {config.hash_share} and hash_buckets {config.hash_buckets}. The one hashes all values, the "
+            f"hash_share is {rows.hash_share} and hash_buckets {config.hash_buckets}. The one hashes all values, the "
             "other unseen ones only: set one of them to 0."
         )
     with quiet_nvtabular():
         counts = list(NUMBERS) >> ops.FillMissing(0) >> ops.Clip(min_value=0) >> ops.LogOp()
         numbers = counts >> ops.Normalize(out_dtype="float32")
-        if config.hash_share:
-            encode = HashShare(config.hash_share)
+        if rows.hash_share:
+            encode = HashShare(rows.hash_share)
         elif config.hash_buckets:
             encode = HashedCategorify(freq_threshold=config.frequency_threshold, num_buckets=config.hash_buckets)
         else:

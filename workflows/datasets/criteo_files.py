@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from workflows.datasets.raw import Piece, RawData, StreamedRows
+from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,18 +43,18 @@ CRITEO_SCHEMA = pa.schema(
 
 _LAYOUTS = (r"train\.txt(\.gz)?", r"day_\d+(\.gz)?", r"[^.].*\.(tsv|txt)(\.gz)?")
 _BLOCK_BYTES = 1 << 22
-_PIECE_BYTES = 48 << 20  # some 200,000 rows, a little less than what NVTabular has at a time
+_SHARD_BYTES = 48 << 20  # some 200,000 rows, a little less than what NVTabular has at a time
 _LONGEST_LINE_BYTES = 1 << 20
 _MAX_DIGITS = 8
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_criteo(directory: Path, *, piece_bytes: int = _PIECE_BYTES) -> RawData:
+def read_criteo(directory: Path, *, shard_bytes: int = _SHARD_BYTES) -> RawData:
     """Find the files of a directory and go over their bytes once; the rows are read when they are asked for.
 
     Args:
         directory: holds the files of one layout, whose numbers are counted as numbers: day_2 comes before day_10.
-        piece_bytes: of the pieces that a file is read in, at least, but for the last; a compressed file is one piece.
+        shard_bytes: of the shards that a file is read in, at least, but for the last; a compressed file is one shard.
 
     Returns:
         Rows by `CRITEO_SCHEMA`, one period for each file, in batches of some megabytes; no catalogue.
@@ -66,7 +66,7 @@ def read_criteo(directory: Path, *, piece_bytes: int = _PIECE_BYTES) -> RawData:
     paths = _find(directory)
     digest, periods, extents = hashlib.sha256(), [], list[_Extent]()
     for path in paths:
-        file_digest, of_file = _scan(path, piece_bytes)
+        file_digest, of_file = _scan(path, shard_bytes)
         digest.update(f"{path.name} {file_digest}\n".encode())  # as `fingerprint_of` does, which would read it again
         periods.append(sum(extent.num_rows for extent in of_file))
         extents += of_file
@@ -74,7 +74,7 @@ def read_criteo(directory: Path, *, piece_bytes: int = _PIECE_BYTES) -> RawData:
         schema=CRITEO_SCHEMA,
         periods=tuple(periods),
         batches=partial(_read, extents),
-        pieces=tuple(Piece(num_rows=extent.num_rows, batches=partial(_read, [extent])) for extent in extents),
+        shards=tuple(Shard(num_rows=extent.num_rows, batches=partial(_read, [extent])) for extent in extents),
     )
     return RawData(rows=rows, fingerprint=digest.hexdigest())
 
@@ -136,7 +136,7 @@ class _DigestedFile(io.FileIO):
         return num_bytes
 
 
-def _scan(path: Path, piece_bytes: int) -> tuple[str, list[_Extent]]:
+def _scan(path: Path, shard_bytes: int) -> tuple[str, list[_Extent]]:
     """SHA-256 of a file and what can be read of it apart, in one pass over its bytes."""
     num_lines, offset, ends = 0, 0, [(0, 0)]
     try:
@@ -148,11 +148,11 @@ def _scan(path: Path, piece_bytes: int) -> tuple[str, list[_Extent]]:
             while block:
                 num_lines += block.count(b"\n")
                 end = offset + block.rfind(b"\n") + 1  # of the last whole line; `offset` where there is none
-                if path.suffix != ".gz" and end - ends[-1][0] >= piece_bytes and end > offset:
+                if path.suffix != ".gz" and end - ends[-1][0] >= shard_bytes and end > offset:
                     ends.append((end, num_lines))
                 offset += len(block)
                 ends_line = block.endswith(b"\n")
-                block = text.read1(min(_BLOCK_BYTES, piece_bytes))  # unlike `read`, loses nothing before an error
+                block = text.read1(min(_BLOCK_BYTES, shard_bytes))  # unlike `read`, loses nothing before an error
             digest = file.digest.hexdigest()
     except EOFError:
         raise DataError(f"{path}, line {num_lines + 1}: the gzip data end before their end. Fetch it again.") from None

@@ -26,7 +26,7 @@ import pyarrow.csv as pa_csv
 
 from workflows.auc import exact_auc
 from workflows.datasets.criteo_files import CATEGORIES, CRITEO_SCHEMA, NUMBERS
-from workflows.datasets.truth import check_size, clear_truth, write_truth
+from workflows.datasets.truth import ID_FACTOR, check_size, clear_truth, write_truth
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -94,8 +94,8 @@ _NUM_LATENT = 4
 _TERM_SD = np.float32(0.77)
 _POSITIVE_RATE = 0.25
 
-# Ids become numbers of 32 bits that do not look alike: odd factors have an inverse modulo 2³², so no two ids meet.
-_ID_FACTOR, _COLUMN_FACTOR = np.uint32(0x9E3779B1), 0x85EBCA77
+_COLUMN_FACTOR = 0x85EBCA77
+"""Gives the same id another number in another column."""
 
 _PLAIN = pa_csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none", batch_size=8192)
 
@@ -308,7 +308,7 @@ def _table(block: _Block, labels: Mask) -> pa.Table:
     """Rows as they are written."""
     numbers = [pa.array(values, mask=missing) for values, missing in zip(block.numbers, block.no_number, strict=True)]
     categories = [
-        _hex_column(ids.astype(np.uint32) * _ID_FACTOR + np.uint32(column * _COLUMN_FACTOR % 2**32), ~missing)
+        _hex_column(ids.astype(np.uint32) * np.uint32(ID_FACTOR) + np.uint32(column * _COLUMN_FACTOR % 2**32), ~missing)
         for column, (ids, missing) in enumerate(zip(block.ids, block.no_id, strict=True), start=1)
     ]
     return pa.table([labels.astype(np.int64), *numbers, *categories], names=CRITEO_SCHEMA.names)

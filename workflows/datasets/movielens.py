@@ -18,6 +18,7 @@ from workflows.datasets.movielens_files import (
 )
 from workflows.datasets.movielens_generator import generate_movielens
 from workflows.datasets.raw import RawData
+from workflows.encodings import RowsConfig
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _POSITIVE_ABOVE = 3.0
 
 
-def movielens_graph(raw: RawData, config: PrepareConfig) -> "nvt.Workflow":
+def movielens_graph(raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
     """The workflow that encodes ratings; its inputs are userId, movieId and rating."""
     from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
     from workflows.upstream import nvt, ops, quiet_nvtabular

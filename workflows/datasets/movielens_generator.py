@@ -21,14 +21,15 @@ import pyarrow.csv as pa_csv
 
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import CATALOG_SCHEMA, RATINGS_SCHEMA
-from workflows.datasets.truth import check_size, clear_truth, write_truth
+from workflows.datasets.truth import check_size, clear_truth, lognormal_shares, long_tailed_counts, write_truth
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_MIN_ROWS_PER_USER = 20  # as in MovieLens
+_MIN_ROWS_PER_USER, _ACTIVITY_SD, _MAX_OVER_MEAN = 20, 1.4, 12  # the first as in MovieLens
+_POPULARITY_SD = 1.6
 _ROWS_PER_BLOCK = 1_000_000
 
 # Rows, users and movies of ml-latest-small and of ml-25m.
@@ -48,7 +49,7 @@ _GENRES_PER_MOVIE = (0.29, 0.33, 0.24, 0.10, 0.03, 0.01)
 _BIAS_SD, _QUALITY_SD, _TASTE_SD = 0.9, 0.9, 0.9
 # Thresholds between 0.5, 1.0, … 5.0 stars, placed so that the stars are about as frequent as in MovieLens.
 _THRESHOLDS = np.array([-4.95, -3.75, -3.3, -2.2, -1.62, 0.0, 0.63, 2.15, 2.9])
-_STARS = pa.array([f"{half / 2:.1f}" for half in range(1, 11)])
+_STARS = [f"{half / 2:.1f}" for half in range(1, 11)]
 
 _FIRST_SECOND, _LAST_SECOND = 820_454_400, 1_577_836_800  # 1996 to 2020
 _ADJECTIVES = ("Blue", "Broken", "Distant", "Électrique", "Golden", "Hidden", "Last", "Quiet", "Silver", "Winter")
@@ -135,7 +136,12 @@ def generate_movielens(
             stars = np.searchsorted(_THRESHOLDS, logits[done:end] + rng.logistic(size=len(users)))
             labels[done:end] = stars > np.searchsorted(_THRESHOLDS, 0.0)
             seconds = world.joined_at[users] + rng.exponential(world.active_s[users])
-            columns = [users + 1, world.movie_ids[movies], _STARS.take(pa.array(stars)), seconds.astype(np.int64)]
+            columns = [
+                users + 1,
+                world.movie_ids[movies],
+                pa.array(_STARS).take(pa.array(stars)),
+                seconds.astype(np.int64),
+            ]
             pa_csv.write_csv(pa.table(columns, names=RATINGS_SCHEMA.names), stream, _PLAIN)
             done = end
             progress.update(done, num_rows, "ratings")
@@ -152,14 +158,15 @@ def generate_movielens(
 def _make_world(num_rows: int, cardinality_scale: float, rng: np.random.Generator) -> _World:
     num_users, num_movies = (max(1, round(_between(num_rows, column) * cardinality_scale)) for column in (1, 2))
     num_users = min(num_users, num_rows // _MIN_ROWS_PER_USER)
-    rows_per_user = _share_out(num_rows, num_users, rng)
+    rows_per_user = long_tailed_counts(
+        num_rows, num_users, rng, least=_MIN_ROWS_PER_USER, sd=_ACTIVITY_SD, most_over_mean=_MAX_OVER_MEAN
+    )
     if rows_per_user.max() > num_movies:
         raise ConfigError(
             f"cardinality_scale {cardinality_scale} leaves {num_movies} movies, and a user rates {rows_per_user.max()} "
             "different ones. Give a larger scale, or fewer rows."
         )
-    popularity = rng.lognormal(sigma=1.6, size=num_movies)
-    popularity /= popularity.sum()
+    popularity = lognormal_shares(num_movies, _POPULARITY_SD, rng)
     genres = _draw_genres(num_movies, rng)
     activity = rows_per_user / num_rows
     taste = rng.normal(size=(num_users, genres.shape[1]))
@@ -183,16 +190,6 @@ def _between(num_rows: int, column: int) -> int:
     """Users (1) or movies (2) for so many rows, by the power law through the two real datasets."""
     exponent = math.log(_LARGE[column] / _SMALL[column]) / math.log(_LARGE[0] / _SMALL[0])
     return round(_SMALL[column] * math.pow(num_rows / _SMALL[0], exponent))
-
-
-def _share_out(num_rows: int, num_users: int, rng: np.random.Generator) -> Ints:
-    """Rows of each user: at least 20, with a long tail, `num_rows` in all."""
-    weights = rng.lognormal(sigma=1.4, size=num_users)
-    # The tail is cut so that nobody has rated most of the catalogue.
-    weights = np.minimum(weights, 12 * weights.mean())
-    spare = num_rows - _MIN_ROWS_PER_USER * num_users
-    edges = np.rint(np.cumsum(weights) / weights.sum() * spare).astype(np.int64)
-    return _MIN_ROWS_PER_USER + np.diff(edges, prepend=0)
 
 
 def _draw_genres(num_movies: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:

@@ -16,7 +16,7 @@ Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class Shard:
     """Consecutive rows that can be read without those before, by any process that sees the files.
 
     Attributes:
@@ -37,13 +37,13 @@ class StreamedRows:
         periods: rows of each stretch of time, such as a day, oldest first.
         batches: opens the rows, from the oldest period to the latest, in batches of bounded size; a batch is of one
             period. Raises DataError, with file and line, where a row is no row.
-        pieces: the same rows, where they can be read piece by piece, else nothing.
+        shards: the same rows, where they can be read shard by shard, else nothing.
     """
 
     schema: pa.Schema
     periods: tuple[int, ...]
     batches: Batches
-    pieces: tuple[Piece, ...] = ()
+    shards: tuple[Shard, ...] = ()
 
     def __len__(self) -> int:
         """Rows of all periods."""

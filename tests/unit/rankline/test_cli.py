@@ -2,7 +2,7 @@ from importlib.metadata import version
 
 from typer.testing import CliRunner
 
-from rankline.cli import app
+from rankline.cli.main import app
 
 
 def test_the_version_needs_no_verb() -> None:

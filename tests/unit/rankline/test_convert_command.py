@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rankline.convert import convert_command
+from rankline.cli.convert import convert_command
 from workflows.artifacts import publish
 from workflows.errors import ConfigError
 from workflows.feature_spec import Feature, FeatureSpec, Source

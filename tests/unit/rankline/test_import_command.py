@@ -4,8 +4,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rankline.import_data import import_command
-from rankline.transcode import transcode_command
+from rankline.cli.import_data import import_command
+from rankline.cli.transcode import transcode_command
 from workflows.errors import ConfigError, SpecError
 from workflows.prepared import PreparedData
 from workflows.spec_file import SpecFile

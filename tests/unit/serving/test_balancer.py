@@ -91,7 +91,7 @@ def test_a_missing_nginx_comes_with_the_remedy(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named(nginx: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServerError, match=f"{name} {port} on 127.0.0.1 .*in use.*choose another"):
+        with pytest.raises(ServerError, match=f"{name} {port} on 127.0.0.1 .*in use.*try another"):
             Balancer(BalancerConfig(**{name: port}))
 
 

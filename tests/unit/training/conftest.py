@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.training.keras_policy import policy
 from workflows.artifacts import publish
-from workflows.feature_spec import Feature, FeatureSpec, Source
+from workflows.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
 
 NUM_USERS, NUM_MOVIES, NUM_GENRES = 60, 40, 8
 
@@ -51,7 +51,7 @@ def make_spec(sources: dict[str, Source] | None = None) -> FeatureSpec:
         ),
         channels={"categorical": ("userId", "movieId", "genres"), "continuous": ("age",), "label": ("rating",)},
         sources=sources or {},
-        metadata={"group_by": "userId"},
+        metadata=SpecMetadata(group_by="userId"),
     )
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from training.fit_tensorflow import TensorFlowFit
 from workflows.artifacts import publish
-from workflows.feature_spec import Feature, FeatureSpec, Source
+from workflows.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
 
 NUM_USERS, NUM_ITEMS, NUM_CATEGORIES, MAX_LENGTH = 40, 64, 7, 12
 CATEGORIES = 3 + np.arange(NUM_ITEMS) % (NUM_CATEGORIES - 3)
@@ -66,7 +66,7 @@ def make_spec(sources: dict[str, Source] | None = None) -> FeatureSpec:
             "negative_history": LISTS[2:],
         },
         sources=sources or {},
-        metadata={"group_by": "user_id"},
+        metadata=SpecMetadata(group_by="user_id"),
     )
 
 

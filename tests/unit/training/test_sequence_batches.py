@@ -8,12 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.loader.splits import first_rows, tensorflow_loader
-from workflows.datasets import DATASETS
+from workflows.datasets.amazon import AMAZON
 from workflows.datasets.raw import RawData
-from workflows.prepare_config import PrepareConfig
-from workflows.prepare_sequences import prepare_sequences
+from workflows.encodings import SequenceConfig
+from workflows.prepare import prepare
 from workflows.prepared import PreparedData
-from workflows.sequence_config import SequenceConfig
 
 TARGETS = ("user_id", "item_id_trgt", "category_id_trgt")
 POSITIVES, NEGATIVES = ("item_id_pos", "category_id_pos"), ("item_id_neg", "category_id_neg")
@@ -30,7 +29,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     )
     output = tmp_path_factory.mktemp("work") / "prepared"
     config = SequenceConfig(max_history=6)
-    return prepare_sequences(DATASETS["amazon"], raw, output, PrepareConfig(), config, source="made up")
+    return prepare(AMAZON, raw, output, encoding=config, source="made up")
 
 
 def rows_of(path: Path, files: tuple[str, ...]) -> pa.Table:

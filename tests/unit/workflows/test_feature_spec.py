@@ -16,6 +16,7 @@ from workflows.feature_spec import (
     Feature,
     FeatureSpec,
     Source,
+    SpecMetadata,
 )
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
@@ -50,7 +51,7 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
             LABEL: (label.name,),
         },
         sources={"train": Source(files=("train/a",), num_rows=draw(SIZES), type=draw(st.sampled_from(SOURCE_TYPES)))},
-        metadata={"dataset": draw(NAMES)},
+        metadata=SpecMetadata(dataset=draw(NAMES), others={"note": draw(NAMES)}),
     )
 
 

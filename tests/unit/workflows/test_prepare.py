@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflows.datasets import DATASETS
+from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
+from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.upstream import quiet_nvtabular
 
-MOVIELENS = DATASETS["movielens"]
 prepare = partial(prepare_rows, source="generated")
 
 
@@ -82,7 +82,7 @@ def test_the_spec_says_what_the_files_hold(prepared: PreparedData) -> None:
             assert feature.max_length == train[feature.name].map(len).max()
     assert [f.name for f in prepared.spec.categorical] == ["userId", "movieId", "genres"]
     assert prepared.spec.label.name == "rating"
-    assert prepared.spec.metadata["best_auc"] == 0.8
+    assert prepared.spec.metadata.best_auc == 0.8
     assert prepared.inputs == ("userId", "movieId")
 
 
@@ -92,10 +92,10 @@ def test_preparing_twice_gives_the_same_rows(prepared: PreparedData, raw: RawDat
         pd.testing.assert_frame_equal(split(again, name), split(prepared, name))
 
 
-def test_rows_that_fill_many_parts_become_more_files_and_are_the_same(
+def test_rows_that_fill_many_partitions_become_more_files_and_are_the_same(
     prepared: PreparedData, raw: RawData, tmp_path: Path
 ) -> None:
-    again = prepare(MOVIELENS, raw, tmp_path / "prepared", best_auc=0.8, part_rows=100)
+    again = prepare(MOVIELENS, raw, tmp_path / "prepared", best_auc=0.8, partition_rows=100)
     files = [pq.ParquetFile(again.path / file).metadata for file in again.spec.source("train").files]
     assert [file.num_rows for file in files] == [1440] * 5
     assert {file.row_group(number).num_rows for file in files for number in range(file.num_row_groups)} == {50, 40}
@@ -105,7 +105,7 @@ def test_rows_that_fill_many_parts_become_more_files_and_are_the_same(
 
 
 def test_the_time_split_validates_on_the_latest(raw: RawData, tmp_path: Path) -> None:
-    prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", PrepareConfig(split="time", valid_share=0.1))
+    prepared = prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=RowsConfig(split="time", valid_share=0.1))
     latest = raw.rows.sort_by("timestamp").slice(len(raw.rows) - 900)
     assert sorted(prepared.heldout()["userId"].to_pylist()) == sorted(latest["userId"].to_pylist())
 
@@ -172,9 +172,15 @@ def test_a_truncated_parquet_is_found_on_loading(raw: RawData, tmp_path: Path) -
     [
         ({"split": "shuffle"}, "split is 'shuffle'. Available: random, time"),
         ({"valid_share": 1.0}, r"valid_share is 1\.0, expected a share between 0 and 1"),
-        ({"frequency_threshold": -1}, "frequency_threshold is -1, expected 0 or more"),
+        ({"frequency_threshold": -1}, "frequency_threshold is -1, expected a whole number of at least 0"),
     ],
 )
 def test_a_choice_out_of_range_is_refused(choice: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        PrepareConfig(**choice)  # type: ignore[arg-type]
+        (PrepareConfig if "frequency_threshold" in choice else RowsConfig)(**choice)  # type: ignore[arg-type]
+
+
+def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="movielens takes RowsConfig, got SequenceConfig: its raw rows stay rows"):
+        prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=SequenceConfig(negatives=4))
+    assert not list(tmp_path.iterdir())

@@ -11,16 +11,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from workflows.datasets import DATASETS
+from workflows.datasets.base import Dataset
+from workflows.datasets.criteo import CRITEO
+from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData, StreamedRows
+from workflows.encodings import RowsConfig
 from workflows.errors import ConfigError, DataError
 from workflows.prepare import prepare as prepare_rows
-from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT
 from workflows.upstream import quiet_nvtabular
 
-CRITEO, MOVIELENS = DATASETS["criteo"], DATASETS["movielens"]
 NUMBERS, CATEGORIES = CRITEO.inputs[:13], CRITEO.inputs[13:]
 SCHEMA = pa.schema(
     {"label": pa.int64(), **dict.fromkeys(NUMBERS, pa.int64()), **dict.fromkeys(CATEGORIES, pa.string())}
@@ -57,7 +58,9 @@ def streamed(rows: pa.Table, periods: tuple[int, ...] = PERIODS, batch_size: int
 
 @pytest.fixture(scope="module")
 def prepared(rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    return prepare(CRITEO, streamed(rows), tmp_path_factory.mktemp("work") / "prepared", PrepareConfig(split="time"))
+    return prepare(
+        CRITEO, streamed(rows), tmp_path_factory.mktemp("work") / "prepared", encoding=RowsConfig(split="time")
+    )
 
 
 def split(prepared: PreparedData, name: str) -> pd.DataFrame:
@@ -99,11 +102,11 @@ def test_the_saved_workflow_encodes_heldout_rows_as_the_files_have_them(prepared
 
 
 @pytest.mark.parametrize("batch_size", [100, 5000])
-def test_batches_and_parts_do_not_change_what_is_written(
+def test_batches_and_partitions_do_not_change_what_is_written(
     prepared: PreparedData, rows: pa.Table, tmp_path: Path, batch_size: int
 ) -> None:
     raw = streamed(rows, batch_size=batch_size)
-    again = prepare(CRITEO, raw, tmp_path / "prepared", PrepareConfig(split="time"), part_rows=700)
+    again = prepare(CRITEO, raw, tmp_path / "prepared", encoding=RowsConfig(split="time"), partition_rows=700)
     for name in ("train", "valid"):
         # Means over parts are added up in another order.
         pd.testing.assert_frame_equal(split(again, name), split(prepared, name), rtol=1e-5)
@@ -111,14 +114,14 @@ def test_batches_and_parts_do_not_change_what_is_written(
 
 
 def test_a_random_split_of_a_stream_follows_its_seed(rows: pa.Table, tmp_path: Path) -> None:
-    config = PrepareConfig(split="random", split_seed=7)
-    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", config)
+    config = RowsConfig(split="random", split_seed=7)
+    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", encoding=config)
     drawn = np.random.default_rng(7).random(len(rows)) < config.valid_share
     assert prepared.heldout()["label"].to_pylist() == rows["label"].filter(pa.array(drawn)).to_pylist()
 
 
 def test_hashing_to_a_share_keeps_no_vocabulary(rows: pa.Table, tmp_path: Path) -> None:
-    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", PrepareConfig(split="time", hash_share=0.5))
+    prepared = prepare(CRITEO, streamed(rows), tmp_path / "prepared", encoding=RowsConfig(split="time", hash_share=0.5))
     assert not (prepared.path / "workflow" / "categories").exists()
     train = split(prepared, "train")
     for name in ("C1", "C26"):
@@ -129,7 +132,7 @@ def test_hashing_to_a_share_keeps_no_vocabulary(rows: pa.Table, tmp_path: Path) 
 
 def test_hashing_to_a_share_is_refused_where_the_graph_has_no_use_for_it(movielens: RawData, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"hash_share is 0\.5, but movielens keeps its vocabularies"):
-        prepare(MOVIELENS, movielens, tmp_path / "prepared", PrepareConfig(hash_share=0.5))
+        prepare(MOVIELENS, movielens, tmp_path / "prepared", encoding=RowsConfig(hash_share=0.5))
     assert not list(tmp_path.iterdir())
 
 
@@ -140,7 +143,7 @@ def test_a_damaged_row_stops_it_and_leaves_nothing(rows: pa.Table, tmp_path: Pat
 
     raw = RawData(rows=StreamedRows(schema=SCHEMA, periods=PERIODS, batches=batches), fingerprint="damaged")
     with pytest.raises(DataError, match="line 1001"):
-        prepare(CRITEO, raw, tmp_path / "prepared", PrepareConfig(split="time"))
+        prepare(CRITEO, raw, tmp_path / "prepared", encoding=RowsConfig(split="time"))
     assert not list(tmp_path.iterdir())
 
 
@@ -149,7 +152,7 @@ def test_one_class_in_a_stream_is_refused(rows: pa.Table, tmp_path: Path) -> Non
     column[2400:] = 0
     with pytest.raises(DataError, match="every label of the valid rows is 0"):
         changed = rows.set_column(0, "label", pa.array(column))
-        prepare(CRITEO, streamed(changed), tmp_path / "prepared", PrepareConfig(split="time"))
+        prepare(CRITEO, streamed(changed), tmp_path / "prepared", encoding=RowsConfig(split="time"))
 
 
 @pytest.fixture(scope="module")
@@ -159,17 +162,17 @@ def movielens(tmp_path_factory: pytest.TempPathFactory) -> RawData:
     return MOVIELENS.read(directory)
 
 
-@pytest.mark.parametrize("name", ["criteo", "movielens"])
+@pytest.mark.parametrize("dataset", [CRITEO, MOVIELENS], ids=lambda dataset: dataset.name)
 def test_online_splits_hold_raw_rows_under_the_spec_of_encoded_ones(
-    name: str, rows: pa.Table, movielens: RawData, tmp_path: Path
+    dataset: Dataset, rows: pa.Table, movielens: RawData, tmp_path: Path
 ) -> None:
-    dataset, raw = DATASETS[name], streamed(rows) if name == "criteo" else movielens
-    config = PrepareConfig(split="time")
-    offline = prepare(dataset, raw, tmp_path / "offline", config)
-    online = prepare(dataset, raw, tmp_path / "online", replace(config, encode="online"))
+    raw = streamed(rows) if dataset is CRITEO else movielens
+    config = RowsConfig(split="time")
+    offline = prepare(dataset, raw, tmp_path / "offline", encoding=config)
+    online = prepare(dataset, raw, tmp_path / "online", encoding=replace(config, encode="online"))
     assert online.online is True
     assert online.spec.features == offline.spec.features
-    assert online.spec.metadata == {**offline.spec.metadata, "online": True}
+    assert online.spec.metadata == replace(offline.spec.metadata, online=True)
     assert online.heldout().equals(offline.heldout())
     assert split(online, "valid")[list(dataset.inputs)].equals(online.heldout().select(dataset.inputs).to_pandas())
     assert list(split(online, "train")) == [*dataset.inputs, dataset.label]

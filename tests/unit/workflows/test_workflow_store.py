@@ -159,7 +159,10 @@ def test_a_lambda_is_refused_with_the_remedy(tmp_path: Path) -> None:
         workflow = nvt.Workflow(["user"] >> ops.LambdaOp(lambda column: column + 1))
         workflow.fit(nvt.Dataset(RATINGS))
         save_workflow(workflow, tmp_path / "workflow")
-    with pytest.raises(ArtifactError, match="write a LambdaOp as a class in workflows/operators.py"):
+    with pytest.raises(
+        ArtifactError,
+        match="write a LambdaOp as an operator class, and name it in the entry-point group rankline.operators",
+    ):
         load_workflow(tmp_path / "workflow")
 
 

@@ -18,8 +18,7 @@ GENRE = Feature(name="genre", dtype="int32", cardinality=9, embedding_dim=2)
 
 
 def one(batch: dict[str, Any], *features: Feature, prebatch: int = 1) -> list[bytes]:
-    records: list[bytes] = serialize(batch, features, prebatch=prebatch, path=PATH).to_pylist()
-    return records
+    return list(serialize(batch, features, prebatch=prebatch, path=PATH))
 
 
 def by_protobuf(columns: dict[str, list[Any]]) -> bytes:

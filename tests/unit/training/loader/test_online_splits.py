@@ -7,22 +7,23 @@ import pytest
 
 from training.fit_torch import TorchFit
 from training.loader.splits import first_rows, tensorflow_loader
-from workflows.datasets import DATASETS
+from workflows.datasets.criteo import CRITEO
+from workflows.datasets.movielens import MOVIELENS
+from workflows.encodings import RowsConfig
 from workflows.prepare import prepare
-from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT
 
 
-@pytest.fixture(scope="module", params=["criteo", "movielens"])
+@pytest.fixture(scope="module", params=[CRITEO, MOVIELENS], ids=lambda dataset: dataset.name)
 def both(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedData, PreparedData]:
     """The same rows prepared offline and online."""
-    directory, dataset = tmp_path_factory.mktemp("both"), DATASETS[request.param]
-    scale = 0.0001 if request.param == "criteo" else 1.0
+    directory, dataset = tmp_path_factory.mktemp("both"), request.param
+    scale = 0.0001 if dataset is CRITEO else 1.0
     dataset.generate(directory / "raw", num_rows=4_000, seed=3, cardinality_scale=scale, progress=SILENT)
     raw = dataset.read(directory / "raw")
     offline, online = (
-        prepare(dataset, raw, directory / encode, PrepareConfig(encode=encode), source="generated")
+        prepare(dataset, raw, directory / encode, encoding=RowsConfig(encode=encode), source="generated")
         for encode in ("offline", "online")
     )
     return offline, online

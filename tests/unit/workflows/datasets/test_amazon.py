@@ -8,15 +8,14 @@ import pytest
 
 from serving.compile import compile_workflow
 from serving.plan import Padded, TransformPlan
-from workflows.datasets import DATASETS
+from workflows.datasets.amazon import AMAZON
 from workflows.datasets.raw import RawData
+from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
-from workflows.sequence_config import SequenceConfig
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
-AMAZON = DATASETS["amazon"]
 ITEMS = [f"B{number}" for number in range(30)]
 CATALOG = pa.table(
     {
@@ -39,7 +38,7 @@ def fitted(directory: Any, config: PrepareConfig | None = None, **choices: Any) 
     found = raw()
     rows = found.rows.to_pandas().assign(history=pd.Series([ITEMS, *([] for _ in range(299))], dtype=object))
     with quiet_nvtabular():
-        workflow = AMAZON.sequence_graph(found, config or PrepareConfig(), SequenceConfig(**choices))
+        workflow = AMAZON.graph(found, config or PrepareConfig(), SequenceConfig(**choices))
         keep_vocabularies_in(workflow, directory)
         return workflow.fit(nvt.Dataset(rows))
 

@@ -4,14 +4,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workflows.datasets import DATASETS
+from workflows.datasets.criteo import CRITEO
 from workflows.datasets.criteo_files import CATEGORIES, COLUMNS, CRITEO_SCHEMA, NUMBERS
+from workflows.encodings import RowsConfig
 from workflows.errors import ConfigError
 from workflows.prepare_config import PrepareConfig
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
-
-CRITEO = DATASETS["criteo"]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +30,11 @@ def encoded(raw, rows, tmp_path_factory):
     return encode(raw, rows, tmp_path_factory.mktemp("encoded"))
 
 
-def encode(raw, rows, tmp_path, **choices):
+def encode(raw, rows, tmp_path, hash_share=0.0, **choices):
     """Fit the graph on the rows, as two parts; the encoded rows, column → number of ids, the fitted workflow."""
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=-(-rows.num_rows // 2))
     with quiet_nvtabular():
-        workflow = CRITEO.graph(raw, PrepareConfig(**choices))
+        workflow = CRITEO.graph(raw, PrepareConfig(**choices), RowsConfig(hash_share=hash_share))
         keep_vocabularies_in(workflow, tmp_path)
         workflow.fit(nvt.Dataset(str(tmp_path / "rows.parquet"), engine="parquet", row_groups_per_part=1))
         encoded = workflow.transform(rows.to_pandas())
@@ -100,4 +99,4 @@ def test_categories_are_hashed_to_a_share_of_their_distinct_values(raw, rows, tm
 
 def test_a_share_and_buckets_contradict_each_other(raw):
     with pytest.raises(ConfigError, match=r"hash_share is 0\.5 and hash_buckets 5\. The one hashes all values"):
-        CRITEO.graph(raw, PrepareConfig(hash_share=0.5, hash_buckets=5))
+        CRITEO.graph(raw, PrepareConfig(hash_buckets=5), RowsConfig(hash_share=0.5))

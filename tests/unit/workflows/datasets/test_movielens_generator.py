@@ -10,8 +10,8 @@ from tests.examples import examples
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import read_movielens
 from workflows.datasets.movielens_generator import generate_movielens
+from workflows.encodings.splits import random_split
 from workflows.errors import ConfigError
-from workflows.splits import random_split
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+"""Arguments and options that several verbs share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankline.recipes import available
+
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="  \n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items())
+    ),
+]
+WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
+Prebatch = Annotated[int, typer.Option("--prebatch", min=1, help="Rows per TFRecord; more are faster to read.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Whose ensemble.")]
+Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with seeds one after another.")]
+BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
+BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
+    ),
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result for machines too.")]

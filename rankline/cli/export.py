@@ -1,0 +1,31 @@
+"""The verb `export`."""
+
+from rankline.cli.arguments import RecipeName, Repository, WorkDir
+from rankline.display import CONSOLE, Stages
+from rankline.options import Overrides, with_options
+from rankline.recipes import recipe_named
+from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from serving.export_config import ExportConfig
+
+
+@with_options(ExportConfig)
+def export_command(
+    recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY, overrides: Overrides
+) -> None:
+    """Workflow and model to a new version of one Triton ensemble, if both agree with what is served.
+
+    **Examples**
+
+    rankline export movielens --repository model_repository
+
+    rankline export movielens --engine onnx --fused
+    """
+    from rankline import pipeline
+    from rankline.summary import print_engines
+    from workflows.prepared import PreparedData
+
+    workspace = workspace_of(recipe, work_dir, repository)
+    with Stages(["export"]) as stages:
+        prepared = PreparedData.load(workspace.prepared)
+        ensemble = pipeline.export(recipe_named(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
+    print_engines(ensemble, CONSOLE)

@@ -1,0 +1,62 @@
+"""The verb `import`: data that somebody else prepared, as the prepared data of a recipe."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankline.cli.arguments import RecipeName, WorkDir
+from rankline.display import Stages, say
+from rankline.workspace import WORK_DIR, workspace_of
+from workflows.errors import ConfigError
+from workflows.spec_file import FILE_NAME
+
+_COUNT = "Only with metadata.json, whose entries and columns say it too."
+
+
+def import_command(
+    recipe: RecipeName,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help=f"Holds {FILE_NAME} or metadata.json beside the data.")
+    ],
+    *,
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="Feature spec of another name, in the directory.")
+    ] = None,
+    num_user_features: Annotated[
+        int | None, typer.Option("--num-user-features", min=0, help=f"Columns of the user. {_COUNT}")
+    ] = None,
+    num_item_features: Annotated[
+        int | None, typer.Option("--num-item-features", min=1, help=f"Columns of an item. {_COUNT}")
+    ] = None,
+    work_dir: WorkDir = WORK_DIR,
+) -> None:
+    """Encoded data of your own in place of `prepare`; then train, export and serve, with the same ids.
+
+    Either any files (CSV, Parquet, TFRecord) that a feature spec describes, or Parquet files in `train` and `test`
+    with a `metadata.json`, whose columns are the label, user features, and the item features of the item to score, of
+    the positive and of the negative history. Raw files are for `rankline prepare`.
+
+    **Examples**
+
+    rankline import amazon-sim mine
+
+    rankline import amazon-din mine --spec other.yaml
+
+    rankline import amazon-sim parquet --num-user-features 1 --num-item-features 2
+    """
+    prepared = workspace_of(recipe, work_dir).prepared
+    if spec is not None and not (directory / spec).is_file():
+        raise ConfigError(f"--spec: {directory / spec} is no file. Give a name in {directory}.")
+    with Stages(["import"]) as stages, stages.stage("import") as progress:
+        from training.imported import import_data
+
+        data = import_data(
+            directory if spec is None else directory / spec,
+            prepared,
+            num_user_features=num_user_features,
+            num_item_features=num_item_features,
+            progress=progress,
+        )
+    rows = ", ".join(f"{source.num_rows:,} {split}" for split, source in data.spec.sources.items())
+    say(f"prepared data: {prepared} ({rows} rows)")

@@ -1,0 +1,106 @@
+"""The application: what is set up before any verb, and which verbs there are."""
+
+import os
+import signal
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from rankline.cli.bench import bench_command
+from rankline.cli.convert import convert_command
+from rankline.cli.doctor import doctor_command
+from rankline.cli.export import export_command
+from rankline.cli.import_data import import_command
+from rankline.cli.predict import predict_command
+from rankline.cli.prepare import prepare_command
+from rankline.cli.recipe_options import RecipeCommand
+from rankline.cli.recommend import recommend_command
+from rankline.cli.run import run_command
+from rankline.cli.serve import serve_command
+from rankline.cli.train import train_command
+from rankline.cli.transcode import transcode_command
+from rankline.cli.versions import rollback_command, versions_command
+from rankline.display import ERRORS, in_a_line, say
+from rankline.quiet import quiet_libraries
+from rankline.recipes import available
+from rankline.sim import CONTEXT, sim_command
+from workflows.errors import RanklineError
+
+
+class _Group(TyperGroup):
+    """Prints what a user can mend in one or two lines; the traceback is behind --debug."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (RanklineError, OSError) as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
+                raise
+            ERRORS.print(f"[bold red]Error:[/] {escape(in_a_line(error))}", soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    help="From raw interactions to served scores, measured. Start with: **rankline run movielens**",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_asked_for: bool) -> None:
+    if is_asked_for:
+        say(f"rankline {version('rankline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the libraries say.")] = False,
+    show_version: Annotated[  # noqa: ARG001  (its callback has done it: without a verb this function is not called)
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Set up the process before any verb."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads would spin on cores that the loader needs
+    if not debug:
+        quiet_libraries()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
+    signal.signal(signal.SIGINT, _interrupt)
+    for problem in available().problems:
+        ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
+
+
+app.command("run", cls=RecipeCommand)(run_command)
+app.command("prepare", cls=RecipeCommand)(prepare_command)
+app.command("convert")(convert_command)
+app.command("import")(import_command)
+app.command("transcode")(transcode_command)
+app.command("sim", context_settings=CONTEXT)(sim_command)
+app.command("train", cls=RecipeCommand)(train_command)
+app.command("export")(export_command)
+app.command("serve")(serve_command)
+app.command("versions")(versions_command)
+app.command("rollback")(rollback_command)
+app.command("predict", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(predict_command)
+app.command("recommend")(recommend_command)
+app.command("bench")(bench_command)
+app.command("doctor")(doctor_command)
+
+
+def main() -> None:
+    """Entry point of the `rankline` command."""
+    app()
+
+
+def _interrupt(*_: object) -> None:
+    ERRORS.print("\nstopping; what is whole stays …")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut the clean-up short
+    raise KeyboardInterrupt

@@ -1,0 +1,59 @@
+"""The verb `run`: all of the flow."""
+
+from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
+from rankline.cli.checks import batch_sizes_of, check_writable
+from rankline.cli.recipe_options import with_recipe_options
+from rankline.display import CONSOLE, Stages
+from rankline.options import Overrides
+from rankline.recipes import recipe_named
+from rankline.source import SourceConfig
+from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from serving.export_config import ExportConfig
+from training.config import TrainConfig
+from workflows.encodings import RowsConfig, SequenceConfig
+from workflows.prepare_config import PrepareConfig
+
+
+@with_recipe_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig, TrainConfig))
+def run_command(
+    recipe: RecipeName,
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    seeds: Seeds = 1,
+    batch_sizes: BatchSizes = BATCH_SIZES,
+    json_file: JsonFile = None,
+    overrides: Overrides,
+) -> None:
+    """Everything: prepare, train, export, serve, bench, and a summary.
+
+    `rankline run RECIPE --help` has the options of a recipe, too.
+
+    **Examples**
+
+    rankline run movielens
+
+    rankline run movielens --data-dir ml-25m --batch-size 32768
+
+    rankline run movielens --download ml-latest-small --seeds 5 --json result.json
+    """
+    from rankline import pipeline
+    from rankline.summary import print_summary
+
+    chosen = recipe_named(recipe).with_overrides(overrides)
+    source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
+    sizes = batch_sizes_of(batch_sizes)
+    check_writable(json_file)
+    with Stages(pipeline.STAGES) as stages:
+        result = pipeline.run(
+            chosen,
+            source,
+            workspace_of(recipe, work_dir, repository),
+            stages,
+            export_config=export_config,
+            num_seeds=seeds,
+            batch_sizes=sizes,
+        )
+    if json_file:
+        pipeline.write_json(result.to_dict(), json_file)
+    print_summary(result, CONSOLE)

@@ -1,0 +1,71 @@
+"""The verb `train`, on one worker or on several."""
+
+import os
+import sys
+
+from rankline.cli.arguments import RecipeName, Seeds, WorkDir
+from rankline.cli.recipe_options import with_recipe_options
+from rankline.launch_config import LaunchConfig
+from rankline.options import Overrides
+from rankline.recipes import recipe_named
+from rankline.workspace import WORK_DIR, workspace_of
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+
+
+@with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
+def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
+    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` has the options of a recipe, too.
+
+    **Examples**
+
+    rankline train movielens --epochs 5 --learning-rate 0.002
+
+    rankline train criteo-dcnv2 --model dlrm --top-mlp 64,32
+
+    rankline train movielens --checkpoint-every 500
+
+    rankline train movielens --checkpoint-every 500 --resume
+
+    rankline train movielens --precision bfloat16 --xla --tensorboard
+
+    rankline train movielens --workers 4
+
+    rankline train movielens --hosts a:4,b:4 --scale-learning-rate sqrt --warmup-steps 500
+    """
+    from rankline.worker import Worker, limit_threads, take_cores
+
+    worker = Worker.from_environment(os.environ)
+    with worker.at_work() as display:
+        several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
+        limit_threads(options.threads, worker.local_size)
+        take_cores(options.affinity, worker)
+        from rankline import pipeline
+        from training.elastic import Generation
+        from workflows.prepared import PreparedData
+
+        workspace = workspace_of(recipe, work_dir)
+        chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())
+        if worker.is_alone and options.is_asked_for(several):
+            from rankline.workers import launch
+
+            PreparedData.load(workspace.prepared)  # each worker would find out later
+            command = [sys.executable, *sys.orig_argv[1:]]
+            with display.stage("train") as progress:
+                model = launch(command, several, options, workspace.workers, progress)
+        else:
+            with worker.in_world(several) as world:
+                prepared = PreparedData.load(workspace.prepared)
+                trained, _ = pipeline.train(
+                    chosen,
+                    prepared,
+                    workspace,
+                    display,
+                    seeds,
+                    session,
+                    workers=several,
+                    world=world,
+                    generation=Generation.from_environment(os.environ),
+                    observers=worker.observers,
+                )
+            model = {"path": str(trained.path), "run_id": trained.run_id, "tracking_uri": trained.tracking_uri}
+    worker.show(model)

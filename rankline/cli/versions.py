@@ -1,0 +1,44 @@
+"""The verbs `versions` and `rollback`."""
+
+from typing import Annotated
+
+import typer
+
+from rankline.cli.arguments import RecipeName, Repository
+from rankline.display import CONSOLE, say
+from rankline.workspace import REPOSITORY, workspace_of
+
+
+def versions_command(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
+    """List the exported versions of an ensemble.
+
+    **Example**
+
+    rankline versions movielens
+    """
+    from rankline.summary import print_versions
+    from serving.ensemble import versions as versions_in
+
+    print_versions(versions_in(workspace_of(recipe, repository=repository).ensemble), CONSOLE)
+
+
+def rollback_command(
+    recipe: RecipeName = "movielens",
+    *,
+    to: Annotated[int | None, typer.Option("--to", help="Version; without it the one before.", min=1)] = None,
+    repository: Repository = REPOSITORY,
+) -> None:
+    """Make an earlier version the active one; `rankline serve --watch` switches to it at once.
+
+    **Examples**
+
+    rankline rollback movielens
+
+    rankline rollback movielens --to 1
+    """
+    from serving.ensemble import ExportedEnsemble, before
+
+    path = workspace_of(recipe, repository=repository).ensemble
+    wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
+    wanted.activate()
+    say(f"{path}: version {wanted.version} is active")

@@ -1,0 +1,86 @@
+"""The recipes: a file for each dataset, and a line in `_MODULES`.
+
+Installed packages bring recipes too, by the entry-point group `rankline.recipes`: its value is a module that holds
+`Recipe`s, or the name of one in a module, as `shop.recipes` or `shop.recipes:RANKING`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any
+
+from rankline.recipes import amazon, criteo, movielens
+from rankline.recipes.base import Recipe
+from workflows.errors import ConfigError
+
+GROUP = "rankline.recipes"
+_MODULES = (movielens, criteo, amazon)
+
+__all__ = ["GROUP", "Recipe", "available", "recipe_named"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Available:
+    """The recipes that there are.
+
+    Attributes:
+        recipes: name → recipe.
+        problems: a line for each entry point whose recipes are left out, and why.
+    """
+
+    recipes: Mapping[str, Recipe]
+    problems: tuple[str, ...]
+
+
+@cache
+def available() -> Available:
+    """Our own recipes, then those of installed packages, which are imported once."""
+    recipes = {recipe.name: recipe for module in _MODULES for recipe in _recipes_in(module)}
+    problems = []
+    for entry in entry_points(group=GROUP):
+        try:
+            recipes |= _new_recipes(entry, recipes)
+        except Exception as error:  # whatever the package raised; its fault costs no other recipe
+            package = entry.dist.name if entry.dist else "?"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            problems.append(f"package {package}: its recipes {entry.value!r} are left out ({reason})")
+    return Available(recipes=recipes, problems=tuple(problems))
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe called `name`.
+
+    Raises:
+        ConfigError: there is none; the message lists them.
+    """
+    found = available()
+    if name not in found.recipes:
+        problems = "".join(f" Also, {problem}." for problem in found.problems)
+        raise ConfigError(f"no recipe {name!r}. Available: {', '.join(found.recipes)}.{problems}")
+    return found.recipes[name]
+
+
+def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """The recipes of an entry point.
+
+    Raises:
+        ConfigError: it names none, or one whose name is taken.
+    """
+    recipes = {recipe.name: recipe for recipe in _recipes_in(entry.load())}
+    if not recipes:
+        raise ConfigError("no Recipe there. Expected a module that holds some, or the name of one in a module")
+    if taken := sorted(recipes.keys() & known.keys()):
+        raise ConfigError(f"the names {taken} are taken. Rename them")
+    return recipes
+
+
+def _recipes_in(found: Any) -> Iterator[Recipe]:
+    """A recipe itself; of a module those that it names without a leading underscore, in their order."""
+    if isinstance(found, Recipe):
+        yield found
+    elif isinstance(found, ModuleType):
+        for name, value in vars(found).items():
+            if isinstance(value, Recipe) and not name.startswith("_"):
+                yield value

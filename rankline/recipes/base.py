@@ -1,0 +1,56 @@
+"""What a recipe is."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rankline.options import Overrides
+from training.config import TrainConfig
+from workflows.datasets.base import Dataset
+from workflows.encodings import EncodingConfig, RowsConfig
+from workflows.errors import ConfigError
+from workflows.prepare_config import PrepareConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole run by name: which dataset, which model, which choices.
+
+    Attributes:
+        name: also the name of the ensemble and of the MLflow experiment.
+        summary: one line for the help of the verbs.
+        dataset: where its rows come from.
+        prepare: how ids are made.
+        encoding: what there is to choose for this kind of data; of the class `dataset.encoding`.
+        train: model and hyperparameters.
+
+    Raises:
+        ConfigError: the encoding is of another kind of data.
+    """
+
+    name: str
+    summary: str
+    dataset: Dataset
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    encoding: EncodingConfig = field(default_factory=RowsConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        if type(self.encoding) is not self.dataset.encoding:
+            raise ConfigError(
+                f"recipe {self.name!r} has the encoding {type(self.encoding).__name__}, but its dataset "
+                f"{self.dataset.name} takes {self.dataset.encoding.__name__}."
+            )
+
+    @property
+    def configs(self) -> tuple[Any, ...]:
+        """The configs whose fields are the recipe's options, with the recipe's values."""
+        return self.prepare, self.encoding, self.train
+
+    def with_overrides(self, overrides: Overrides) -> "Recipe":
+        """The recipe with options of the command line in place of its own values."""
+        return replace(
+            self,
+            prepare=overrides.apply(self.prepare),
+            encoding=overrides.apply(self.encoding),
+            train=overrides.apply(self.train),
+        )

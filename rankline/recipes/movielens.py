@@ -1,0 +1,46 @@
+"""MovieLens: ratings of movies, a rating above 3 being a positive."""
+
+from rankline.recipes.base import Recipe
+from training.config import TrainConfig
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
+from workflows.datasets.movielens import MOVIELENS
+from workflows.prepare_config import PrepareConfig
+
+MLP = Recipe(
+    name="movielens",
+    summary="MovieLens, the MLP tuned",
+    dataset=MOVIELENS,
+    prepare=PrepareConfig(frequency_threshold=4),
+)
+
+SEED = Recipe(
+    name="movielens-seed",
+    summary="MovieLens as in NVIDIA's notebook: tables up to 512 wide, SGD, one epoch",
+    dataset=MOVIELENS,
+    train=TrainConfig(
+        model=MLPConfig(embedding_dim_cap=512, embedding_init=0.0, linear_terms=False),
+        optimizer="sgd",
+        learning_rate=0.01,
+        weight_averaging=False,
+        batch_size=32_768,
+        epochs=1,
+        early_stopping_patience=0,
+    ),
+)
+
+TORCH = Recipe(
+    name="movielens-torch",
+    summary="MovieLens in PyTorch, NVIDIA's notebook made to generalise: tables up to 512 wide, Adam",
+    dataset=MOVIELENS,
+    prepare=PrepareConfig(frequency_threshold=4),
+    train=TrainConfig(
+        model=TorchMLPConfig(embedding_dim_cap=512, embedding_dropout=0.5, linear_terms=False),
+        optimizer="adam",
+        learning_rate=0.01,
+        weight_averaging=False,
+        batch_size=32_768,
+        epochs=20,
+        early_stopping_patience=3,
+    ),
+)

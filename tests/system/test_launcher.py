@@ -1,0 +1,186 @@
+"""Several workers on this machine: real horovodrun, real training, and what happens when something goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rankline.horovod_check import problem
+from rankline.launch_config import LaunchConfig
+from rankline.workers import launch
+from tests.support.command_line import RANKLINE, rankline, recorded
+from training.config import WorkersConfig
+from workflows.errors import RanklineError, WorkerLostError
+from workflows.progress import SILENT
+
+_LIMIT_S = 600
+_ENDLESS = ("--epochs", "1000", "--early-stopping-patience", "0", "--checkpoint-every", "2")
+_NO_MPI = "Horovod was built without mpi: make horovod MPI=1"
+_RUNS = """
+SELECT runs.run_uuid, status, value FROM runs
+LEFT JOIN params ON params.run_uuid = runs.run_uuid AND key = 'workers.workers'
+"""
+
+pytestmark = [pytest.mark.timeout(_LIMIT_S), pytest.mark.usefixtures("horovod_lacks")]
+
+
+@pytest.fixture(scope="module")
+def horovod_lacks() -> str | None:
+    """What Horovod was built without, in words: MPI, or nothing."""
+    lack = problem(mpi=True)
+    if lack not in (None, _NO_MPI):
+        pytest.skip(str(lack))
+    return lack
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workers")
+    done = rankline("prepare", "movielens", "--rows", "4000", cwd=path)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.mark.parametrize("mpi", [(), ("--mpi",)], ids=["gloo", "mpi"])
+def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(
+    workplace: Path, horovod_lacks: str | None, mpi: Sequence[str]
+) -> None:
+    if mpi and horovod_lacks:
+        pytest.skip(horovod_lacks)
+    before = recorded(workplace, _RUNS)
+    train = ("train", "movielens", "--workers", "2", "--epochs", "1", "--batch-size", "256")
+    done = rankline(*train, *mpi, cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    shown, model, run = done.stdout.splitlines()
+    assert shown.startswith("train")
+    assert "AUC" in shown
+    assert model == "model: work/movielens/model"
+    assert (workplace / "work/movielens/model/manifest.json").is_file()
+    assert "MLflow run" in run
+    ((_, status, workers),) = set(recorded(workplace, _RUNS)).difference(before)
+    assert (status, workers) == ("FINISHED", "2")
+
+
+def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
+    with _training(workplace) as (run, below):
+        run.send_signal(signal.SIGINT)
+        output, errors = run.communicate(timeout=_LIMIT_S)
+        assert _are_gone(below)
+    assert run.returncode == 130
+    assert "stopping" in errors
+    assert "Traceback" not in output + errors
+    assert recorded(workplace, "SELECT status FROM runs ORDER BY start_time")[-1] == ("KILLED",)
+    # Its checkpoint is taken up again; the launcher dies of kill -9 this time.
+    with _training(workplace, "--resume") as (run, below):
+        run.kill()
+        run.communicate(timeout=_LIMIT_S)
+        assert _are_gone(below)
+
+
+def test_plain_horovodrun_trains_too_and_one_worker_says_what_differs(workplace: Path) -> None:
+    script = workplace / "train.sh"
+    script.write_text(f'exec "{RANKLINE}" train movielens --epochs 1 --seed $((HOROVOD_RANK + 1))\n')
+    done = _horovodrun("sh", str(script), cwd=workplace)
+    assert done.returncode == 1
+    (message,) = (line for line in (done.stdout + done.stderr).splitlines() if "Error: " in line and line[0] == "[")
+    assert message.startswith("[0]<stderr>:Error: worker 1 has seed 2 where worker 0 has 1.")
+
+
+_SCRIPT = """
+import os, signal, sys, time
+from rankline.worker import Worker
+
+what, rank = sys.argv[1], int(sys.argv[2])
+worker = Worker.of(os.environ)
+with worker.at_work():
+    if worker.rank == rank and what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if worker.rank == rank and what == "raise":
+        raise ValueError("three is no four")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "message"),
+    [
+        ("kill", WorkerLostError, "^worker 1 was ended by SIGKILL"),
+        ("raise", RanklineError, "^worker 1: ValueError: three is no four$"),
+    ],
+)
+def test_a_worker_that_fails_ends_the_others_with_one_message(
+    what: str, kind: type[RanklineError], message: str, tmp_path: Path
+) -> None:
+    command, before = [sys.executable, "-c", _SCRIPT, what, "1"], set(psutil.Process().children(recursive=True))
+    with pytest.raises(kind, match=message):
+        launch(command, WorkersConfig(workers=2), LaunchConfig(), tmp_path, SILENT)
+    assert set(psutil.Process().children(recursive=True)) <= before
+    if what == "raise":
+        assert "Traceback" in (tmp_path / "worker-1.log").read_text()
+
+
+def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    hosts = LaunchConfig(hosts="localhost:1,no-such-host.invalid:1")
+    with pytest.raises(RanklineError, match=r"^no-such-host\.invalid cannot be reached: .*\. `ssh no-such-host"):
+        launch(["true"], WorkersConfig(), hosts, tmp_path, SILENT)
+
+
+def test_what_horovod_was_built_without_is_said_with_the_remedy(horovod_lacks: str | None, tmp_path: Path) -> None:
+    if horovod_lacks is None:
+        pytest.skip("Horovod was built with MPI")
+    with pytest.raises(RanklineError, match=rf"{_NO_MPI}\. Its log: "):
+        launch(["true"], WorkersConfig(workers=2), LaunchConfig(mpi=True), tmp_path, SILENT)
+
+
+def test_what_no_worker_could_do_is_said_before_any_is_started(workplace: Path, tmp_path: Path) -> None:
+    done = rankline("train", "movielens", "--workers", "2", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "prepared does not exist" in done.stderr
+    done = rankline("train", "movielens", "--workers", "4", "--hosts", "localhost:2", cwd=workplace)
+    assert done.returncode == 1
+    assert "--hosts localhost:2 takes 2" in done.stderr
+
+
+@contextmanager
+def _training(workplace: Path, *options: str) -> "Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]":
+    """Two workers in the midst of training, and all processes below the launcher."""
+    checkpoint = workplace / "work/movielens/model-checkpoint"
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    with subprocess.Popen(
+        [RANKLINE, "train", "movielens", "--workers", "2", *_ENDLESS, *options],
+        cwd=workplace,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        try:
+            while not (checkpoint.exists() and checkpoint.stat().st_mtime_ns > before):
+                assert run.poll() is None, run.stderr and run.stderr.read()
+                time.sleep(0.05)
+            yield run, psutil.Process(run.pid).children(recursive=True)
+        finally:
+            run.kill()
+
+
+def _are_gone(processes: list[psutil.Process]) -> bool:
+    assert len(processes) > 3  # what watches over horovodrun, that, and two workers
+    return not psutil.wait_procs(processes, timeout=_LIMIT_S)[1]
+
+
+def _horovodrun(*command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [RANKLINE.with_name("horovodrun"), "-np", "2", "--gloo", "--disable-cache", *command],
+        cwd=cwd,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )

@@ -1,0 +1,79 @@
+"""The Python of docs/loading.md, run in its order on small data, and its commands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.models.config import StepConfig
+from training.models.mlp import MLPConfig
+from workflows.feature_spec import Feature, FeatureSpec
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+COMMANDS = re.findall(r"^\$ (.*)$", DOCUMENT, re.MULTILINE)
+
+
+def small_model() -> Any:
+    features = [
+        Feature(
+            name=name,
+            dtype="int64",
+            cardinality=60,
+            embedding_dim=2,
+            is_list=is_list,
+            max_length=2 if is_list else None,
+        )
+        for name, is_list in (("userId", False), ("movieId", False), ("genres", True))
+    ]
+    channels = {"categorical": ("userId", "movieId", "genres"), "label": ("rating",)}
+    spec = FeatureSpec(features=(*features, Feature(name="rating", dtype="float32")), channels=channels)
+    model = MLPConfig(hidden=(4,)).build(spec, StepConfig())
+    model.compile("sgd", "binary_crossentropy")
+    return model
+
+
+def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "valid"):
+        (tmp_path / "prepared" / split).mkdir(parents=True)
+        rows = pa.table(
+            {
+                "userId": rng.integers(3, 60, 8000),
+                "movieId": rng.integers(3, 60, 8000),
+                "genres": pa.array([[3] * (row % 3) for row in range(8000)]),
+                "rating": rng.integers(0, 2, 8000),
+            }
+        )
+        pq.write_table(rows, tmp_path / "prepared" / split / "a.parquet", row_group_size=1000)
+    monkeypatch.chdir(tmp_path)
+    assert len(EXAMPLES) == 3
+    names: dict[str, Any] = {"model": small_model()}
+    for example in EXAMPLES:
+        exec(compile(example, "docs/loading.md", "exec"), names)
+    assert names["rest"] == len(names["train"]) - 3 == 5
+    assert tuple(names["begins"].shape)[1:] == (1,)
+
+
+def test_the_commands_run(tmp_path: Path) -> None:
+    assert len(COMMANDS) == 3
+    prepare = "rankline prepare movielens --rows 5000"
+    for command in (prepare, *COMMANDS):
+        short = " --epochs 1" if "train" in command else ""
+        done = subprocess.run(
+            ["bash", "-c", command + short],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"

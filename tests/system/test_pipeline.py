@@ -1,0 +1,441 @@
+"""The command line on real files, a real MLflow store and a real server."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+from mlflow import MlflowClient
+
+from tests.support.command_line import RANKLINE, rankline
+from workflows.datasets.movielens_generator import generate_movielens
+
+QUICK = ["--epochs", "2", "--batch-sizes", "1,64"]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A directory in which a whole run has been made."""
+
+    path: Path
+    output: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.path / "result.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def manifests(self) -> list[Path]:
+        """Of the prepared data, the model, and the ensemble's one version."""
+        paths = [self.path / self.result["artifacts"][name] for name in ("prepared", "model", "ensemble")]
+        return [path / "manifest.json" for path in (*paths[:2], paths[2] / "movielens" / "1")]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    path = tmp_path_factory.mktemp("workplace")
+    generate_movielens(path / "ratings", num_rows=20_000, seed=5)
+    done = rankline(
+        "run", "movielens", "--data-dir", "ratings", "--seeds", "2", "--json", "result.json", *QUICK, cwd=path
+    )
+    assert done.returncode == 0, done.stderr
+    return Workplace(path, done.stdout)
+
+
+def test_a_run_ends_in_a_summary_and_what_to_try_next(workplace: Workplace) -> None:
+    for expected in (
+        "mean of 2 seeds",
+        "scored by the server",
+        "p99 ms",
+        "mlflow ui",
+        "rankline serve",
+        "rankline recommend",
+    ):
+        assert expected in workplace.output
+    assert "Traceback" not in workplace.output
+
+
+def test_the_json_has_quality_over_the_seeds_and_latency_by_batch_size(workplace: Workplace) -> None:
+    quality = workplace.result["quality"]
+    aucs = [metrics["valid_auc"] for metrics in quality["seeds"].values()]
+    assert len(aucs) == 2
+    assert quality["valid_auc"] == pytest.approx(sum(aucs) / 2)
+    assert quality["valid_auc_std"] == pytest.approx(abs(aucs[0] - aucs[1]) / 2**0.5)
+    assert quality["valid_logloss"] < 0.7
+    assert quality["valid_auc"] > 0.6
+    assert quality["served_auc"] == pytest.approx(aucs[0], abs=1e-4)
+    assert [entry["batch_size"] for entry in workplace.result["bench"]] == [1, 64]
+    for entry in workplace.result["bench"]:
+        assert 0 < entry["p50_ms"] <= entry["p90_ms"] <= entry["p95_ms"] <= entry["p99_ms"]
+        assert entry["rows_per_s"] > 0
+    assert all(manifest.is_file() for manifest in workplace.manifests)
+    assert workplace.result["artifacts"]["version"] == 1
+
+
+def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workplace) -> None:
+    artifacts = workplace.result["artifacts"]
+    client = MlflowClient(tracking_uri=artifacts["tracking_uri"])
+    run = client.get_run(artifacts["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["epochs"] == "2"
+    assert run.data.params["prepare.split"] == "random"
+    assert len(client.get_metric_history(run.info.run_id, "valid_auc")) >= 1
+    assert {"bench/rows_1/p50_ms", "bench/rows_64/rows_per_s"} <= set(run.data.metrics)
+    assert run.info.run_name == "movielens, seed 0"
+    assert run.data.params["prepare.source"] == "ratings"
+    manifest = json.loads((workplace.path / artifacts["prepared"] / "manifest.json").read_text())
+    assert {entry.dataset.digest for entry in run.inputs.dataset_inputs} == {manifest["fingerprint"][:36]}
+    assert {file.path for file in client.list_artifacts(run.info.run_id)} >= {"workflow", "feature_spec.yaml", "bench"}
+    assert {Path(file.path).name for file in client.list_artifacts(run.info.run_id, "bench")} == {
+        "bench.json",
+        "bench.csv",
+        "bench.html",
+        "bench.png",
+        "histograms",
+    }
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.name == "model"
+    assert any(name.startswith("system/") for name in run.data.metrics)
+
+
+def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
+    one = rankline("predict", "--userId", "1", "--movieId", "31", cwd=workplace.path)
+    assert one.returncode == 0, one.stderr
+    scored = json.loads(one.stdout)
+    assert scored["userId"] == 1
+    assert 0 < scored["score"] < 1
+    (workplace.path / "rows.csv").write_text("userId,movieId\n1,31\n999999999,-5\n")
+    many = rankline("predict", "--input", "rows.csv", "--output", "scored.csv", cwd=workplace.path)
+    assert many.returncode == 0, many.stderr
+    table = pd.read_csv(workplace.path / "scored.csv")
+    assert table["score"][0] == pytest.approx(scored["score"], abs=1e-6)
+    assert 0 < table["score"][1] < 1  # an unknown user and movie are scored as unseen
+
+
+@contextmanager
+def served(workplace: Workplace, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`rankline serve --port 0`, and the gRPC address that it prints."""
+    process = subprocess.Popen(
+        [RANKLINE, "serve", "movielens", "--port", "0", *arguments],
+        cwd=workplace.path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if match := re.match(r"gRPC\s+(\S+)", line):
+                yield process, match.group(1)
+                break
+        else:
+            pytest.fail(f"rankline serve ended: {process.communicate()[1]}")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplace: Workplace) -> None:
+    with served(workplace) as (process, url):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("tritonserver" in (name_of(child) or "") for child in children)
+        answers = [
+            rankline("recommend", "--user", "1", "--top", "3", "--url", url, cwd=workplace.path),
+            rankline(
+                "predict", "--input", "-", "--url", url, cwd=workplace.path, stdin='{"userId": 1, "movieId": 31}\n'
+            ),
+        ]
+    assert process.returncode == 0
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    for answer in answers:
+        assert answer.returncode == 0, answer.stderr
+    scores = [float(line.split()[-1]) for line in answers[0].stdout.splitlines() if re.search(r"0\.\d{4}\s*$", line)]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_code_in_serving_md_runs(workplace: Workplace) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    names: dict[str, Any] = {}
+    with served(workplace) as (_, url):
+        exec(code.replace("127.0.0.1:8001", url), names)
+    assert len(names["scores"]) == 2
+    assert all(0 < score < 1 for score in names["scores"])
+
+
+def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplace) -> None:
+    with served(workplace) as (_, url):
+        done = rankline("bench", "--url", url, "--batch-sizes", "2,8", "--json", "bench.json", cwd=workplace.path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((workplace.path / "bench.json").read_text())
+    assert [entry["batch_size"] for entry in report["bench"]] == [2, 8]
+    assert report["num_checked"] > 0
+    artifacts = workplace.result["artifacts"]
+    run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
+    assert {"bench/rows_2/p99_ms", "bench/rows_8/p99_ms"} <= set(run.data.metrics)
+
+
+def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workplace: Workplace) -> None:
+    bench = ["bench", "--batch-sizes", "64", "--min-duration-s", "3", "--time-limit-s", "3", "--json", "now.json"]
+    faster = json.loads((workplace.path / "result.json").read_text())
+    for entry in faster["bench"]:  # surely faster: on a busy machine the interval of a short run may have no bound
+        p50_ms, rows_per_s = entry["p50_ms"] / 10, entry["rows_per_s"] * 10
+        entry |= {"p50_ms": p50_ms, "rows_per_s": rows_per_s, "rows_per_s_interval": [rows_per_s, rows_per_s]}
+        entry["intervals_ms"]["p50"] = [p50_ms, p50_ms]
+    (workplace.path / "faster.json").write_text(json.dumps(faster))
+    reports = workplace.path / "work" / "movielens" / "bench"
+    with served(workplace) as (_, url):
+        slower = rankline(*bench, "--url", url, "--against", "faster.json", cwd=workplace.path)
+        shutil.rmtree(reports)
+        reports.touch()  # no directory can be made there
+        run_id = workplace.result["artifacts"]["run_id"]
+        unkept = rankline(*bench, "--url", url, "--against", run_id, "--max-regression", "100", cwd=workplace.path)
+        reports.unlink()
+    assert slower.returncode == 1, slower.stderr
+    assert re.search(r"rows_64 +(p50_ms|rows_per_s) .* worse *$", slower.stdout, re.MULTILINE)
+    assert "rows_1 was not measured now" in slower.stdout
+    assert "logged to MLflow run" in slower.stdout
+    assert unkept.returncode == 1
+    assert "p99 ms" in unkept.stdout
+    assert "nothing is surely worse by more than 10000%" in unkept.stdout
+    assert re.search(r"nothing can be written to .*movielens/bench: .* has all of it", unkept.stderr)
+    assert run_id in json.loads((workplace.path / "now.json").read_text())["environment"]["command"]
+
+
+def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplace) -> None:
+    with served(workplace) as (_, url):
+        cases = {
+            ("--userId", "one", "--movieId", "31"): "userId",
+            ("--userId", "1"): r"missing \['movieId'\]",
+            ("--userId", "1", "--movieId", "31", "--color", "red"): r"unknown \['color'\]",
+        }
+        for arguments, message in cases.items():
+            done = rankline("predict", "--url", url, *arguments, cwd=workplace.path)
+            assert done.returncode == 1
+            assert re.search(message, done.stderr), done.stderr
+            assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
+    """The command fails with one or two lines that match `message`, and leaves every artifact as it was."""
+    before = [manifest.read_bytes() for manifest in workplace.manifests]
+    done = rankline(*arguments, cwd=workplace.path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert 1 <= len(done.stderr.strip().splitlines()) <= 2, done.stderr
+    assert [manifest.read_bytes() for manifest in workplace.manifests] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "movie-lens"], r"no recipe 'movie-lens'. Available: movielens"),
+        (["run", "movielens", "--data-dir", "nowhere"], "nowhere"),
+        (["run", "movielens", "--data-dir", "ratings", "--download", "ml-1m"], "Choose one"),
+        (["prepare", "movielens", "--data-dir", "ratings", "--valid-share", "2"], r"valid_share is 2\.0"),
+        (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
+        (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
+        (["bench", "--batch-sizes", "1,big"], "expected whole numbers and commas"),
+        (["run", "movielens", "--batch-sizes", "0"], r"batch.sizes are \[0\]|batch size"),
+        (["run", "movielens", "--batch-sizes", "100000"], "100000 is larger than the model takes .65536."),
+        (["run", "movielens", "--json", "/proc/result.json"], "/proc/"),
+        (["run", "movielens", "--download", "ml-2m"], "no archive 'ml-2m' of movielens. Available: ml-latest-small"),
+        (["predict"], "--userId 1 --movieId 31, or --input FILE"),
+        (["predict", "--input", "rows.xyz"], "the format of 'rows.xyz' is not known"),
+        (["predict", "--userId", "1", "--movieId", "31", "--format", "xls"], "--format is 'xls'. Available: csv"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_in_a_line(
+    workplace: Workplace, arguments: list[str], message: str
+) -> None:
+    assert_refused(workplace, message, *arguments)
+
+
+def test_a_server_that_is_not_there_is_told_with_the_address(workplace: Workplace, free_port: int) -> None:
+    url = f"127.0.0.1:{free_port}"
+    assert_refused(workplace, f"{url}.*rankline serve", "predict", "--url", url, "--userId", "1", "--movieId", "31")
+
+
+def test_a_port_in_use_is_named(workplace: Workplace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert_refused(workplace, f"grpc_port {port} on 127.0.0.1 is already in use", "serve", "--port", str(port))
+
+
+@contextmanager
+def damaged(path: Path, content: bytes) -> Iterator[None]:
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_damaged_artifact_is_found_before_it_is_used(workplace: Workplace) -> None:
+    artifacts = workplace.result["artifacts"]
+    part = workplace.path / artifacts["prepared"] / "train/part-000.parquet"
+    with damaged(part, part.read_bytes()[:-10]):
+        assert_refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
+    plan = workplace.path / artifacts["ensemble"] / "movielens_transform_v1/1/plan/plan.json"
+    with damaged(plan, plan.read_bytes().replace(b"userId", b"userIt")):
+        assert_refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
+    weights = next((workplace.path / artifacts["model"]).rglob("variables.data*"))
+    with damaged(weights, bytes(weights.stat().st_size)):
+        assert_refused(workplace, "does not match its checksum", "export", "movielens")
+
+
+def test_a_model_of_other_data_is_not_exported(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / "work" / "movielens", tmp_path / "work" / "movielens")
+    shutil.copytree(workplace.path / "ratings", tmp_path / "ratings")
+    again = rankline("prepare", "movielens", "--data-dir", "ratings", "--split-seed", "1", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    done = rankline("export", "movielens", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "was trained on prepared data" in done.stderr
+    assert not (tmp_path / "model_repository" / "movielens").exists()
+
+
+def test_ctrl_c_while_training_leaves_what_was_whole_and_nothing_else(workplace: Workplace, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [RANKLINE, "run", "movielens", "--data-dir", workplace.path / "ratings", "--epochs", "500"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("prepare"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in stderr
+    assert sorted(path.name for path in (tmp_path / "work" / "movielens").iterdir()) == ["prepared"]
+
+
+def name_of(process: psutil.Process) -> str | None:
+    """Its name; None if it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return None
+
+
+def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
+    process = subprocess.Popen(
+        [RANKLINE, "bench"], cwd=workplace.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    children: list[psutil.Process] = []
+    try:
+        while not any(name_of(child) == "triton_python_backend_stub" for child in children):
+            assert process.poll() is None, process.communicate()[1]
+            children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in stderr
+    psutil.wait_procs(children, timeout=10)
+    assert not [child for child in children if child.is_running()]
+
+
+BAD_RATINGS = {
+    "no rows": ("userId,movieId,rating,timestamp\n", r"ratings\.csv.*no rows|ratings\.csv.*empty"),
+    "other case": ("userid,movieId,rating,timestamp\n1,1,4.0,1\n", "userid.*userId|userId.*userid"),
+    "a rating that is no number": ("userId,movieId,rating,timestamp\n1,1,good,1\n", "good"),
+    "no rating column": ("userId,movieId,timestamp\n1,1,1\n", "rating"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_RATINGS)
+def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, tmp_path: Path, fault: str) -> None:
+    content, message = BAD_RATINGS[fault]
+    (tmp_path / "ratings.csv").write_text(content)
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,Drama\n")
+    assert_refused(workplace, message, "prepare", "movielens", "--data-dir", str(tmp_path))
+
+
+def test_an_ensemble_that_would_run_other_code_is_not_served(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / workplace.result["artifacts"]["ensemble"], tmp_path / "movielens")
+    config = tmp_path / "movielens" / "movielens_transform_v1" / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "nvtabular"', 'backend: "python"'))
+    assert_refused(workplace, "is for the backend 'python', expected", "serve", "--repository", str(tmp_path))
+
+
+def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(workplace.path / "work", tmp_path / "work")
+    shutil.copytree(workplace.path / "model_repository", tmp_path / "model_repository")
+    copy = Workplace(tmp_path, "")
+    row = ["--userId", "1", "--movieId", "31"]
+
+    def ask(url: str) -> float:
+        done = rankline("predict", "--url", url, *row, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return float(json.loads(done.stdout)["score"])
+
+    with served(copy, "--watch") as (process, url):
+        assert process.stdout is not None
+
+        def wait_for(line: str) -> None:
+            assert next((found for found in process.stdout if line in found), None), f"serve ended without {line!r}"
+
+        first = ask(url)
+        for arguments in (["train", "movielens", "--epochs", "1", "--seed", "9"], ["export", "movielens"]):
+            done = rankline(*arguments, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+        wait_for("version 2 answers")
+        assert ask(url) != first
+        done = rankline("rollback", "movielens", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 answers\n"), done.stderr
+        wait_for("version 1 answers")
+        assert ask(url) == first
+    listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["1", "2"]
+    assert [("answers" in line) for line in listed[1:]] == [True, False]
+    assert "nothing before version 1" in rankline("rollback", "movielens", cwd=tmp_path).stderr
+    assert "no version 7. Available: 1, 2" in rankline("rollback", "movielens", "--to", "7", cwd=tmp_path).stderr
+
+
+def test_a_full_disk_leaves_the_old_export_as_it_was(workplace: Workplace, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    ensemble = workplace.path / workplace.result["artifacts"]["ensemble"]
+    size_kb = sum(-(-file.stat().st_size // 4096) * 4 for file in ensemble.rglob("*")) + 100
+    script = f"""
+        mount -t tmpfs -o size={size_kb}k tmpfs '{tmp_path}/full' || exit 77
+        cp -r '{ensemble}' '{tmp_path}/full/movielens' || exit 78
+        '{RANKLINE}' export movielens --repository '{tmp_path}/full' && exit 79
+        diff -r '{ensemble}' '{tmp_path}/full/movielens'
+    """
+    if shutil.which("unshare") is None:
+        pytest.skip("a small file system of its own needs unshare, of util-linux")
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(command, cwd=workplace.path, capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"a file system of its own is not allowed here: {done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the disk is full" in done.stderr
+
+
+def test_doctor_finds_this_machine_fit() -> None:
+    done = rankline("doctor", cwd=Path.cwd())
+    assert done.returncode == 0, done.stdout
+    assert "embedded Triton" in done.stdout
+    assert "torch" in done.stdout
+    assert "✗" not in done.stdout

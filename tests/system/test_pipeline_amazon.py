@@ -1,0 +1,149 @@
+"""Amazon reviews through the command line: raw review files, SIM, a real MLflow store and a real server."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from tests.support.command_line import rankline
+from workflows.datasets.amazon_generator import generate_amazon
+from workflows.progress import SILENT
+
+SMALL = ["--negatives", "1", "--embedding-dim", "8", "--gru-units", "8", "--epochs", "1", "--batch-size", "512"]
+PREPARED = "work/amazon-sim/prepared"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a whole run has been made from reviews."""
+    path = tmp_path_factory.mktemp("amazon")
+    generate_amazon(path / "reviews", num_rows=4_000, seed=3, cardinality_scale=0.02, progress=SILENT)
+    done = rankline(
+        *("run", "amazon-sim", "--data-dir", "reviews", "--json", "result.json", "--batch-sizes", "1,64", *SMALL),
+        cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "recommend --recipe amazon-sim" in done.stdout
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def users(directory: Path) -> dict[str, list[str]]:
+    """Each user and all that the user chose, the latest last."""
+    histories = pq.read_table(directory / PREPARED / "histories.parquet")
+    return dict(zip(*(column.to_pylist() for column in histories.columns), strict=True))
+
+
+def test_each_user_is_held_out_once_and_the_server_ranks_as_training_did(
+    result: dict[str, Any], users: dict[str, list[str]]
+) -> None:
+    assert result["rows"]["valid"] == 2 * len(users)
+    quality = result["quality"]
+    assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
+    assert 0 < quality["valid_auc"] < 1
+    assert 0 < quality["valid_gauc"] <= 1
+
+
+def test_the_spec_has_the_channels_of_the_document_and_the_model_asks_for_no_negatives(directory: Path) -> None:
+    prepared = yaml.safe_load((directory / PREPARED / "feature_spec.yaml").read_text())
+    assert set(prepared["channel_spec"]) == {
+        *("label", "user_features", "target_item_features", "positive_history", "negative_history")
+    }
+    assert prepared["feature_spec"]["item_id_pos"]["dimensions"] == [100]
+    served = yaml.safe_load((directory / "work/amazon-sim/model/feature_spec.yaml").read_text())
+    assert "negative_history" not in served["channel_spec"]
+
+
+def test_mlflow_has_gauc_and_the_choices_about_histories(result: dict[str, Any]) -> None:
+    artifacts = result["artifacts"]
+    run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
+    assert 0 < run.data.metrics["valid_gauc"] <= 1
+    assert run.data.params["prepare.max_history"] == "100"
+    assert run.data.params["model"] == "sim"
+
+
+def test_predict_takes_raw_ids_and_any_history(directory: Path, users: dict[str, list[str]]) -> None:
+    user, items = next((user, items) for user, items in users.items() if len(items) > 12)
+    expected = predict_one(directory, user, items[-1], items[:-1])
+    assert 0 < expected < 1
+    assert predict_one(directory, user, items[-1], items[:-1]) == expected
+    # The right-most 100 are kept: what is before them changes nothing.
+    latest = (items * 20)[-100:]
+    assert predict_one(directory, user, items[-1], latest) == pytest.approx(
+        predict_one(directory, user, items[-1], ["B0NOTHING", *latest]), abs=1e-6
+    )
+    for history in ([], ["no such item"], items[:1]):
+        assert 0 < predict_one(directory, "nobody", items[0], history) < 1
+
+
+def predict_one(directory: Path, user: str, item: str, history: list[str]) -> float:
+    row = json.dumps({"user_id": user, "item_id": item, "history": history})
+    done = rankline("predict", "--recipe", "amazon-sim", "--input", "-", cwd=directory, stdin=row + "\n")
+    assert done.returncode == 0, done.stderr
+    return float(json.loads(done.stdout)["score"])
+
+
+def test_recommend_ranks_what_the_user_does_not_have_by_the_history(
+    directory: Path, users: dict[str, list[str]]
+) -> None:
+    user, items = next(iter(users.items()))
+    done = rankline("recommend", "--recipe", "amazon-sim", "--user", user, "--top", "5", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    _, *lines = done.stdout.strip().splitlines()
+    assert len(lines) == 5
+    recommended = [line.split()[0] for line in lines]
+    assert not set(recommended) & set(items)
+    scores = [float(line.split()[-1]) for line in lines]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("model_type", ["din", "dien", "sim"])
+def test_the_command_line_of_the_document_trains_and_infers(directory: Path, tmp_path: Path, model_type: str) -> None:
+    common = ["--dataset_dir", str(directory / PREPARED), "--model_type", model_type, "--embedding_dim", "8"]
+    train = ["--mode", "train", "--epochs", "1", "--global_batch_size", "512", "--results_dir", "out"]
+    done = rankline("sim", *common, *train, "--save_checkpoint_path", "saved", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [
+        json.loads(line.removeprefix("DLLL ")) for line in (tmp_path / "out" / "log.json").read_text().splitlines()
+    ]
+    (summary,) = [line["data"] for line in lines if line["step"] == []]
+    assert 0 < summary["test_auc"] < 1
+    assert summary["time_to_train"] > 0
+    infer = ["--mode", "inference", "--global_batch_size", "512", "--results_dir", "inferred"]
+    done = rankline("sim", *common, *infer, "--load_checkpoint_path", "saved", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bad_lines_are_counted_and_too_many_of_them_stop(directory: Path, tmp_path: Path) -> None:
+    before = (directory / PREPARED / "manifest.json").read_bytes()
+    lines = [json.dumps({"reviewerID": f"u{i % 5}", "asin": f"i{i}", "unixReviewTime": i}) for i in range(60)]
+    (tmp_path / "reviews.json").write_text("\n".join([*lines, "{broken", ""]))
+    done = rankline("prepare", "amazon-sim", "--data-dir", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1" in done.stdout
+    with gzip.open(tmp_path / "reviews.json.gz", "wt") as file:
+        file.write("no json\n" * 500)
+    (tmp_path / "reviews.json").unlink()
+    done = rankline("prepare", "amazon-sim", "--data-dir", str(tmp_path), cwd=directory)
+    assert done.returncode == 1
+    assert "reviews.json.gz" in done.stderr
+    assert (directory / PREPARED / "manifest.json").read_bytes() == before
+
+
+def test_nobody_with_enough_reviews_is_an_error_that_says_so(tmp_path: Path) -> None:
+    review = {"reviewerID": "u", "asin": "i", "unixReviewTime": 1}
+    (tmp_path / "reviews.json").write_text(json.dumps(review) + "\n")
+    done = rankline("prepare", "amazon-din", "--data-dir", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "5" in done.stderr
+    assert not (tmp_path / "work" / "amazon-din").exists() or not list((tmp_path / "work" / "amazon-din").iterdir())

@@ -1,0 +1,118 @@
+"""Criteo through the command line: raw day files, a DLRM, a real MLflow store and a real server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from mlflow import MlflowClient
+
+from tests.support.command_line import rankline
+from workflows.datasets.criteo_generator import generate_criteo
+from workflows.progress import SILENT
+
+SMALL = ["--hidden", "32,16", "--numbers-hidden", "16", "--batch-size", "512", "--epochs", "1"]
+MISSING = "null"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a whole run has been made from two days of clicks."""
+    path = tmp_path_factory.mktemp("criteo")
+    generate_criteo(path / "days", num_rows=8_000, seed=3, cardinality_scale=0.001, progress=SILENT)
+    done = rankline(
+        *("run", "criteo-dlrm", "--data-dir", "days", "--json", "result.json", "--batch-sizes", "1,64", *SMALL),
+        cwd=path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "embedding parameters" in done.stdout
+    assert "recommend" not in done.stdout  # it has no items
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_the_last_day_validates_and_the_server_ranks_its_rows_as_training_did(
+    directory: Path, result: dict[str, Any]
+) -> None:
+    days = sorted((directory / "days").glob("day_*"))
+    lines = [len(day.read_text().splitlines()) for day in days]
+    assert result["rows"] == {"train": sum(lines[:-1]), "valid": lines[-1]}
+    quality = result["quality"]
+    assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
+    assert quality["valid_auc"] > 0.55
+
+
+def test_mlflow_has_calibration_two_aucs_and_the_numbers_of_parameters(result: dict[str, Any]) -> None:
+    artifacts = result["artifacts"]
+    run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
+    assert run.data.metrics["valid_calibration"] == pytest.approx(1, abs=0.5)
+    assert run.data.metrics["valid_auc_200_thresholds"] == pytest.approx(run.data.metrics["valid_auc"], abs=0.02)
+    parameters = {part: int(run.data.params[f"num_parameters.{part}"]) for part in ("embedding", "other")}
+    assert parameters["embedding"] > 8 * 26 * 3  # 26 tables of width 8, at least the reserved ids
+    assert parameters["other"] > 32 * 16
+    assert run.data.metrics["train_samples_per_s"] > 0
+
+
+def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Path) -> None:
+    row = pq.read_table(directory / "work/criteo-dlrm/prepared/heldout").slice(0, 1).to_pylist()[0]
+    del row["label"]
+    expected = predict_one(directory, row)
+    assert 0 < expected < 1
+    spelt = {name: str(value).upper() if name.startswith("C") and value else value for name, value in row.items()}
+    assert predict_one(directory, spelt) == pytest.approx(expected, abs=1e-6)
+    nothing = predict_one(directory, dict.fromkeys(row))
+    unseen = predict_one(directory, {**dict.fromkeys(row), "C3": "00c0ffee"})
+    assert 0 < nothing < 1
+    assert 0 < unseen < 1
+
+
+def predict_one(directory: Path, row: dict[str, Any]) -> float:
+    texts = {name: MISSING if value is None else str(value) for name, value in row.items()}
+    options = [word for name, text in texts.items() for word in (f"--{name}", text)]
+    done = rankline("predict", "--recipe", "criteo-dlrm", *options, cwd=directory)
+    assert done.returncode == 0, done.stderr
+    return float(json.loads(done.stdout)["score"])
+
+
+def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
+    done = rankline("recommend", "--recipe", "criteo-dlrm", "--user", "1", cwd=directory)
+    assert done.returncode == 1
+    assert "recommend knows user and item" in done.stderr
+
+
+def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_path: Path) -> None:
+    before = (directory / "work/criteo-dlrm/prepared/manifest.json").read_bytes()
+    lines = (directory / "days" / "day_0").read_text().splitlines()
+    lines[6] += "\tone too many"
+    (tmp_path / "day_0").write_text("\n".join(lines) + "\n")
+    done = rankline("prepare", "criteo-dlrm", "--data-dir", str(tmp_path), cwd=directory)
+    assert done.returncode == 1
+    assert "day_0" in done.stderr
+    assert "line 7" in done.stderr
+    assert (directory / "work/criteo-dlrm/prepared/manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "prepare", "train", "export"),
+    [
+        ("criteo-dcnv2", ["--hash-share", "0.75"], ["--precision", "bfloat16", "--xla"], ["--engine", "onnx"]),
+        ("criteo-dlrm", ["--encode", "online"], ["--precision", "float16", "--checkpoint-every", "5"], ["--fused"]),
+    ],
+)
+def test_every_way_through_ends_in_an_ensemble_that_agrees(
+    tmp_path: Path, directory: Path, recipe: str, prepare: list[str], train: list[str], export: list[str]
+) -> None:
+    small = [word for word in SMALL if recipe == "criteo-dlrm" or word not in ("--numbers-hidden", "16")]
+    for arguments in (
+        ["prepare", recipe, "--data-dir", str(directory / "days"), *prepare],
+        ["train", recipe, *small, *train],
+        ["export", recipe, *export],
+    ):
+        done = rankline(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "parity" in done.stdout + done.stderr

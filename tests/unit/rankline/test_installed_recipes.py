@@ -1,0 +1,150 @@
+"""Recipes of installed packages: dataset, operator and lowering from outside of the tree."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/operators.py": '''
+from serving.lowerings.expressions import apply
+from serving.plan.steps import Arithmetic
+from workflows.upstream import ops
+
+
+class Cents(ops.Operator):
+    def transform(self, col_selector, df):
+        return (df[col_selector.names] * 100.0).astype("float32")
+
+    @property
+    def output_dtype(self):
+        return "float32"
+
+    def lower(self, selector, columns):
+        step = Arithmetic(function="multiply", operand=100.0)
+        return {name: apply(step, columns[name]) for name in selector.names}
+''',
+    "shop/recipes.py": '''
+import pyarrow.csv as csv
+
+from rankline.recipes import Recipe
+from training.config import TrainConfig
+from workflows.datasets.base import Dataset
+from workflows.datasets.raw import RawData, fingerprint_of
+
+
+def read(directory):
+    path = directory / "sales.csv"
+    return RawData(rows=csv.read_csv(path), fingerprint=fingerprint_of([path]))
+
+
+def graph(raw, config, rows):
+    from shop.operators import Cents
+    from workflows.operators import Categorify, GreaterThan
+    from workflows.upstream import nvt
+
+    ids = ["customer"] >> Categorify(freq_threshold=config.frequency_threshold)
+    return nvt.Workflow(ids + (["price"] >> Cents()) + (["bought"] >> GreaterThan(0)))
+
+
+SALES = Dataset(name="sales", read=read, graph=graph, inputs=("customer", "price"), label="bought")
+RANKING = Recipe(name="shop", summary="What customers buy", dataset=SALES, train=TrainConfig(epochs=1))
+''',
+    "shop-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n",
+    "shop-1.0.dist-info/entry_points.txt": (
+        "[rankline.recipes]\nshop = shop.recipes\n\n[rankline.operators]\ncents = shop.operators:Cents\n"
+    ),
+    "broken-2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken\nVersion: 2.0\n",
+    "broken-2.0.dist-info/entry_points.txt": "[rankline.recipes]\nother = no_such_module.recipes\n",
+    "data/sales.csv": "customer,price,bought\n" + "".join(
+        f"{row % 7},{row % 13 / 4},{row % 2}\n" for row in range(200)
+    ),
+}  # fmt: skip
+
+PREPARED_AND_COMPILED = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from rankline.cli.main import app
+
+try:
+    app(["prepare", "shop", "--data-dir", "data", "--valid-share", "0.25"])
+except SystemExit as end:
+    assert not end.code, end.code
+del sys.modules["shop.operators"]  # so that loading finds it by itself
+
+from serving.compile import compile_workflow
+from workflows.prepared import PreparedData
+from workflows.upstream import quiet_nvtabular
+
+prepared = PreparedData.load(Path("work/shop/prepared"))
+heldout = prepared.heldout()
+with quiet_nvtabular():
+    workflow = prepared.workflow().remove_inputs(["bought"])
+    expected = workflow.transform(heldout.select(["customer", "price"]).to_pandas())
+    plan = compile_workflow(workflow, prepared.spec.model_dtypes)
+made = plan.run({name: heldout[name].to_numpy() for name in ("customer", "price")})
+assert len(heldout) == 50
+assert expected["price"].tolist() == (heldout["price"].to_numpy() * 100).tolist()
+for name in expected:
+    assert np.array_equal(made[name], expected[name].to_numpy()), name
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """What an installer leaves of two packages, one of which is broken."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def run(site: Path, code: str) -> "subprocess.CompletedProcess[str]":
+    before = f"import sys; sys.path.insert(0, {str(site)!r})\n"
+    return subprocess.run([sys.executable, "-c", before + code], cwd=site, capture_output=True, text=True)
+
+
+def cli(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run(site, f"from rankline.cli.main import app; app({list(arguments)!r})")
+
+
+def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
+    done = run(site, PREPARED_AND_COMPILED)
+    assert done.returncode == 0, done.stderr
+    assert "package broken: its recipes 'no_such_module.recipes' are left out (ModuleNotFoundError" in done.stderr
+
+
+def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
+    done = cli(site, "prepare", "shop")
+    assert done.returncode == 1
+    assert "nothing generates rows of sales. Give --data-dir with its raw files." in done.stderr
+    assert "--rows: only for generated rows" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("shop.operators", "no Recipe there"),
+        ("shop.copies", r"the names \['movielens'\] are taken"),
+        ("shop.recipes:NONE", "AttributeError"),
+    ],
+)
+def test_an_entry_point_that_brings_no_new_recipe_is_named_and_costs_no_other(
+    site: Path, value: str, reason: str
+) -> None:
+    (site / "shop/copies.py").write_text("from rankline.recipes.movielens import MLP\n", encoding="utf-8")
+    (site / "broken-2.0.dist-info/entry_points.txt").write_text(
+        f"[rankline.recipes]\nother = {value}\n", encoding="utf-8"
+    )
+    code = "from rankline.recipes import available; found = available(); print(*found.recipes); print(*found.problems)"
+    names, problems = run(site, code).stdout.splitlines()
+    assert {"movielens", "shop"} <= set(names.split())
+    assert problems.startswith(f"package broken: its recipes {value!r} are left out (")
+    assert re.search(reason, problems)

@@ -1,0 +1,141 @@
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workflows.datasets.raw import StreamedRows
+from workflows.encodings import RowsConfig
+from workflows.encodings.splits import random_split, split_of_stream, split_rows, time_split
+from workflows.errors import ConfigError
+
+SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
+
+
+def assert_sizes(train, valid, num_rows, share):
+    percent = round(share * 100)
+    assert len(valid) == math.ceil(num_rows * percent / 100)
+    assert sorted(np.concatenate((train, valid))) == list(range(num_rows))
+
+
+@given(num_rows=st.integers(2, 500), share=SHARES, seed=st.integers(0, 2**32))
+def test_random_split_is_disjoint_complete_and_of_the_asked_size(num_rows, share, seed):
+    assume(math.ceil(num_rows * round(share * 100) / 100) < num_rows)
+    train, valid = random_split(num_rows, share, seed)
+    assert_sizes(train, valid, num_rows, share)
+
+
+def test_random_split_validates_on_the_end_of_the_permutation():
+    order = np.random.default_rng(42).permutation(100_836)
+    train, valid = random_split(100_836, 0.2, 42)
+    assert (len(train), len(valid)) == (80_668, 20_168)
+    np.testing.assert_array_equal(train, order[:80_668])
+    np.testing.assert_array_equal(valid, order[80_668:])
+
+
+def test_another_seed_splits_otherwise():
+    assert set(random_split(1000, 0.2, 1)[1]) != set(random_split(1000, 0.2, 2)[1])
+
+
+@given(timestamps=st.lists(st.integers(0, 20), min_size=2, max_size=200), share=SHARES)
+def test_time_split_validates_on_the_latest_rows_and_keeps_the_order_of_ties(timestamps, share):
+    num_rows = len(timestamps)
+    assume(math.ceil(num_rows * round(share * 100) / 100) < num_rows)
+    train, valid = time_split(timestamps, share)
+    assert_sizes(train, valid, num_rows, share)
+    order = [(timestamps[row], row) for row in (*train, *valid)]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, math.nan])
+def test_a_share_outside_0_to_1_is_refused(share):
+    with pytest.raises(ConfigError, match="expected a number between 0 and 1"):
+        random_split(100, share, 1)
+
+
+@pytest.mark.parametrize(("num_rows", "share"), [(0, 0.2), (1, 0.2), (3, 0.9)])
+def test_an_empty_part_is_refused(num_rows, share):
+    with pytest.raises(ConfigError, match="expected rows in both parts"):
+        random_split(num_rows, share, 1)
+    with pytest.raises(ConfigError, match="expected rows in both parts"):
+        time_split(list(range(num_rows)), share)
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ConfigError, match="seed is -1"):
+        random_split(100, 0.2, -1)
+
+
+def streamed(periods, batch_size):
+    """Rows that count from 0, in batches of one period each."""
+    schema = pa.schema({"row": pa.int64()})
+
+    def batches():
+        first = 0
+        for size in periods:
+            for start in range(first, first + size, batch_size):
+                rows = np.arange(start, min(start + batch_size, first + size))
+                yield pa.record_batch([rows], schema=schema)
+            first += size
+
+    return StreamedRows(schema=schema, periods=tuple(periods), batches=batches)
+
+
+def split_streamed(periods, batch_size, **choices):
+    parts = {"train": [], "valid": []}
+    for name, table in split_rows(streamed(periods, batch_size), RowsConfig(**choices), "row"):
+        assert len(table)
+        parts[name] += table["row"].to_pylist()
+    return parts["train"], parts["valid"]
+
+
+PERIODS = st.lists(st.integers(1, 50), min_size=1, max_size=6)
+
+
+@given(periods=PERIODS, share=SHARES, batch_size=st.integers(1, 60))
+def test_a_stream_split_by_time_validates_on_the_fewest_whole_last_periods(periods, share, batch_size):
+    num_rows, wanted = sum(periods), sum(periods) * share
+    if len(periods) > 1:
+        num_last = next(n for n in range(1, len(periods) + 1) if sum(periods[-n:]) >= wanted - 1e-6)
+        num_valid = sum(periods[-num_last:])
+    else:
+        num_valid = math.ceil(round(wanted, 6))
+    if num_valid == num_rows:
+        with pytest.raises(ConfigError, match="Choose a(nother)? share"):
+            split_streamed(periods, batch_size, split="time", valid_share=share)
+        return
+    train, valid = split_streamed(periods, batch_size, split="time", valid_share=share)
+    assert train == list(range(num_rows - num_valid))
+    assert valid == list(range(num_rows - num_valid, num_rows))
+
+
+def test_one_period_of_8000_rows_trains_on_the_first_6400():
+    train, valid = split_streamed([8000], 999, split="time", valid_share=0.2)
+    assert (len(train), valid[0], valid[-1]) == (6400, 6400, 7999)
+
+
+@given(
+    periods=PERIODS.filter(lambda sizes: sum(sizes) > 20),
+    seed=st.integers(0, 99),
+    sizes=st.tuples(*[st.integers(1, 60)] * 2),
+)
+def test_a_stream_split_at_random_does_not_depend_on_its_batches(periods, seed, sizes):
+    one, other = (split_streamed(periods, size, split="random", valid_share=0.3, split_seed=seed) for size in sizes)
+    assert one == other
+    expected = np.random.default_rng(seed).random(sum(periods)) < 0.3
+    assert one[1] == np.flatnonzero(expected).tolist()
+    assert one[0] == np.flatnonzero(~expected).tolist()
+
+
+def test_a_table_without_time_is_split_at_random_only():
+    rows = pa.table({"row": range(10)})
+    with pytest.raises(ConfigError, match="the rows have no time"):
+        list(split_rows(rows, RowsConfig(split="time"), None))
+    assert [len(part) for _, part in split_rows(rows, RowsConfig(split="random"), None)] == [8, 2]
+
+
+def test_periods_that_leave_nothing_to_train_on_are_refused_with_the_share_that_does():
+    with pytest.raises(ConfigError, match=r"\[90, 10\] rows. Choose a share of at most 0\.100"):
+        split_of_stream([90, 10], 0.2, by_time=True, seed=0)

@@ -1,0 +1,75 @@
+"""What `prepare` asks of an encoding, and what it hands to it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+from workflows.feature_spec import FeatureSpec
+from workflows.partitions import RawSplit
+from workflows.pool import Pool
+from workflows.upstream import nvt
+
+STAGES = ("read", "fitted", "encoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Where an encoding writes, and who does the work.
+
+    Attributes:
+        directory: of the artifact; nothing but whole files.
+        scratch: for what is not whole yet, or only `prepare` reads.
+        partition_rows: rows that NVTabular has as one DataFrame; more take more memory.
+        pool: does the work.
+        report: told one of `STAGES` and the share of it that is done.
+    """
+
+    directory: Path
+    scratch: Path
+    partition_rows: int
+    pool: Pool
+    report: Callable[[str, float], None]
+
+
+class Encoding(Protocol):
+    """How the raw rows of one kind of data become encoded splits; made of dataset, raw data and its own config.
+
+    Attributes:
+        num_rows: split → rows; known once the training rows are written.
+        dropped: reason → raw rows that are left out, beside those that the reader left out; likewise.
+    """
+
+    num_rows: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+    def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
+        """Write the raw rows that a workflow is fitted to.
+
+        Raises:
+            DataError: a row is no row, or nothing is left to train or to validate on.
+            ConfigError: an option is of no use for the data.
+        """
+
+    def example(self) -> nvt.Dataset:
+        """Some of the raw rows, which show NVTabular the dtypes of what the workflow makes."""
+
+    def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
+        """Write the splits and the held-out rows by the fitted workflow, which is saved in the artifact.
+
+        Returns:
+            The spec; its metadata has what only this encoding knows.
+
+        Raises:
+            DataError: a split holds only one class.
+            SpecError: the workflow does not make the columns that the encoding needs.
+        """
+
+
+@contextmanager
+def scratch_beside(directory: Path) -> Iterator[Path]:
+    """A directory for what is not whole. A worker that is lost may still write there, but never into an artifact."""
+    with TemporaryDirectory(dir=directory.parent, prefix=".fit.", ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)

@@ -1,0 +1,53 @@
+"""The choices of `prepare` for data with histories, light to import: the command line makes options of them."""
+
+from dataclasses import dataclass
+
+from workflows.choices import check_at_least
+from workflows.errors import ConfigError
+
+HOLDOUTS = ("last", "second-last")
+ATTRIBUTES = ("none", "category", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig:
+    """How the interactions of users become rows with histories. The defaults are the corrected profile.
+
+    The reference (NVIDIA's SIM for TensorFlow 2) has `min_interactions` 20 and `own_items`; see docs/amazon.md.
+
+    Attributes:
+        min_interactions: users with fewer are left out.
+        max_history: a row has at most so many of the latest items before it.
+        min_history: positions with fewer items before them give no row.
+        negatives: training rows of items that the user did not choose, for each row of one that the user chose. Scores
+            are as of one for each, which is what validation has.
+        negative_history: give training rows as many items that were not chosen as their history has, for the auxiliary
+            loss of DIEN and SIM.
+        own_items: draw negatives from all items, those of the user's own history among them, as the reference does.
+        holdout: "last" validates on each user's last item and trains on all before; "second-last" leaves the last item
+            alone and validates on the one before it, to choose by without a look at the last.
+        negative_seed: of the drawn items.
+        attributes: what a model knows of an item beside its id: "none", its "category", or "all", which are the
+            brand, the category above and the category, as far as the files have them.
+    """
+
+    min_interactions: int = 5
+    max_history: int = 100
+    min_history: int = 1
+    negatives: int = 1
+    negative_history: bool = True
+    own_items: bool = False
+    holdout: str = "last"
+    negative_seed: int = 42
+    attributes: str = "category"
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 3, "min_interactions")
+        check_at_least(self, 1, "max_history", "min_history", "negatives")
+        check_at_least(self, 0, "negative_seed")
+        if self.max_history < self.min_history:
+            raise ConfigError(f"max_history is {self.max_history}, below min_history, which is {self.min_history}.")
+        if self.holdout not in HOLDOUTS:
+            raise ConfigError(f"holdout is {self.holdout!r}. Available: {', '.join(HOLDOUTS)}.")
+        if self.attributes not in ATTRIBUTES:
+            raise ConfigError(f"attributes is {self.attributes!r}. Available: {', '.join(ATTRIBUTES)}.")

@@ -1,0 +1,368 @@
+"""Rows that stay rows: each raw one is split, encoded and written, with columns of its own.
+
+Rows that come as a stream may be more than memory holds. They are split, fitted to, encoded and written partition by
+partition; beside the largest partitions only the vocabularies are in memory at a time. Reading a shard, the statistics
+of a partition and encoding a file are tasks, which this process does one by one or a pool of workers side by side.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workflows.datasets.base import Dataset
+from workflows.datasets.raw import RawData, Shard, StreamedRows
+from workflows.encodings.base import Job
+from workflows.encodings.rows_config import RowsConfig
+from workflows.encodings.splits import split_batches, split_rows
+from workflows.errors import ConfigError, DataError
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
+from workflows.operators import HashShare, arrow_columns
+from workflows.partitions import (
+    NUM_FILES,
+    FileRows,
+    FilesWriter,
+    RawSplit,
+    dtype_of,
+    feature_of,
+    file_name,
+    frame_of_partition,
+    layout_of_split,
+)
+from workflows.pool import Report
+from workflows.prepared import HELDOUT
+from workflows.upstream import nvt
+from workflows.workflow_store import load_workflow
+
+from merlin.dag import Graph  # isort: skip
+
+_PARTITIONS_PER_FILE = 16
+_GROUPS_PER_PARTITION = 2
+
+
+class RowEncoding:
+    """See `workflows.encodings.base.Encoding`."""
+
+    def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
+        self._dataset, self._raw, self._config = dataset, raw, config
+        self._splits: tuple[RawSplit, ...] = ()
+        self.dropped: Mapping[str, int] = {}
+
+    @property
+    def num_rows(self) -> Mapping[str, int]:
+        """Split → rows."""
+        return {split.name: split.num_rows for split in self._splits}
+
+    def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
+        """Write the raw rows of all splits, and hand on those of `train`."""
+        self._check_hash_share(workflow)
+        self._splits = _write_raw(self._raw, self._config, self._dataset.time, arrow_columns(workflow), job)
+        return self._splits[0]
+
+    def example(self) -> nvt.Dataset:
+        """The first training rows."""
+        return self._splits[0].example()
+
+    def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
+        """Encode each split file by file; the held-out rows are the raw inputs of `valid`, and its encoded label."""
+        files = _EncodedFiles(
+            directory=job.directory,
+            scratch=job.scratch,
+            inputs=self._dataset.inputs,
+            label=self._dataset.label,
+            is_online=self._config.encode == "online",
+            schema=self._raw.rows.schema,
+        )
+        sources, longest = _encode(files, self._splits, job)
+        features = tuple(
+            feature_of(column, longest.get(name)) for name, column in workflow.output_schema.column_schemas.items()
+        )
+        inputs = [feature for feature in features if feature.name != files.label]
+        return FeatureSpec(
+            features=features,
+            channels={
+                CATEGORICAL: tuple(feature.name for feature in inputs if feature.cardinality is not None),
+                CONTINUOUS: tuple(feature.name for feature in inputs if feature.cardinality is None),
+                LABEL: (files.label,),
+            },
+            sources=sources,
+            metadata=SpecMetadata(online=files.is_online),
+        )
+
+    def _check_hash_share(self, workflow: nvt.Workflow) -> None:
+        share = self._config.hash_share
+        if share and not Graph.get_nodes_by_op_type([workflow.output_node], HashShare):
+            raise ConfigError(
+                f"hash_share is {share}, but {self._dataset.name} keeps its vocabularies. Leave it at 0; "
+                "unseen ids are hashed by hash_buckets."
+            )
+
+
+# --- Raw rows, split
+
+
+def _write_raw(
+    raw: RawData, config: RowsConfig, time: str | None, dictionaries: list[str], job: Job
+) -> tuple[RawSplit, ...]:
+    """Split the raw rows and write the splits, the one to fit to first."""
+    report = partial(job.report, "read")
+    written: list[_Written]
+    if isinstance(raw.rows, StreamedRows) and raw.rows.shards:
+        directory = job.scratch / "shards"
+        directory.mkdir()
+        first_rows = accumulate((shard.num_rows for shard in raw.rows.shards), initial=0)
+        tasks = [
+            _ShardTask(
+                shard=shard,
+                first_row=first_row,
+                periods=raw.rows.periods,
+                config=config,
+                directory=directory,
+                dictionaries=tuple(dictionaries),
+                partition_rows=job.partition_rows,
+            )
+            for shard, first_row in zip(raw.rows.shards, first_rows, strict=False)  # the last is the end
+        ]
+        written = job.pool.map(_write_shard, tasks, report)
+    else:
+        batches = split_rows(raw.rows, config, time)
+        written = [_write_batches(batches, job.scratch, dictionaries, job.partition_rows, len(raw.rows), report)]
+    counts = {name: sum(of_shard[name].num_rows for of_shard in written) for name in NUM_FILES}
+    if not all(counts.values()):
+        raise ConfigError(f"the split has {counts} rows, expected rows in both. Choose another valid_share.")
+    return tuple(
+        RawSplit(
+            name=name,
+            partitions=tuple(path for of_shard in written for path in of_shard[name].paths),
+            num_rows=counts[name],
+            schema=raw.rows.schema,
+        )
+        for name in counts
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Partitions:
+    """Files with raw rows of a split."""
+
+    paths: tuple[Path, ...]
+    num_rows: int
+
+
+_Written = Mapping[str, _Partitions]
+"""By split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShardTask:
+    """Read a shard of a stream, split it and write it as partitions."""
+
+    shard: Shard
+    first_row: int
+    periods: tuple[int, ...]
+    config: RowsConfig
+    directory: Path
+    dictionaries: tuple[str, ...]
+    partition_rows: int
+
+
+def _write_shard(task: _ShardTask, report: Report) -> _Written:
+    batches = split_batches(task.shard.batches(), task.periods, task.config, task.first_row)
+    directory = Path(mkdtemp(dir=task.directory))  # of this attempt alone: there may be another one
+    return _write_batches(batches, directory, task.dictionaries, task.partition_rows, task.shard.num_rows, report)
+
+
+def _write_batches(
+    batches: Iterator[tuple[str, pa.Table]],
+    directory: Path,
+    dictionaries: Sequence[str],
+    partition_rows: int,
+    num_rows: int,
+    report: Report,
+) -> _Written:
+    counts = dict.fromkeys(NUM_FILES, 0)
+    writers = {
+        name: FilesWriter(directory / name, rows_per_file=partition_rows, dictionaries=dictionaries) for name in counts
+    }
+    for name, table in batches:
+        writers[name].write(table)
+        counts[name] += len(table)
+        report(sum(counts.values()) / num_rows)
+    return {name: _Partitions(paths=tuple(writers[name].close()), num_rows=counts[name]) for name in counts}
+
+
+# --- Encoded rows, file by file
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EncodedFiles:
+    """How raw rows become files of the artifact.
+
+    Attributes:
+        directory: of the artifact, which has the fitted workflow.
+        scratch: for what is not whole yet.
+        inputs: raw columns of a request.
+        label: raw and encoded.
+        is_online: write raw rows as splits, which a loader encodes; the workflow shows labels and lengths of lists.
+        schema: of the raw rows.
+    """
+
+    directory: Path
+    scratch: Path
+    inputs: tuple[str, ...]
+    label: str
+    is_online: bool
+    schema: pa.Schema
+
+    def encoder(self) -> "_Encoder":
+        """The fitted workflow, as far as it is needed."""
+        workflow = load_workflow(self.directory / "workflow")
+        has_lists = any(column.is_list for column in workflow.output_schema.column_schemas.values())
+        return _Encoder(workflow.remove_inputs(list(self.inputs)) if self.is_online and not has_lists else workflow)
+
+    def raw(self, rows: pa.Table, *columns: str) -> pa.Table:
+        """Raw columns of some rows, dictionaries as what they stand for."""
+        return rows.select(columns).cast(pa.schema([self.schema.field(name) for name in columns]))
+
+
+class _Encoder:
+    """Runs a fitted workflow over raw rows.
+
+    Attributes:
+        schema: of what comes out.
+        longest: list column → length of its longest list so far.
+    """
+
+    def __init__(self, workflow: nvt.Workflow) -> None:
+        self._workflow = workflow
+        columns = workflow.output_schema.column_schemas
+        types = {name: pa.from_numpy_dtype(dtype_of(column)) for name, column in columns.items()}
+        self.schema = pa.schema(
+            (name, pa.list_(kind) if columns[name].is_list else kind) for name, kind in types.items()
+        )
+        self.longest = {name: 1 for name, column in columns.items() if column.is_list}
+
+    def encoded(self, rows: pa.Table) -> pa.Table:
+        """What becomes of raw rows."""
+        frame = self._workflow.transform(frame_of_partition(rows.select(self._workflow.input_schema.column_names)))
+        table = pa.Table.from_pandas(frame, schema=self.schema, preserve_index=False).replace_schema_metadata()
+        for name in self.longest:
+            self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
+        return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileTask:
+    """Encode some raw rows and write them as one file.
+
+    Attributes:
+        files: says how.
+        rows: the raw rows.
+        name: of the file, below the directory of the artifact.
+        rows_per_group: rows of a row group.
+        heldout: name of a file for their raw inputs and encoded labels, where they are wanted.
+    """
+
+    files: _EncodedFiles
+    rows: tuple[FileRows, ...]
+    name: str
+    rows_per_group: int
+    heldout: str | None
+
+    @property
+    def num_rows(self) -> int:
+        """Of the file."""
+        return sum(rows.num_rows for rows in self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """Labels and longest lists of some rows."""
+
+    classes: frozenset[Any]
+    longest: Mapping[str, int]
+
+
+def _encode(files: _EncodedFiles, splits: Sequence[RawSplit], job: Job) -> tuple[dict[str, Source], dict[str, int]]:
+    """Write each split, and the held-out rows.
+
+    Returns:
+        Split → its files; list column → length of its longest list.
+
+    Raises:
+        DataError: a split holds only one class.
+    """
+    tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
+    # The large files first: at the end, when there are fewer files than workers, the small ones are left.
+    tasks = sorted((task for of_split in tasks_of.values() for task in of_split), key=lambda task: -task.num_rows)
+    seen = job.pool.map(_write_file, tasks, partial(job.report, "encoded"))
+    seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
+    for name, of_split in tasks_of.items():
+        _refuse_one_class(frozenset[Any]().union(*(seen_in[task.name].classes for task in of_split)), name)
+    longest: dict[str, int] = {}
+    for of_file in seen:
+        for name, length in of_file.longest.items():
+            longest[name] = max(longest.get(name, 1), length)
+    sources = {
+        split.name: Source(files=tuple(task.name for task in tasks_of[split.name]), num_rows=split.num_rows)
+        for split in splits
+    }
+    return sources, longest
+
+
+def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tuple[_FileTask, ...]:
+    rows_per_file, rows_per_group = layout_of_split(
+        split.name,
+        split.num_rows,
+        partition_rows * _PARTITIONS_PER_FILE,
+        max(1, partition_rows // _GROUPS_PER_PARTITION),
+    )
+    is_heldout = split.name == "valid"
+    (files.directory / split.name).mkdir()
+    if is_heldout:
+        (files.directory / HELDOUT).mkdir()
+    return tuple(
+        _FileTask(
+            files=files,
+            rows=rows,
+            name=f"{split.name}/{file_name(number)}",
+            rows_per_group=rows_per_group,
+            heldout=f"{HELDOUT}/{file_name(number)}" if is_heldout else None,
+        )
+        for number, rows in enumerate(split.cut(rows_per_file))
+    )
+
+
+def _write_file(task: _FileTask, report: Report) -> _Seen:
+    files, encoder = task.files, task.files.encoder()
+    label = encoder.schema.field(files.label)
+    classes: set[Any] = set()
+    with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one
+        writer_in = partial(FilesWriter, rows_per_file=task.num_rows, rows_per_group=task.rows_per_group)
+        writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
+        for number, rows in enumerate(task.rows, 1):
+            raw = rows.read()
+            encoded = encoder.encoded(raw)
+            classes.update(pc.unique(encoded[label.name]).to_pylist())
+            writers[task.name].write(files.raw(raw, *files.inputs, label.name) if files.is_online else encoded)
+            if task.heldout:
+                writers[task.heldout].write(files.raw(raw, *files.inputs).append_column(label, encoded[label.name]))
+            report(number / len(task.rows))
+        for name, writer in writers.items():
+            (path,) = writer.close()
+            path.replace(files.directory / name)
+    return _Seen(classes=frozenset(classes), longest=encoder.longest)
+
+
+def _refuse_one_class(labels: frozenset[Any], split: str) -> None:
+    if len(labels) < 2:
+        raise DataError(
+            f"every label of the {split} rows is {next(iter(labels))}, and a model needs both classes. "
+            "Give more rows, or another split or share."
+        )

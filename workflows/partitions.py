@@ -1,0 +1,218 @@
+"""Parquet files of rows: partitions of raw ones, which NVTabular is fitted to, and encoded ones that loaders read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from dask.dataframe.io.io import from_map
+
+from workflows.feature_spec import Feature
+from workflows.operators import frame_of
+from workflows.upstream import nvt
+
+from merlin.dtypes.shape import DefaultShapes  # isort: skip
+from merlin.schema import ColumnSchema, Schema  # isort: skip
+
+NUM_FILES = {"train": 4, "valid": 2}
+"""Split → files that it has at least."""
+
+_MIN_GROUP_ROWS = 1 << 10
+_EXAMPLE_ROWS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRows:
+    """Consecutive rows of a file."""
+
+    path: Path
+    start: int
+    num_rows: int
+
+    def read(self) -> pa.Table:
+        """The rows, all columns."""
+        return pq.read_table(self.path).slice(self.start, self.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawSplit:
+    """Raw rows of a split in the partitions that NVTabular works on.
+
+    Attributes:
+        name: "train" or "valid".
+        partitions: a Parquet file for each; strings that only become numbers are dictionaries in it.
+        num_rows: in all partitions.
+        schema: of the raw rows.
+    """
+
+    name: str
+    partitions: tuple[Path, ...]
+    num_rows: int
+    schema: pa.Schema
+
+    def cut(self, rows_per_file: int) -> list[tuple[FileRows, ...]]:
+        """The rows of all partitions, cut for files of so many rows, fewer in the last one."""
+        files: list[list[FileRows]] = []
+        done = 0
+        for path in self.partitions:
+            start, num_rows = 0, pq.read_metadata(path).num_rows
+            while start < num_rows:
+                if done % rows_per_file == 0:
+                    files.append([])
+                size = min(num_rows - start, rows_per_file - done % rows_per_file)
+                files[-1].append(FileRows(path=path, start=start, num_rows=size))
+                start, done = start + size, done + size
+        return [tuple(rows) for rows in files]
+
+    def open(self, columns: Sequence[str]) -> nvt.Dataset:
+        """Some columns, for NVTabular."""
+        meta = frame_of_partition(pq.read_schema(self.partitions[0]).empty_table().select(columns))
+        rows = from_map(_read_partition, self.partitions, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
+        return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
+
+    def example(self) -> nvt.Dataset:
+        """Some rows, for NVTabular."""
+        return nvtabular_dataset(pq.read_table(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
+
+
+def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
+    """A few rows, for NVTabular."""
+    return nvt.Dataset(rows.to_pandas(), schema=_nvtabular_schema(rows.schema, rows.column_names))
+
+
+def frame_of_partition(rows: pa.Table) -> pd.DataFrame:
+    """Rows of a partition as NVTabular has them; see `workflows.operators.frame_of`."""
+    return frame_of(rows, [field.name for field in rows.schema if pa.types.is_dictionary(field.type)])
+
+
+def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
+    return frame_of_partition(pq.read_table(path, columns=columns))
+
+
+def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
+    """By the rows' own; NVTabular would take an integer that is missing in the first row for a float."""
+    return Schema([_column_schema(schema.field(name)) for name in columns])
+
+
+def _column_schema(field: pa.Field) -> ColumnSchema:
+    is_list = pa.types.is_list(field.type)
+    dtype = np.dtype((field.type.value_type if is_list else field.type).to_pandas_dtype())
+    return ColumnSchema(field.name, dtype=dtype, dims=DefaultShapes.LIST if is_list else DefaultShapes.SCALAR)
+
+
+def dtype_of(column: ColumnSchema) -> np.dtype[Any]:
+    """NumPy dtype of the values of an encoded column."""
+    return np.dtype(column.dtype.to_numpy)
+
+
+def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
+    """What a feature spec says about an encoded column.
+
+    Args:
+        column: of the output schema of a fitted workflow.
+        max_length: see `Feature`.
+    """
+    sizes = column.properties.get("embedding_sizes", {})
+    return Feature(
+        name=column.name,
+        dtype=dtype_of(column).name,
+        cardinality=int(sizes["cardinality"]) if sizes else None,
+        embedding_dim=int(sizes["dimension"]) if sizes else None,
+        is_list=bool(column.is_list),
+        max_length=max_length,
+    )
+
+
+def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
+    """Rows of each file and of each row group of an encoded split; see `FilesWriter.of_split`."""
+    rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
+    return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
+
+
+def file_name(number: int) -> str:
+    """Name of a file of a split."""
+    return f"part-{number:03d}.parquet"
+
+
+class FilesWriter:
+    """Writes tables as Parquet files `part-000.parquet` and so on.
+
+    Args:
+        directory: where, made if need be.
+        rows_per_file: rows of a file, fewer in the last one.
+        rows_per_group: rows of a row group, fewer at the end of a file; None for as many as a file has.
+        dictionaries: for files that are soon read again: columns that are written as dictionaries. All else is written
+            as fast as can be.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        rows_per_file: int,
+        rows_per_group: int | None = None,
+        dictionaries: Sequence[str] | None = None,
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory, self._paths = directory, list[Path]()
+        self._rows_per_file, self._rows_per_group = rows_per_file, rows_per_group or rows_per_file
+        self._dictionaries = dictionaries or ()
+        self._options: dict[str, Any] = {}
+        if dictionaries is not None:
+            self._options = {"use_dictionary": list(dictionaries), "compression": "lz4", "write_statistics": False}
+        self._held: list[pa.Table] = []
+        self._num_held, self._num_in_file = 0, 0
+        self._file: pq.ParquetWriter | None = None
+
+    @classmethod
+    def of_split(
+        cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
+    ) -> "FilesWriter":
+        """Writes an encoded split: several files of several row groups, so that loaders can read in parallel.
+
+        Args:
+            directory: of the artifact.
+            name: of the split.
+            num_rows: that will be written.
+            max_file_rows: rows of a file at most.
+            max_group_rows: rows of a row group at most.
+        """
+        rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
+        return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows."""
+        self._held.append(table)
+        self._num_held += len(table)
+        while self._num_held >= (num_rows := min(self._rows_per_file - self._num_in_file, self._rows_per_group)):
+            self._write_group(num_rows)
+
+    def close(self) -> list[Path]:
+        """Write what is left; returns all files."""
+        if self._num_held:
+            self._write_group(self._num_held)
+        self._close_file()
+        return self._paths
+
+    def _write_group(self, num_rows: int) -> None:
+        rows = pa.concat_tables(self._held)
+        self._held, self._num_held = [rows.slice(num_rows)], len(rows) - num_rows
+        group = rows.slice(0, num_rows)
+        for name in self._dictionaries:
+            group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
+        if self._file is None:
+            self._paths.append(self._directory / file_name(len(self._paths)))
+            self._file = pq.ParquetWriter(self._paths[-1], group.schema, **self._options)
+        self._file.write_table(group, row_group_size=num_rows)
+        self._num_in_file += num_rows
+        if self._num_in_file == self._rows_per_file:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._num_in_file = None, 0

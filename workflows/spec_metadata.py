@@ -1,0 +1,82 @@
+"""What a feature spec knows beside its columns: the part `metadata` of `feature_spec.yaml`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from workflows.errors import SpecError
+
+_EXPECTED: dict[Any, str] = {
+    str | None: "text",
+    tuple[str, ...]: "a list of texts",
+    int | None: "a whole number",
+    float | None: "a number",
+    bool: "true or false",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecMetadata:
+    """How the data of a spec came to be, and how it is to be used.
+
+    Attributes:
+        dataset: name of the dataset.
+        inputs: raw columns of a serving request.
+        group_by: input column whose groups (users) GAUC averages over, if there is one.
+        item: input column that the catalogue lists, if there is one.
+        candidates: input columns that may hold several values per row, which share the rest of the row.
+        history: input column with what a user chose before, where rows have histories.
+        negatives: training rows of items that were not chosen for each row of one that was, where rows have histories.
+        online: the splits hold raw rows, which the loader encodes with the saved workflow.
+        best_auc: best AUC that any model can reach, where it is known.
+        others: whatever else the file has; kept as it is.
+
+    Raises:
+        SpecError: a value is of another kind.
+    """
+
+    dataset: str | None = None
+    inputs: tuple[str, ...] = ()
+    group_by: str | None = None
+    item: str | None = None
+    candidates: tuple[str, ...] = ()
+    history: str | None = None
+    negatives: int | None = None
+    online: bool = False
+    best_auc: float | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            if not _is_of(value := getattr(self, name), kind):
+                raise SpecError(f"metadata.{name} is {value!r}, expected {_EXPECTED[kind]}.")
+
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, Any]) -> "SpecMetadata":
+        """The metadata that the plain values of a file say.
+
+        Raises:
+            SpecError: a value is of another kind than it should be.
+        """
+        others = {name: value for name, value in entries.items() if name not in _KINDS}
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in entries.items()
+            if name in _KINDS and value is not None
+        }
+        return cls(others=others, **known)
+
+    def entries(self) -> dict[str, Any]:
+        """Plain values for a file; what there is nothing to say about is left out."""
+        given = {name: getattr(self, name) for name in _KINDS}
+        known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+        return {name: value for name, value in known.items() if value not in (None, False, [])} | dict(self.others)
+
+
+_KINDS: dict[str, Any] = {entry.name: entry.type for entry in fields(SpecMetadata) if entry.name != "others"}
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if kind == tuple[str, ...]:
+        return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+    return type(value) in (get_args(kind) or (kind,)) or (kind == float | None and type(value) is int)
