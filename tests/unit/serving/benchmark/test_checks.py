@@ -28,7 +28,7 @@ def test_right_scores_are_counted_and_the_largest_difference_kept() -> None:
         (
             0.3,
             0.1,
-            "got 0.3, expected 0.1.* Scored again, alone, it got 0.1. 0.3 is the expected .* row 2, 3, 4, 5, 6 and more",
+            "got 0.3, expected 0.1.* Scored again, alone, it got 0.1. 0.3 is .* row 2, 3, 4, 5, 6 and more",
         ),
         (0.2, 0.2, "Scored again, alone, it got 0.2. 0.2 is the expected score of row 1\\."),
         (0.7, 0.1, "it got 0.1. 0.7 is the expected score of no row."),
