@@ -27,11 +27,11 @@ from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_dir
 from bench.steps import endless, read_for, train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
-from training.models import model_builder
+from training.models.config import StepConfig
+from training.models.sim import SIMConfig
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -71,7 +71,7 @@ def run_amazon(
         workspace = Workspace(recipe=SIM, root=directory, repository=directory / "repository")
         prepared = prepare_rows(workspace, recipe, num_rows)
         path, spec = prepared.path, prepared.spec
-        config = replace(recipe.train, batch_size=batch_size, **(choices or {}))
+        config = replace(recipe.train, batch_size=batch_size).with_choices(**(choices or {}))
         files = [path / file for file in spec.source("train").files]
         records = write_records(files, spec, directory / "train.tfrecord", batch_size)
         dataset = document_dataset(records, spec, batch_size)
@@ -79,9 +79,10 @@ def run_amazon(
         for _ in cached:  # a cache holds nothing before it was read to its end
             pass
         loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
-        configs = config, replace(config, **SMALL_LAYERS)
+        configs = config, config.with_choices(**SMALL_LAYERS)
         fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in configs)
-        padded, small_padded = (TensorFlowFit(spec, choice, num_steps=1, build=_full_length) for choice in configs)
+        full = (replace(choice, model=_FullLength(**vars(choice.model))) for choice in configs)
+        padded, small_padded = (TensorFlowFit(spec, choice, num_steps=1) for choice in full)
         sides: dict[str, Turn] = {
             SIM: partial(train_for, fit, endless(loader()), turn_s),
             _name(SIM, _HELD): partial(train_for, fit, endless(list(islice(loader(), _NUM_HELD))), turn_s),
@@ -153,9 +154,12 @@ def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
     return tf.data.TFRecordDataset(str(records)).map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCH)
 
 
-def _full_length(spec: FeatureSpec, config: TrainConfig) -> Any:
-    """The model as XLA needs it, with histories of one length, but not compiled."""
-    return model_builder(config.model)(spec, replace(config, xla=True))
+class _FullLength(SIMConfig):
+    """SIM as XLA needs it, with histories of one length, but not compiled."""
+
+    def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
+        """With the same weights, whatever the length."""
+        return super().build(spec, replace(step, xla=True))
 
 
 def _name(*words: str) -> str:

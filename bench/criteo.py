@@ -23,15 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from bench.models import SMALL_LAYERS, prepare_rows
-from bench.peers.native import build_model, feature_columns, make_dataset
+from bench.models import prepare_rows, with_small_layers
+from bench.peers.native import feature_columns, make_dataset, peer
 from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.steps import WARMUP_STEPS, endless, one_batch, read_for, train_for, with_loader
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.config import PRECISIONS, TrainConfig
+from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.loader.tfrecord import write_tfrecords
+from training.models.config import PRECISIONS
 from workflows.auc import exact_auc
 from workflows.encodings import RowsConfig
 from workflows.prepared import PreparedData
@@ -115,7 +116,7 @@ def run_criteo(
             for key, pipeline in pipelines.items()
         }
         small_runs = {
-            _name(key, _SMALL): _Run(pipeline, replace(pipeline.config, **SMALL_LAYERS))
+            _name(key, _SMALL): _Run(pipeline, with_small_layers(pipeline.config))
             for key, pipeline in pipelines.items()
         }
         sides: dict[str, Turn] = {
@@ -129,7 +130,7 @@ def run_criteo(
         results = medians(rates, "rows_per_s")
         for side, run in runs.items():
             results[side]["auc"] = run.auc()
-        small = replace(config, **SMALL_LAYERS, batch_size=_SMALL_BATCH_SIZE, weight_averaging=False)
+        small = replace(with_small_layers(config), batch_size=_SMALL_BATCH_SIZE, weight_averaging=False)
         aucs = {
             precision: [_auc(prepared, replace(small, precision=precision, seed=seed)) for seed in range(repeats)]
             for precision in precisions
@@ -142,8 +143,8 @@ class _Pipeline:
     """One of the notebook's two ways from files to batches."""
 
     def __init__(self, prepared: PreparedData, records: Path, config: TrainConfig, *, accelerated: bool) -> None:
-        self.accelerated, self.spec, self.config = accelerated, prepared.spec, replace(config, **_NOTEBOOK)
-        self._columns = feature_columns(self.spec, self.config, accelerated=accelerated)
+        self.accelerated, self.spec, self.config = accelerated, prepared.spec, config.with_choices(**_NOTEBOOK)
+        self._columns = feature_columns(self.spec, self.config.model, accelerated=accelerated)
         self._files = {}
         for split in ("train", "valid"):
             files = [prepared.path / file for file in self.spec.source(split).files]
@@ -165,8 +166,7 @@ class _Run:
 
     def __init__(self, pipeline: _Pipeline, config: TrainConfig) -> None:
         self._pipeline = pipeline
-        build = partial(build_model, accelerated=pipeline.accelerated)
-        self.fit = TensorFlowFit(pipeline.spec, config, num_steps=1, build=build)
+        self.fit = TensorFlowFit(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
         batches = endless(pipeline.dataset("train"))
         # XLA compiles anew for the last batch of an epoch.
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)

@@ -22,17 +22,21 @@ from bench.memory import peak_bytes
 from rankline.launch_config import LaunchConfig
 from rankline.recipes import recipe_named
 from training.affinity import allowed_cpus, cores_of
-from training.config import TrainConfig, WorkersConfig
+from training.config import WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.horovod_world import HorovodWorld
+from training.join import join_world
+from training.models.mlp import MLPConfig
 from training.splitting import Splitting, splitting
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
 _WARMUP_STEPS = 3
 _RECIPE = recipe_named("movielens").train
-_ONE_TABLE = replace(_RECIPE, hidden=(8,), linear_terms=False, weight_averaging=False, embedding_dim=16)
+_ONE_TABLE = replace(
+    _RECIPE, model=MLPConfig(hidden=(8,), linear_terms=False, embedding_dim=16), weight_averaging=False
+)
 _RATES = {"sgd": 0.5}  # beside the recipe's: it would hardly move
 _IDLE_S = 2.0
 _LOOPBACK = "lo"
@@ -137,14 +141,14 @@ def sent(world: World, tables: Sequence[tuple[int, int]], num_steps: int) -> dic
 class _WholeTables(HorovodWorld):
     """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""
-        return super().total(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
+        return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
 
 
 def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
     config = replace(_ONE_TABLE, batch_size=num_touched * world.size)
-    fit = TensorFlowFit(_one_table(num_rows, config), config, num_steps=num_steps, world=world)
+    fit = TensorFlowFit(_one_table(num_rows), config, num_steps=num_steps, world=world)
     fit.share_state()
     batch = _lookups(num_rows, num_touched, world.rank)
     for _ in range(_WARMUP_STEPS):
@@ -170,9 +174,9 @@ def _sent_bytes() -> int:
 def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str, int]:
     """The most memory that this process has had before the model and until it is exported."""
     imports_bytes = peak_bytes()
-    config = replace(_ONE_TABLE, embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
+    config = _ONE_TABLE.with_choices(embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
     with splitting(Splitting(world=world, above_bytes=0) if world.size > 1 else None):
-        fit = TensorFlowFit(_one_table(num_rows, config), config, num_steps=_WARMUP_STEPS, world=world)
+        fit = TensorFlowFit(_one_table(num_rows), config, num_steps=_WARMUP_STEPS, world=world)
     fit.share_state()
     for step in range(_WARMUP_STEPS):
         fit.step(*_lookups(num_rows, config.batch_size // world.size, step * world.size + world.rank))
@@ -184,10 +188,10 @@ def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str
     return {"imports_bytes": imports_bytes, "peak_bytes": peak_bytes()}
 
 
-def _one_table(num_rows: int, config: TrainConfig) -> FeatureSpec:
+def _one_table(num_rows: int) -> FeatureSpec:
     return FeatureSpec(
         features=(
-            Feature(name=_TABLE, dtype="int64", cardinality=num_rows, embedding_dim=config.embedding_dim),
+            Feature(name=_TABLE, dtype="int64", cardinality=num_rows),
             Feature(name="label", dtype="float32"),
         ),
         channels={"categorical": (_TABLE,), "label": ("label",)},
@@ -207,8 +211,8 @@ _TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (wei
 def main(directory: Path) -> None:
     """Do what `task.json` says, together with the other workers if horovodrun started this process."""
     asked = json.loads((directory / "task.json").read_text(encoding="utf-8"))
-    world = current_world()
-    with world.together():
+    world = join_world()
+    with world.propagating_errors():
         found = _TASKS[asked["task"]](world, **asked["arguments"])
     (directory / f"{world.rank}.json").write_text(json.dumps(found), encoding="utf-8")
 

@@ -21,7 +21,6 @@ import psutil
 from mlflow import MlflowClient
 
 from rankline.workspace import Workspace
-from training.elastic import ADDRESS_VARIABLE
 from workflows.progress import SILENT, Progress
 from workflows.trained import TrainedModel
 
@@ -187,11 +186,11 @@ def _workers(process_id: int) -> dict[int, list[psutil.Process]]:
     found: dict[int, list[psutil.Process]] = {}
     for process in psutil.Process(process_id).children(recursive=True):
         try:
-            address = process.environ().get(ADDRESS_VARIABLE)
+            rank = process.environ().get("HOROVOD_RANK")
         except psutil.Error:
             continue
-        if address:
-            found.setdefault(int(address.rpartition(":")[2]), []).append(process)
+        if rank:
+            found.setdefault(int(rank), []).append(process)
     return found
 
 

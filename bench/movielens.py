@@ -17,6 +17,7 @@ from bench.steps import WARMUP_STEPS, one_batch, with_loader
 from rankline.recipes import recipe_named
 from training.config import TrainConfig
 from training.loader.tfrecord import notebook_dataset, write_tfrecords
+from training.models.mlp import MLPConfig
 from workflows.feature_spec import FeatureSpec
 
 MOVIELENS = "movielens"
@@ -60,15 +61,15 @@ def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig, 
 
 
 def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
+    assert isinstance(config.model, MLPConfig)
     columns, inputs = [], {}
     for feature in spec.categorical:
-        cardinality, dimension = feature.embedding_shape
-        ids = tf.feature_column.categorical_column_with_identity(feature.name, cardinality)
-        columns.append(tf.feature_column.embedding_column(ids, min(dimension, config.embedding_dim_cap)))
+        ids = tf.feature_column.categorical_column_with_identity(feature.name, feature.embedding_shape[0])
+        columns.append(tf.feature_column.embedding_column(ids, config.model.table_width(feature)))
         shape = (None,) if feature.is_list else (1,)
         inputs[feature.name] = tf.keras.Input(shape, name=feature.name, dtype=tf.int64, sparse=feature.is_list)
     x = tf.keras.layers.DenseFeatures(columns)(inputs)
-    for units in config.hidden:
+    for units in config.model.hidden:
         x = tf.keras.layers.Dense(units, activation="relu")(x)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
     model.compile(tf.keras.optimizers.SGD(config.learning_rate), "binary_crossentropy")

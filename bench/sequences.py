@@ -5,7 +5,7 @@ to 100 items of which the latest 10 are the short one, as SIM's paper has Amazon
 seeds, all of them with the same choices, and without `recency`, with which DIN and DIEN know how long ago an item was
 chosen: order and reach of a history are left to the architecture, as in the papers. "best attainable" is the AUC of who
 knows how the reviews were made. Then each scores batches in process, compiled with XLA, in the shapes of NVIDIA's SIM
-for TensorFlow 2: tables 16 wide, dense layers of 200 and 80 units, 96 in its recurrent layers, its blocks (`profile`
+for TensorFlow 2: tables 16 wide, dense layers of 200 and 80 units, 96 in its recurrent layers, its blocks (`variant`
 "reference"), every history full. The server is asked for one user's candidates in one request, and for the same scores
 as rows of their own. At last a run that is interrupted and goes on is held against one that is not.
 """
@@ -60,7 +60,7 @@ _COMPARED: dict[str, Any] = {
 }
 """In place of the recipes', which are for many short histories."""
 _DOCUMENT: dict[str, Any] = {
-    "profile": "reference",
+    "variant": "reference",
     "embedding_dim": 16,
     "gru_units": 96,
     "hidden": (200, 80),
@@ -128,7 +128,12 @@ def run(
 
 
 def _with_choices(recipe: Recipe, choices: dict[str, Any]) -> Recipe:
-    return replace(recipe, encoding=SequenceConfig(), train=replace(recipe.train, **_COMPARED | choices))
+    return replace(recipe, encoding=SequenceConfig(), train=_with(recipe.train, _COMPARED | choices))
+
+
+def _with(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
+    """The run with the choices that its model has."""
+    return config.with_choices(**{name: value for name, value in choices.items() if name in config.to_dict()})
 
 
 def _lead(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -151,9 +156,9 @@ def _inference_rates(
     spec = prepared.spec.for_scoring
     rates: dict[str, Sequence[float]] = {}
     for config in configs:
-        fit = TensorFlowFit(spec, replace(config, **_DOCUMENT), num_steps=1)
+        fit = TensorFlowFit(spec, _with(config, _DOCUMENT), num_steps=1)
         for size in batch_sizes:
-            side = f"amazon-{config.model}@{size}"
+            side = f"amazon-{config.model.name}@{size}"
             rates |= take_turns({side: _scoring(fit, _full_rows(spec, size), size, turn_s)}, repeats)
     return rates
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from rankline.elastic_hosts import FixedHosts
+from rankline.hosts import LOCAL, discover_hosts, parse_hosts
 from training.affinity import MODES
 from training.config import WorkersConfig
 from workflows.choices import check_at_least, check_choice
@@ -17,13 +18,12 @@ class LaunchConfig:
     Attributes:
         hosts: machines and the number of workers on each, such as a:2,b:2, reached by ssh without a password, with the
             same paths; without it all workers are on this one.
-        host_discovery_script: program that prints such hosts, one a line, now and then asked by an elastic run.
+        host_discovery_script: program that prints such hosts, one a line; an elastic run asks it every second.
         network_interface: that workers talk over, such as eth0; without it the one that all hosts have.
         mpi: let MPI start the workers and exchange for them, in place of Gloo.
         threads: of each process, for computing and for reading; 0 shares the cores out between the workers.
         affinity: which cores each worker of a machine may use: disabled for any, socket, single, single_unique,
-            socket_unique_interleaved or socket_unique_continuous. Workers that are more than the cores, or of an
-            elastic run, may use any.
+            socket_unique_interleaved or socket_unique_continuous. More workers than cores may use any.
     """
 
     hosts: str = ""
@@ -38,21 +38,25 @@ class LaunchConfig:
         check_choice(self, "affinity", self.affinity in MODES, " or ".join(MODES))
         if self.hosts and self.host_discovery_script:
             raise ConfigError("--hosts and --host-discovery-script both say where workers run. Give one of them.")
-        if self.hosts:
-            FixedHosts.parse(self.hosts)
+        self._named_hosts()
 
-    @property
-    def places(self) -> Mapping[str, int]:
-        """Host → how many workers it takes; empty if none are named."""
-        return FixedHosts.parse(self.hosts).find() if self.hosts else {}
+    def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
+        """Host → how many workers it takes, at this moment: this machine unless hosts are named.
+
+        Raises:
+            ConfigError: the discovery script fails.
+        """
+        if self.host_discovery_script:
+            return discover_hosts(Path(self.host_discovery_script))
+        return self._named_hosts() or {LOCAL: max(config.workers, config.max_workers)}
 
     def num_workers(self, config: WorkersConfig) -> int:
-        """How many workers to start: as many as `config` says, or else as many as the hosts and the run take.
+        """How many workers to start with: as many as `config` says, or else as many as the hosts and the run take.
 
         Raises:
             ConfigError: the hosts do not take so many.
         """
-        number = sum(self.places.values())
+        number = sum(self._named_hosts().values())
         if config.workers > 1 and 0 < number < config.workers:
             raise ConfigError(
                 f"--workers is {config.workers}, and --hosts {self.hosts} takes {number}. Name more hosts, or "
@@ -70,7 +74,10 @@ class LaunchConfig:
         """
         if self.host_discovery_script and not config.is_elastic:
             raise ConfigError(
-                "--host-discovery-script is asked again while an elastic run lasts. Give --min-workers and "
-                "--max-workers too, or --hosts in its place."
+                "--host-discovery-script is for elastic runs. Give --min-workers and --max-workers too, or --hosts in "
+                "its place."
             )
         return config.is_elastic or bool(self.hosts) or config.workers > 1
+
+    def _named_hosts(self) -> Mapping[str, int]:
+        return parse_hosts(self.hosts.split(",")) if self.hosts else {}

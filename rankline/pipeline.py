@@ -6,10 +6,9 @@ Heavy libraries are imported inside the stages, so that `rankline --help` answer
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
 from training.config import SessionConfig, WorkersConfig
+from training.elastic import Generation
 from training.world import SOLO, World
 from workflows.artifacts import write_whole
 from workflows.dask_config import DaskConfig
@@ -31,6 +31,8 @@ from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
+    from training.observers import Observer
+    from training.tracking import RunLog
     from workflows.prepared import PreparedData
     from workflows.trained import Backend, TrainedModel
 
@@ -152,7 +154,8 @@ def train(
     *,
     workers: WorkersConfig | None = None,
     world: World = SOLO,
-    is_elastic: bool = False,
+    generation: Generation | None = None,
+    observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
     """Stage train: the recipe's seed first, then the ones after it.
 
@@ -160,7 +163,8 @@ def train(
         recipe, prepared, workspace, num_seeds, session: what to train, from what, and how.
         stages: shows it.
         workers, world: how several workers train together, and where this one is among them.
-        is_elastic: whether workers may come and go, and worlds with them.
+        generation: of an elastic run; None for other runs.
+        observers: makes those that observe each run.
 
     Raises:
         ConfigError: several seeds would go on from one checkpoint, or are asked of an elastic run.
@@ -168,27 +172,21 @@ def train(
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
-    from training.models import model_named
-
     if session and session.resume and num_seeds > 1:
         raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
-    if is_elastic and num_seeds > 1:
+    if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
-    _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
+    _require_framework(recipe.train.model.backend, feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
-        from training.elastic import train_elastic
         from training.tracking import TrackingConfig
         from training.train import train as train_model
 
-        train_one: Callable[..., TrainedModel] = partial(train_model, workers=workers, world=world)
-        if is_elastic:
-            train_one = partial(train_elastic, workers=workers or WorkersConfig())
         for number in range(num_seeds):
             seed = first + number
             models.append(
-                train_one(
+                train_model(
                     prepared,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
                     replace(recipe.train, seed=seed),
@@ -200,6 +198,10 @@ def train(
                         server=os.environ.get("MLFLOW_TRACKING_URI"),
                     ),
                     progress=_Share(progress, number, num_seeds),
+                    observers=observers,
+                    world=world,
+                    workers=workers,
+                    generation=generation,
                 )
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}

@@ -14,7 +14,7 @@ from rankline.options import Overrides, with_options
 from rankline.sim_config import INFERENCE, TRAIN, SimConfig
 from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
-from training.models import check_rows, learnt_from, model_named
+from training.models import check_rows, model_named
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
@@ -46,6 +46,7 @@ _PARAMETERS = {
     "stage_one_hidden": "stage_one_mlp_dims",
     "aux_hidden": "aux_mlp_dims",
     "short_history": "long_seq_length",
+    "variant": "profile",
     "precision": "amp",
     "learning_rate": "lr",
     "batch_size": "global_batch_size",
@@ -53,7 +54,7 @@ _PARAMETERS = {
 }
 """What the document calls our choices; others have the same name."""
 _FREE = ("epochs", "learning_rate")
-_OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "profile")
+_OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "variant")
 
 
 @with_options(SimConfig)
@@ -106,7 +107,7 @@ def _prepared(config: SimConfig) -> "PreparedData":
     spec = FeatureSpec.read(config.dataset_dir / config.feature_spec)
     if _TEST in spec.sources:
         spec = replace(spec, sources={**spec.sources, _VALID: spec.source(_TEST)})
-    check_rows(spec, config.model_type)
+    check_rows(spec, model_named(config.model_type)())
     prepared = PreparedData(path=config.dataset_dir, spec=spec, manifest=manifest)
     _check_prebatch(prepared, _VALID, "prebatch_test_size", config.prebatch_test_size)
     if config.mode == TRAIN:
@@ -234,7 +235,7 @@ def _train(config: SimConfig, prepared: "PreparedData", progress: Progress) -> s
     config = _with_seed(config, left)
     choices = config.train_config(prepared.spec, _precision(config))
     open_split, lines = open_splits(config), list[TrainingLog]()
-    spec = learnt_from(prepared.spec, choices)
+    spec = choices.model.training_view(prepared.spec)
     steps_per_epoch = len(open_split(prepared.path, spec, _TRAIN, choices.batch_size, shuffle=True, seed=0))
 
     def observers(run: "RunLog") -> list["Observer"]:
@@ -320,7 +321,7 @@ def _check_alike(before: Mapping[str, Any], choices: TrainConfig, names: Iterabl
 
     now = plain(choices)
     if odd := [
-        f"{_PARAMETERS.get(n, n)} {now[n]!r}, there {before.get(n)!r}" for n in names if now[n] != before.get(n)
+        f"{_PARAMETERS.get(n, n)} {now.get(n)!r}, there {before.get(n)!r}" for n in names if now.get(n) != before.get(n)
     ]:
         raise ConfigError(
             f"{where} is of another configuration: got {'; '.join(odd)}. Give the parameters as they were, or another "
@@ -340,7 +341,7 @@ def _benchmark_training(config: SimConfig, prepared: "PreparedData", progress: P
 
     config = _with_seed(config)
     choices = config.train_config(prepared.spec, _precision(config))
-    spec = with_rows(learnt_from(prepared.spec, choices), _TRAIN, config.global_batch_size)
+    spec = with_rows(choices.model.training_view(prepared.spec), _TRAIN, config.global_batch_size)
     framework = fit_for(TENSORFLOW)
     framework.check(spec, choices)
     batches = open_splits(config)(prepared.path, spec, _TRAIN, config.global_batch_size, shuffle=True, seed=config.seed)

@@ -1,10 +1,12 @@
 """The parameters of the verb `sim`, light to import."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from training.config import PROFILES, TrainConfig
+from training.config import TrainConfig
 from training.models import model_named
+from training.models.config import VARIANTS, ModelConfig
+from training.models.dien import EvolutionConfig
 from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
@@ -97,7 +99,7 @@ class SimConfig:
     intra_op_parallelism: int = 0
     num_parallel_calls: int | None = None
     seed: int = -1
-    profile: str = PROFILES[0]
+    profile: str = VARIANTS[0]
     deterministic: bool = False
     random_weights: bool = False
 
@@ -143,20 +145,11 @@ class SimConfig:
             ConfigError: no such model, or no item is left for the short history.
         """
         return TrainConfig(
-            model=self.model_type,
-            embedding_dim=self.embedding_dim,
-            embedding_dim_cap=self.embedding_dim,
-            stage_one_hidden=self.stage_one_mlp_dims,
-            hidden=self.stage_two_mlp_dims,
-            aux_hidden=self.aux_mlp_dims,
-            short_history=self._short_history(spec),
-            profile=self.profile,
-            linear_terms=False,
+            model=self._model(spec),
             optimizer=self.optimizer,
             learning_rate=self.lr,
             weight_decay=self.weight_decay,
             weight_averaging=False,
-            dropout=max(self.dropout_rate, 0.0),
             precision=precision,
             xla=self.xla,
             batch_size=self.global_batch_size,
@@ -165,9 +158,24 @@ class SimConfig:
             seed=self.seed,
         )
 
+    def _model(self, spec: FeatureSpec) -> ModelConfig:
+        model = model_named(self.model_type)
+        choices = {
+            "embedding_dim": self.embedding_dim,
+            "stage_one_hidden": self.stage_one_mlp_dims,
+            "hidden": self.stage_two_mlp_dims,
+            "top_mlp": self.stage_two_mlp_dims,
+            "aux_hidden": self.aux_mlp_dims,
+            "variant": self.profile,
+            "linear_terms": False,
+            "dropout": max(self.dropout_rate, 0.0),
+        }
+        if issubclass(model, EvolutionConfig):
+            choices["short_history"] = self._short_history(spec)
+        taken = {field.name for field in fields(model)}
+        return model(**{name: value for name, value in choices.items() if name in taken})
+
     def _short_history(self, spec: FeatureSpec) -> int:
-        if not model_named(self.model_type).uses_negatives:  # nor has it a short history
-            return TrainConfig.short_history
         longest = max((feature.max_length or 0 for feature in spec.channel(HISTORY)), default=0)
         if longest <= self.long_seq_length:
             raise ConfigError(

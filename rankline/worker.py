@@ -1,7 +1,7 @@
-"""What one of several workers says, and where.
+"""One of several workers: which one it is, its share of the machine, and what it reports to whom.
 
-Under our own launcher it is JSON text sequences (RFC 7464) on standard output, which horovodrun forwards from any
-host: where it is, why it failed, what it made. Under plain horovodrun worker 0 speaks to the person, the others do not.
+To our own launcher it reports JSON text sequences (RFC 7464) on standard output, which horovodrun forwards from any
+host: progress, checkpoints, an error, the model. Under plain horovodrun worker 0 prints, and the others are silent.
 """
 
 import json
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -20,20 +20,24 @@ from rich.console import Console
 from rankline.display import CONSOLE, Display, Stages, in_a_line, say
 from training.affinity import set_affinity
 from training.config import WorkersConfig
-from training.elastic import ADDRESS_VARIABLE
-from training.world import SOLO, World, current_world
+from training.join import join_world
+from training.observers import Observer
+from training.world import World
 from workflows.errors import ConfigError, RanklineError, WorkerLostError
 from workflows.progress import Progress
 
+if TYPE_CHECKING:
+    from training.tracking import RunLog
+
 LAUNCHED_VARIABLE = "RANKLINE_LAUNCHED"
-"""Is in the environment of workers whose launcher listens to what they tell."""
+"""Is in the environment of workers whose launcher reads their records."""
 
 # Set for each worker: by horovodrun with Gloo, by Open MPI.
 _RANK = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")
 _LOCAL_RANK = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 THREADS_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")  # Arrow reads the first
-_RECORD = "\x1e"
+_RECORD = "\x1e"  # what a record begins with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,32 +47,28 @@ class Worker:
     Attributes:
         rank: its number; 0 speaks for all.
         local_rank: its number among those on this machine.
-        local_size: how many there are on this machine; 0 where that changes.
+        local_size: how many there are on this machine; 0 where the launcher does not say.
         is_alone: whether nobody started it as one of several.
-        is_elastic: whether workers may come and go.
-        is_launched: whether our launcher listens.
+        is_launched: whether our launcher started it.
     """
 
     rank: int = 0
     local_rank: int = 0
     local_size: int = 1
     is_alone: bool = True
-    is_elastic: bool = False
     is_launched: bool = False
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> "Worker":
-        """What the environment says, where horovodrun or `rankline.elastic` started this process."""
-        is_elastic = ADDRESS_VARIABLE in environment
-        if not is_elastic and _first_of(_RANK, environment) is None:
+    def from_environment(cls, environment: Mapping[str, str]) -> "Worker":
+        """What horovodrun or mpirun tells this process, if one of them started it."""
+        rank = _first_of(_RANK, environment)
+        if rank is None:
             return cls()
-        rank = environment[ADDRESS_VARIABLE].rpartition(":")[2] if is_elastic else _first_of(_RANK, environment)
         return cls(
-            rank=int(rank or 0),
+            rank=int(rank),
             local_rank=int(_first_of(_LOCAL_RANK, environment) or 0),
             local_size=int(_first_of(_LOCAL_SIZE, environment) or 0),
             is_alone=False,
-            is_elastic=is_elastic,
             is_launched=LAUNCHED_VARIABLE in environment,
         )
 
@@ -82,14 +82,14 @@ class Worker:
             signal.signal(signal.SIGTERM, _interrupt)
         try:
             if self.is_launched:
-                yield _Told()
+                yield _ReportingDisplay()
             else:
                 with Stages(["train"], CONSOLE if self.rank == 0 else Console(quiet=True)) as stages:
                     yield stages
         except Exception as error:
             if self.is_launched:
                 traceback.print_exc()
-                tell(error=in_a_line(error), is_lost=isinstance(error, WorkerLostError))
+                report(error=in_a_line(error), is_lost=isinstance(error, WorkerLostError))
             elif self.rank == 0 or not isinstance(error, RanklineError):
                 raise
             raise typer.Exit(1) from None
@@ -98,33 +98,34 @@ class Worker:
     def in_world(self, config: WorkersConfig) -> Iterator[World]:
         """The world of this process, in which one of several does the block together with the others.
 
-        An elastic run has a world after another: they form where it trains.
-
         Raises:
-            ConfigError: there are not as many workers as `config` says, or see `training.world.current_world`.
+            ConfigError: there are not as many workers as `config` says, or see `training.join.join_world`.
             WorkerLostError: another worker ended or does not answer.
         """
-        if self.is_elastic:
-            yield SOLO
-            return
-        world = current_world(config)
-        with world.together():
-            if config.workers not in (1, world.size):
+        world = join_world(config)
+        with world.propagating_errors():
+            if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
                     f"workers is {config.workers}, but {world.size} were started. Give one number, or leave out "
                     "--workers where horovodrun has it."
                 )
             yield world
 
+    def observers(self, log: "RunLog") -> list[Observer]:
+        """What reports on a run to the launcher, if there is one."""
+        return [_ReportingObserver(log.run_id)] if self.is_launched else []
+
     def show(self, model: Mapping[str, str]) -> None:
-        """Say where a trained model is, and what MLflow knows of it.
+        """Report or print where a trained model is, and where MLflow has its run; worker 0 does.
 
         Args:
             model: its path, run_id and tracking_uri.
         """
-        if self.is_launched and (self.rank == 0 or self.is_elastic):
-            tell(model=dict(model))
-        elif self.rank == 0:
+        if self.rank > 0:
+            return
+        if self.is_launched:
+            report(model=dict(model))
+        else:
             say(f"model: {model['path']}\nMLflow run: {model['run_id']} in {model['tracking_uri']}")
 
 
@@ -159,33 +160,43 @@ def take_cores(affinity: str, worker: Worker) -> None:
             set_affinity(affinity, rank=worker.local_rank, size=worker.local_size)
 
 
-def tell(**facts: Any) -> None:
-    """Tell the launcher."""
-    sys.stdout.write(f"{_RECORD}{json.dumps(facts)}\n")
+def report(**record: Any) -> None:
+    """Write a record for the launcher."""
+    sys.stdout.write(f"{_RECORD}{json.dumps(record)}\n")
     sys.stdout.flush()
 
 
-def told(line: str) -> dict[str, Any] | None:
-    """What a worker told in a line of its output; None if it only printed something."""
+def parse_record(line: str) -> dict[str, Any] | None:
+    """The record in a line of a worker's output; None if the line is none."""
     try:
-        facts = json.loads(line.partition(_RECORD)[2])
+        record = json.loads(line.partition(_RECORD)[2])
     except ValueError:  # nothing, or torn by a worker that died
         return None
-    return facts if isinstance(facts, dict) else None
+    return record if isinstance(record, dict) else None
 
 
-class _Told:
-    """Passes a stage's reports to the launcher."""
+class _ReportingDisplay:
+    """Passes a stage's progress to the launcher."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has one stage)
         """See `rankline.display.Display`."""
-        yield _ToldProgress()
+        yield _ReportingProgress()
 
 
-class _ToldProgress(Progress):
+class _ReportingProgress(Progress):
     def update(self, done: float, total: float, note: str = "") -> None:
-        tell(done=done, total=total, note=note)
+        report(done=done, total=total, note=note)
+
+
+class _ReportingObserver(Observer):
+    """Passes to the launcher what it needs to start the run again."""
+
+    def __init__(self, run_id: str) -> None:
+        report(run_id=run_id)
+
+    def after_checkpoint(self, step: int) -> None:
+        report(checkpoint_step=step)
 
 
 def _first_of(names: tuple[str, ...], environment: Mapping[str, str]) -> str | None:

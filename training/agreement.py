@@ -1,12 +1,10 @@
-"""What all workers of a run must agree on before it begins, and what worker 0 tells the others."""
+"""What all workers of a run must agree on before it begins, and what worker 0 shares with the others."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from training.checkpoints import Best, Checkpoint, Position
 from training.config import SessionConfig, TrainConfig, WorkersConfig
@@ -44,9 +42,13 @@ def check_same(
         "rankline": _version(),
         "code": code_fingerprint(*(Path(__file__).parents[1] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
-        **{name: repr(value) for choices in (config, session, workers) for name, value in asdict(choices).items()},
+        **{
+            name: repr(value)
+            for choices in (config.to_dict(), asdict(session), asdict(workers))
+            for name, value in choices.items()
+        },
     }
-    expected, *others = world.all_of(mine)
+    expected, *others = world.all_gather_object(mine)
     for rank, got in enumerate(others, start=1):
         if odd := [
             f"{name} {got.get(name)} where worker 0 has {expected.get(name)}"
@@ -60,15 +62,10 @@ def check_same(
             )
 
 
-def shared_checkpoint(world: World, checkpoint: Checkpoint | None, *, with_best: bool = False) -> Checkpoint | None:
+def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """The checkpoint that worker 0 has, or None if it has none.
 
     Worker 0 keeps the arrays; the others get the state through `training.fit.Fit.share_state`.
-
-    Args:
-        world: the workers.
-        checkpoint: of this one.
-        with_best: whether the others get the weights of the best epoch, too, so that each may become worker 0.
     """
     if world.size == 1:
         return checkpoint
@@ -83,35 +80,22 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None, *, with_best:
             "order": dict(checkpoint.order),
             "best": dict(checkpoint.best.metrics),
         }
-    told: Mapping[str, Any] | None = world.all_of(mine)[0]
-    if told is None:
-        return None
-    best = _shared_best(world, checkpoint.best if checkpoint else Best()) if with_best else Best(metrics=told["best"])
-    if world.rank == 0:
+    shared: Mapping[str, Any] | None = world.all_gather_object(mine)[0]
+    if shared is None or world.rank == 0:
         return checkpoint
-    order = dict(told["order"])
+    order = dict(shared["order"])
     if "global_rank" in order:  # else the order is one that no loader can take up
         order["global_rank"] = world.rank
     return Checkpoint(
-        config=told["config"],
-        fingerprint=told["fingerprint"],
-        run_id=told["run_id"],
-        position=Position(**told["position"]),
-        num_batches=told["num_batches"],
+        config=shared["config"],
+        fingerprint=shared["fingerprint"],
+        run_id=shared["run_id"],
+        position=Position(**shared["position"]),
+        num_batches=shared["num_batches"],
         order=order,
-        best=best,
-        state=checkpoint.state if checkpoint else {},
+        best=Best(metrics=shared["best"]),
+        state={},
     )
-
-
-def _shared_best(world: World, best: Best) -> Best:
-    """Worker 0's."""
-    told = world.all_of([dict(best.metrics), [(weight.dtype.str, weight.shape) for weight in best.weights]])[0]
-    weights = []
-    for number, (dtype, shape) in enumerate(told[1]):
-        mine = best.weights[number].reshape(-1) if world.rank == 0 else np.empty(0, dtype)
-        weights.append(world.gathered(mine).reshape(shape))
-    return Best(metrics=told[0], weights=weights)
 
 
 def _version() -> str:

@@ -19,8 +19,8 @@ import numpy as np
 
 from training.config import TrainConfig
 from training.fit import Batches
-from training.table_parts import Kept, TablePart
-from training.world import Array
+from training.table_parts import TablePart, VariableState, send_parts
+from training.world import SOLO, Array, World
 from workflows.artifacts import load_manifest, publish, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.prepared import KIND as PREPARED
@@ -62,7 +62,7 @@ class Best:
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    weights: Sequence[Kept] = ()
+    weights: Sequence[VariableState] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Checkpoint:
     num_batches: int
     order: Mapping[str, Any]
     best: Best
-    state: Mapping[str, Kept]
+    state: Mapping[str, VariableState]
 
     def write(self, path: Path) -> None:
         """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
@@ -177,6 +177,7 @@ class Checkpoints:
         run_id: MLflow run.
         last_step: step of the checkpoint that the run goes on from.
         num_batches: batches per epoch.
+        world: the workers.
     """
 
     def __init__(
@@ -189,39 +190,41 @@ class Checkpoints:
         run_id: str,
         last_step: int | None,
         num_batches: int,
+        world: World = SOLO,
     ) -> None:
         self.path = path
         self.last_step = last_step
         """Step of the checkpoint that is there; None if there is none of this run."""
         self.every = every
         self._config, self._fingerprint, self._run_id = plain(config), fingerprint, run_id
-        self._num_batches = num_batches
+        self._num_batches, self._world = num_batches, world
 
     def is_due(self, step: int) -> bool:
         """Whether one is to be written after this step."""
         return self.every > 0 and step % self.every == 0
 
-    def made(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Kept]) -> Checkpoint:
-        """The run as it is, in memory."""
-        return Checkpoint(
-            config=self._config,
-            fingerprint=self._fingerprint,
-            run_id=self._run_id,
-            position=position,
-            num_batches=self._num_batches,
-            order=order,
-            best=best,
-            state=state,
-        )
-
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Put a new checkpoint in the place of the last one."""
-        checkpoint.write(self.path)
-        self.last_step = checkpoint.position.step
+    def write(
+        self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, VariableState]
+    ) -> None:
+        """Put a new checkpoint in the place of the last one; all workers call this, and worker 0 writes."""
+        if self._world.rank == 0:
+            Checkpoint(
+                config=self._config,
+                fingerprint=self._fingerprint,
+                run_id=self._run_id,
+                position=position,
+                num_batches=self._num_batches,
+                order=order,
+                best=best,
+                state=state,
+            ).write(self.path)
+        else:
+            send_parts([*state.values(), *best.weights])
+        self.last_step = position.step
 
     def remove(self) -> None:
         """Take away the checkpoint of this run, which has ended."""
-        if self.last_step is not None and self.path.exists():  # an elastic run may have it in memory only
+        if self.last_step is not None:
             shutil.rmtree(self.path)
 
 
@@ -289,18 +292,18 @@ class Reader:
 
 def plain(config: TrainConfig) -> dict[str, Any]:
     """The choices as JSON has them: lists for tuples."""
-    choices: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    choices: dict[str, Any] = json.loads(json.dumps(config.to_dict()))
     return choices
 
 
-def all_finite(kept: Iterable[Kept]) -> bool:
+def all_finite(kept: Iterable[VariableState]) -> bool:
     """Whether no number is NaN or infinite, of what this worker has; copies nothing."""
     arrays = (array.rows if isinstance(array, TablePart) else array for array in kept)
     numbers = (array for array in arrays if array.size and np.issubdtype(array.dtype, np.floating))
     return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # NaN comes through both
 
 
-def _write_arrays(directory: Path, arrays: Iterable[Kept]) -> None:
+def _write_arrays(directory: Path, arrays: Iterable[VariableState]) -> None:
     directory.mkdir()
     for number, array in enumerate(arrays):
         with (directory / f"{number:06}.npy").open("wb") as file:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from training.config import TrainConfig
-from training.table_parts import Kept
+from training.table_parts import VariableState
 from training.world import SOLO, World
 from training.world import Array as Array  # where it is known
 from workflows.feature_spec import FeatureSpec
@@ -123,20 +123,20 @@ class Fit(Protocol):
     def array(self, tensor: Any) -> Array:
         """A tensor of a batch with one value per row, as an array of shape (N,)."""
 
-    def weights(self) -> Sequence[Kept]:
+    def weights(self) -> Sequence[VariableState]:
         """A copy of the weights to keep: the average, if there is one."""
 
-    def set_weights(self, weights: Sequence[Kept]) -> None:
+    def set_weights(self, weights: Sequence[VariableState]) -> None:
         """Put such a copy into the model."""
 
-    def shared_weights(self, weights: Sequence[Kept]) -> Sequence[Kept]:
+    def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
         """Of such a copy that only worker 0 has, with whole tables, what each worker needs of it."""
 
-    def state(self) -> Mapping[str, Kept]:
+    def state(self) -> Mapping[str, VariableState]:
         """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
         loss scaling remember, sums of the loss, and the random generators of dropout."""
 
-    def restore(self, state: Mapping[str, Kept]) -> None:
+    def restore(self, state: Mapping[str, VariableState]) -> None:
         """Take up such a state, which may have whole tables, and may be empty for workers but the first.
 
         Raises:

@@ -19,10 +19,9 @@ from training.fit_state import check_state
 from training.graph_cut import split_at_features
 from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
-from training.models import ModelBuilder, model_builder
 from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
-from training.table_parts import Kept, TablePart, hand_out
+from training.table_parts import TablePart, VariableState, hand_out
 from training.world import SOLO, World
 from workflows.feature_spec import NEGATIVES, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
@@ -45,7 +44,6 @@ class TensorFlowFit:
         spec: the features.
         config: choices about the run.
         num_steps: steps of the whole run.
-        build: makes the model in place of the one that `config` names.
         world: the workers that fit it together. `config` is that of the whole run: `batch_size` counts the rows of all
             workers.
         laid_out_for: rows per batch that the tables are laid out for, the same in every world of an elastic run; None
@@ -60,7 +58,6 @@ class TensorFlowFit:
         spec: FeatureSpec,
         config: TrainConfig,
         num_steps: int,
-        build: ModelBuilder | None = None,
         *,
         world: World = SOLO,
         laid_out_for: int | None = None,
@@ -68,10 +65,9 @@ class TensorFlowFit:
         tf.keras.utils.set_random_seed(config.seed)
         self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)
-        # A model may need static shapes for XLA.
-        choices = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
+        step = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
         variables = list[Any]()
-        model = partial(build or model_builder(config.model), spec, choices)
+        model = partial(config.model.build, spec, step)
         self.model = _built(model, "float32", keep=variables)
         self._scorer = self._learner = _Network(self.model, xla=config.xla)
         if config.precision != "float32":
@@ -196,27 +192,27 @@ class TensorFlowFit:
         column: Array = tensor.numpy()[:, 0]
         return column
 
-    def weights(self) -> list[Kept]:
+    def weights(self) -> list[VariableState]:
         """See `Fit`."""
         return [self._kept(variable) for variable in self._kept_variables]
 
-    def set_weights(self, weights: Sequence[Kept]) -> None:
+    def set_weights(self, weights: Sequence[VariableState]) -> None:
         """See `Fit`."""
         for variable, value in zip(self.model.trainable_variables, weights, strict=True):
             variable.assign(value.rows if isinstance(value, TablePart) else value)
 
-    def shared_weights(self, weights: Sequence[Kept]) -> Sequence[Kept]:
+    def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
         """See `Fit`."""
-        if not self._num_rows or not self._world.all_of(len(weights))[0]:
+        if not self._num_rows or not self._world.all_gather_object(len(weights))[0]:
             return weights
         arrays = weights or [None] * len(self._kept_variables)
         return [self._shared(variable, array) for variable, array in zip(self._kept_variables, arrays, strict=True)]
 
-    def state(self) -> dict[str, Kept]:
+    def state(self) -> dict[str, VariableState]:
         """See `Fit`."""
         return {name: self._kept(variable) for name, variable in self._state_variables().items()}
 
-    def restore(self, state: Mapping[str, Kept]) -> None:
+    def restore(self, state: Mapping[str, VariableState]) -> None:
         """See `Fit`."""
         variables = self._state_variables()
         if state or self._world.rank == 0:
@@ -252,13 +248,13 @@ class TensorFlowFit:
     def _whole_shape(self, variable: Any) -> tuple[int, ...]:
         return (self._num_rows.get(id(variable), variable.shape[0]), *variable.shape[1:]) if variable.shape.rank else ()
 
-    def _kept(self, variable: Any) -> Kept:
+    def _kept(self, variable: Any) -> VariableState:
         array = np.asarray(variable.numpy())
         if id(variable) not in self._num_rows:
             return array
         return TablePart(rows=array, num_rows=self._num_rows[id(variable)], world=self._world)
 
-    def _shared(self, variable: Any, value: Kept | None) -> Kept:
+    def _shared(self, variable: Any, value: VariableState | None) -> VariableState:
         """What worker 0 keeps of a variable: this worker's rows, or all, which only worker 0 needs."""
         num_rows = self._num_rows.get(id(variable))
         if num_rows is None or isinstance(value, TablePart):
@@ -336,7 +332,7 @@ class TensorFlowFit:
         ]
         shapes = [*(tuple(weight.shape) for weight in weights), (), (), ()]
         most_rows = self._batch_size // self._world.size
-        *totals, loss, added, total_rows = self._world.total(values, shapes, most_rows=most_rows)
+        *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, most_rows=most_rows)
         sum_of_shares = total_rows / self._batch_size
         gradients = [divided(parts.get(n, total), sum_of_shares) for n, total in enumerate(totals)]
         return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)

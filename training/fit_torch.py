@@ -16,7 +16,6 @@ from training.fit_state import check_state
 from training.loader.chunks import StreamOptions
 from training.loader.splits import check_parquet, checks_of, encoding
 from training.loader.torch import DLDataLoader, TorchAsyncItr
-from training.models import model_builder
 from training.torch_optimizers import Optimizers, check_optimizer
 from training.world import SOLO, World
 from workflows.errors import ConfigError, DataError
@@ -47,7 +46,7 @@ class TorchFit:
     ) -> None:
         torch.manual_seed(config.seed)
         self._spec = spec
-        self.model = model_builder(config.model)(spec, config).to(_device())
+        self.model = config.model.build(spec, config).to(_device())
         self._optimizers = Optimizers(self.model, config, num_steps)
         # With the running statistics of batch normalisation: those of the average are not those of any one step.
         self._tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
@@ -63,18 +62,19 @@ class TorchFit:
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
         """See `Fit`."""
+        name = config.model.name
         if num_workers > 1:
             raise ConfigError(
-                f"{config.model} is a PyTorch model, which one worker trains, got {num_workers} workers. Train it with "
+                f"{name} is a PyTorch model, which one worker trains, got {num_workers} workers. Train it with "
                 "one, or choose a TensorFlow model."
             )
         if splits_tables:
             raise ConfigError(
-                f"split_tables_share is set, but {config.model} is a PyTorch model, whose tables stay whole. "
+                f"split_tables_share is set, but {name} is a PyTorch model, whose tables stay whole. "
                 "Leave it out, or choose a TensorFlow model."
             )
         if config.xla:
-            raise ConfigError(f"xla is TensorFlow's compiler, and {config.model} is a PyTorch model. Leave it out.")
+            raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")
         check_optimizer(config)
         check_parquet(spec, reader="a PyTorch model")
 

@@ -36,7 +36,7 @@ _OF_HOROVOD = ("Horovod", "gloo")  # in the message of an error that it raised
 _MISTAKE = "Mismatched"  # tensors, of workers that are all there
 _STORE_SCOPE = "rankline"
 _STORE_TIMEOUT_S = 2.0
-_NEWS_S = 5.0  # that a worker waits for the error of another, or for worker 0 to hear of its own
+_POSTED_TIMEOUT_S = 5.0  # for the error of another worker, or for worker 0 to have read this one's
 _POLL_S = 0.05
 _GRACE_S = 1.0  # in which worker 0 prints
 
@@ -87,7 +87,7 @@ class HorovodWorld:
         """Leave the other workers; those that still exchange find a worker lost."""
         hvd.shutdown()
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """See `World`."""
         totals: list[Any] = list(values)
         dense: dict[int, Any] = {}
@@ -123,7 +123,7 @@ class HorovodWorld:
                 totals[position] = _slices(tf.gather(sums[position], indices), indices, shapes[position])
         return totals
 
-    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
         """See `World`."""
         received: tuple[Any, Any] = hvd.alltoall(rows, splits=num_rows)
         return received
@@ -137,41 +137,39 @@ class HorovodWorld:
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """See `World`."""
-        return [float(total) for total in self.gathered(np.asarray([numbers], np.float64)).sum(axis=0)]
+        return [float(total) for total in self.all_gather(np.asarray([numbers], np.float64)).sum(axis=0)]
 
-    def gathered(self, array: Array) -> Array:
+    def all_gather(self, array: Array) -> Array:
         """See `World`."""
         with self._explained():
             rows: Array = hvd.allgather(tf.convert_to_tensor(array), name="rankline_gathered").numpy()
         return rows
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """See `World`."""
         text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        sizes = self.gathered(np.asarray([len(text)], np.int64))
-        texts = np.split(self.gathered(text), np.cumsum(sizes)[:-1])
+        sizes = self.all_gather(np.asarray([len(text)], np.int64))
+        texts = np.split(self.all_gather(text), np.cumsum(sizes)[:-1])
         return [json.loads(text.tobytes()) for text in texts]
 
     def explain(self, error: Exception) -> None:
         """See `World`."""
         text = str(error)
         if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
-            raise WorkerLostError(
-                "another worker died, left or does not answer, and the run ends with it. See its own messages."
-            ) from error
+            raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def propagating_errors(self) -> Iterator[None]:
         """See `World`."""
         rank = self.rank
         try:
             yield
         except WorkerLostError:
-            news = None if self._has_ended else _awaited("error")
+            posted = None if self._has_ended else _wait_for("error")
             self._end(rank)
-            if news is None:
+            if posted is None:
                 raise
-            raise WorkersError(f"worker {news['worker']}: {news['error']}") from None
+            raise WorkersError(f"worker {posted['worker']}: {posted['error']}") from None
         except Exception as error:
             if not self._has_ended:
                 text = str(error) if isinstance(error, RanklineError) else f"{type(error).__name__}: {error}"
@@ -186,8 +184,8 @@ class HorovodWorld:
         self._has_ended = True
         self.close()
         if rank == 0:
-            _post("heard", {})
-        elif _awaited("heard") is not None:
+            _post("error_read", {})
+        elif _wait_for("error_read") is not None:
             time.sleep(_GRACE_S)
 
     @contextmanager
@@ -252,22 +250,22 @@ def _summed(values: dict[Any, Any], name: str) -> dict[Any, Any]:
 
 
 def _store() -> str | None:
-    """Where horovodrun keeps what workers tell each other; None where MPI started them."""
+    """URL of horovodrun's key-value store; None where MPI started the workers."""
     address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{part}") for part in ("ADDR", "PORT"))
     return f"http://{address}:{port}/{_STORE_SCOPE}" if address and port else None
 
 
 def _post(key: str, value: Any) -> None:
-    """Tell the other workers, if that can be done."""
+    """Leave a value for the other workers, if there is a store."""
     if store := _store():
         request = urllib.request.Request(f"{store}/{key}", data=json.dumps(value).encode(), method="PUT")
         with suppress(OSError), urllib.request.urlopen(request, timeout=_STORE_TIMEOUT_S):
             pass
 
 
-def _awaited(key: str) -> Any:
-    """What a worker tells, or None if none does within `_NEWS_S`."""
-    deadline_s = time.monotonic() + _NEWS_S
+def _wait_for(key: str) -> Any:
+    """What a worker posted; None if none did within `_POSTED_TIMEOUT_S`."""
+    deadline_s = time.monotonic() + _POSTED_TIMEOUT_S
     while (store := _store()) and time.monotonic() < deadline_s:
         with suppress(OSError), urllib.request.urlopen(f"{store}/{key}", timeout=_STORE_TIMEOUT_S) as answer:
             return json.load(answer)

@@ -16,7 +16,6 @@ from training.checkpoints import Checkpoint
 from training.config import TrainConfig
 from training.fit import Batches
 from training.fit_tensorflow import TensorFlowFit
-from training.models import learnt_from
 from training.saved_model import load_signature
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
@@ -61,8 +60,9 @@ def from_checkpoint(
 
     Raises:
         ArtifactError: the checkpoint is of another model.
+        ConfigError: it is of a model that does not come with Rankline.
     """
-    config = config_of(checkpoint)
+    config = TrainConfig.from_dict(checkpoint.config)
     trained = _fit(spec, config)
     trained.restore(checkpoint.state)
     wanted = replace(config, precision=precision, xla=xla, weight_averaging=False)
@@ -71,14 +71,6 @@ def from_checkpoint(
     fit = _fit(spec, wanted)
     fit.set_weights(trained.weights())
     return _fitted(fit)
-
-
-def config_of(checkpoint: Checkpoint) -> TrainConfig:
-    """The choices of the run that wrote a checkpoint."""
-    choices: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in checkpoint.config.items()
-    }
-    return TrainConfig(**choices)
 
 
 def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
@@ -113,7 +105,7 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
 
 
 def _fit(spec: FeatureSpec, config: TrainConfig) -> TensorFlowFit:
-    return TensorFlowFit(learnt_from(spec, config), config, num_steps=1)
+    return TensorFlowFit(config.model.training_view(spec), config, num_steps=1)
 
 
 def _fitted(fit: TensorFlowFit) -> Scorer:

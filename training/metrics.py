@@ -66,14 +66,14 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
             labels.append(fit.array(label))
             if group_by is not None and group_by in inputs:
                 groups.append(fit.array(inputs[group_by]))
-    scored = world.gathered(np.concatenate(scores))
-    labelled = world.gathered(np.concatenate(labels))
-    grouped = world.gathered(np.concatenate(groups)) if groups else None
+    scored = world.all_gather(np.concatenate(scores))
+    labelled = world.all_gather(np.concatenate(labels))
+    grouped = world.all_gather(np.concatenate(groups)) if groups else None
     if not np.isfinite(scored).all():
         raise FloatingPointError("a score is not finite.")
     try:
         # Workers on different machines may round differently, and would not stop at the same epoch.
-        figures: dict[str, float] = world.all_of(quality(labelled, scored, grouped))[0]
+        figures: dict[str, float] = world.all_gather_object(quality(labelled, scored, grouped))[0]
         return figures
     except ValueError as error:
         raise DataError(f"the {split} data cannot be measured: {error} Prepare a larger share of it.") from None

@@ -6,8 +6,8 @@ Without TensorBoard nothing of it is imported, and TensorBoard's scalars need ne
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -95,8 +95,50 @@ class Observer:
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
         """An epoch ended with `step`, and `figures` are its training and validation metrics."""
 
+    def after_checkpoint(self, step: int) -> None:
+        """A checkpoint of `step` is on disk."""
+
     def close(self) -> None:
         """The run is over, well or not."""
+
+
+class Observers(Observer):
+    """Passes everything on to several observers; closes all of them, even if one fails."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = tuple(observers)
+        self.every_step = any(observer.every_step for observer in self._observers)
+
+    def before_step(self, step: int) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.before_step(step)
+
+    def after_step(self, step: int, num_rows: int) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.after_step(step, num_rows)
+
+    def after_look(self, step: int, figures: Mapping[str, float]) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.after_look(step, figures)
+
+    def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.after_epoch(step, figures)
+
+    def after_checkpoint(self, step: int) -> None:
+        """See `Observer`."""
+        for observer in self._observers:
+            observer.after_checkpoint(step)
+
+    def close(self) -> None:
+        """See `Observer`."""
+        with ExitStack() as at_end:
+            for observer in self._observers:
+                at_end.callback(observer.close)
 
 
 def check_session(session: SessionConfig, backend: Backend, num_steps: int) -> None:

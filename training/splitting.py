@@ -29,7 +29,7 @@ class Splitting:
             share: of the memory of that worker's machine which has least; 0 splits none.
             world: the workers.
         """
-        return cls(world=world, above_bytes=int(share * min(world.all_of(total_bytes())))) if share else None
+        return cls(world=world, above_bytes=int(share * min(world.all_gather_object(total_bytes())))) if share else None
 
 
 _current: ContextVar[Splitting | None] = ContextVar("splitting", default=None)

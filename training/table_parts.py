@@ -15,7 +15,7 @@ from training.world import Array, World
 
 _BLOCK_BYTES = 1 << 25
 
-Kept: TypeAlias = Any
+VariableState: TypeAlias = Any
 """What a run keeps of a variable: an array, or a `TablePart` of one that is split."""
 
 
@@ -63,10 +63,10 @@ class TablePart:
 
     def _gathered(self) -> Iterator[Array]:
         for place in _blocks(self.num_rows, self.rows, self.world):
-            yield self.world.gathered(self.rows[place])
+            yield self.world.all_gather(self.rows[place])
 
 
-def send_parts(kept: Iterable[Kept]) -> None:
+def send_parts(kept: Iterable[VariableState]) -> None:
     """Send what is split, in the order in which worker 0 writes it."""
     for part in kept:
         if isinstance(part, TablePart):
@@ -86,7 +86,7 @@ def hand_out(array: Array | None, own: Array, num_rows: int, world: World) -> No
         block = own[:0]
         if world.rank == 0 and array is not None:
             block = array[place.start * world.size : place.stop * world.size]
-        own[place] = own_rows(world.gathered(block), world)
+        own[place] = own_rows(world.all_gather(block), world)
 
 
 def own_rows(array: Array, world: World) -> Array:

@@ -190,9 +190,7 @@ class _Split(MetaDataset):
 
 
 @contextmanager
-def tracked_run(
-    config: TrackingConfig, *, resumed_id: str | None = None, interim: tuple[type[Exception], ...] = ()
-) -> Iterator[RunLog]:
+def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Iterator[RunLog]:
     """Record what the block does as one run.
 
     An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. The process-wide tracking URI is put
@@ -202,7 +200,6 @@ def tracked_run(
     Args:
         config: where to.
         resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a note.
-        interim: exceptions after which somebody goes on with it, so that it stays RUNNING.
 
     Raises:
         ConfigError: the experiment was deleted in MLflow.
@@ -229,9 +226,6 @@ def tracked_run(
                     log.note(f"Goes on with run {resumed_id}, which is gone.")
                 yield log
             status = "FINISHED"
-        except interim:
-            status = "RUNNING"
-            raise
         except KeyboardInterrupt:
             status = "KILLED"
             raise

@@ -1,43 +1,32 @@
-"""From prepared data to a trained model on disk: fit, evaluate, stop, publish. What fits is behind `training.fit`."""
+"""From prepared data to a trained model on disk: check, open, record, train, publish.
 
-import math
+The epochs are in `training.run`; what fits a model is behind `training.fit`.
+"""
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
-from training import metrics
 from training.agreement import check_same, shared_checkpoint
-from training.checkpoints import (
-    FREE,
-    Best,
-    Checkpoint,
-    Checkpoints,
-    Position,
-    Reader,
-    all_finite,
-    checkpoint_path,
-    refuse_to_replace,
-)
+from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.elastic import RegroupError, Stay, moved
+from training.elastic import Generation, resized
 from training.fit import Array, Batches, Fit, fit_for
 from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
-from training.models import check_rows, learnt_from, model_named
-from training.observers import Mark, Observer, Throughput, check_session, observers_of
-from training.schedules import Schedule
+from training.models import check_rows
+from training.observers import Observer, Observers, check_session, observers_of
+from training.run import OpenData, TrainingRun
 from training.splitting import Splitting, splitting
-from training.table_parts import Kept, send_parts
 from training.tracking import RunLog, SilentLog, TrackingConfig, tracked_run
 from training.world import SOLO, World
 from workflows.artifacts import Manifest, publish, refuse_foreign
-from workflows.errors import RanklineError, WorkerLostError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
 from workflows.prepared import KIND as PREPARED
 from workflows.prepared import PreparedData
@@ -45,10 +34,7 @@ from workflows.progress import SILENT, Progress
 from workflows.trained import KIND, Backend, TrainedModel
 
 _EVALUATION_BATCH_SIZE = 16_384
-_AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
-_EXAMPLE_ROWS = 3
-_LOOK_EVERY_S = 0.2
-_SPLITS = {"valid": "validation", "train": "training"}
+_NUM_EXAMPLE_ROWS = 3
 
 
 class OpenSplit(Protocol):
@@ -73,7 +59,7 @@ def train(
     observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
     world: World = SOLO,
     workers: WorkersConfig | None = None,
-    stay: Stay | None = None,
+    generation: Generation | None = None,
 ) -> TrainedModel:
     """Train a model, record the run, and publish the model.
 
@@ -90,16 +76,16 @@ def train(
         output: where the trained model goes; an earlier one is replaced when the new one is whole. Its checkpoint is
             NAME-checkpoint beside it, and TensorBoard's files are in tensorboard/RUN_ID.
         config: choices about the run, those of one worker where there are several.
-        session: how it is carried out; None for no checkpoints and no TensorBoard.
+        session: how it is carried out; None for no TensorBoard, and no checkpoints unless the run is elastic.
         tracking: where MLflow records it.
         progress: told about rows; the note has epoch, loss, rate and the last validation AUC.
         checkpoint: where the checkpoint is, which then stays; None for NAME-checkpoint, as long as the run lasts.
         open_split: opens splits in place of the framework's own loader with its defaults; for several workers each
             opens its share, in as many batches as the others.
-        observers: makes those that listen to the run, beside the usual ones.
+        observers: makes those that observe the run, beside the usual ones.
         world: the workers that train the model together.
         workers: how they do; None for the defaults.
-        stay: in this world, of an elastic run; it goes on from worker 0's commit, if that has one.
+        generation: of an elastic run, which goes on from the last checkpoint of earlier ones; None for other runs.
 
     Raises:
         ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
@@ -109,153 +95,226 @@ def train(
         MissingExtraError: TensorBoard is asked for and not installed.
         SpecError: the rows have histories that the model does not take, or lack them.
         WorkersError: another worker failed, died or does not answer.
-        RegroupError: a new worker waits for the world of an elastic run to end.
         RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the
             last checkpoint.
     """
-    with world.together():
-        workers, session = workers or WorkersConfig(), session or SessionConfig()
-        laid_out_for = config.batch_size  # of one worker: a world of another size has the same tables
-        config, is_first = workers.of_world(config, world.size), world.rank == 0
-        if is_first:
-            refuse_foreign(output, KIND)
-        backend = model_named(config.model).backend
-        data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
-        spec, fingerprint = learnt_from(data.spec, config), data.manifest.fingerprint
-        check_same(world, config, session, workers, fingerprint)
-        check_rows(spec, config.model)
-        framework = fit_for(backend)
-        framework.check(spec, config, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
-        place = checkpoint or checkpoint_path(output)
-        resumed = stay.commit if stay else None
-        if is_first:
-            resumed = resumed or _resumed(place, session)
-            if resumed:  # worlds of an elastic run differ in the rows of a step
-                resumed.check(config, fingerprint, free=(*FREE, "batch_size") if stay else FREE)
-        resumed = shared_checkpoint(world, resumed, with_best=stay is not None)
-        open_split = open_split or partial(framework.batches, rank=world.rank, size=world.size)
-        num_rows = config.batch_size // world.size
-        batches = open_split(data.path, spec, "train", num_rows, shuffle=True, seed=config.seed)
-        measured = {
-            split: open_split(data.path, spec.for_scoring, split, _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
-            for split in (("valid", "train") if session.evaluate_train else ("valid",))
-        }
-        num_steps = len(batches) * config.epochs
-        kernels = framework.deterministic() if session.deterministic else nullcontext()
-        check_session(session, backend, num_steps)  # the last check before a run exists
-        reader = Reader(batches)
-        if stay and resumed:
-            resumed = moved(resumed, reader)
-        with kernels, _recorded(tracking, resumed, world, stay) as log, ExitStack() as at_end:
-            if stay and is_first:
-                stay.begin(log, resumed.position.step if resumed else 0)
-            if not log.has_params:
-                log.log_params(asdict(config) | _prepare_params(data) | _workers_params(workers, world))
-            for split in ("train", "valid"):
-                log.log_dataset(split, data.path / split, digest=fingerprint, num_rows=spec.source(split).num_rows)
-            with splitting(Splitting.of(workers.split_tables_share, world)):
-                fit = framework(spec, config, num_steps=num_steps, world=world, laid_out_for=laid_out_for)
+    with world.propagating_errors():
+        job = _checked(
+            prepared, output, config, session or SessionConfig(), workers or WorkersConfig(), world, checkpoint
+        )
+        resumed = _resumed(job, generation)
+        data = _opened(job, open_split)
+        num_steps = len(data.train) * job.config.epochs
+        check_session(job.session, job.backend, num_steps)  # the last check before a run exists
+        if resumed and job.workers.is_elastic:
+            resumed = resized(resumed, data.train)
+        kernels = job.framework.deterministic() if job.session.deterministic else nullcontext()
+        with kernels, _recorded(job, tracking, resumed, generation) as log, _observed(job, log, observers) as observer:
+            _log_inputs(job, log)
+            if generation:
+                _log_generation(job, log, generation, resumed)
+            fit = _new_fit(job, num_steps)
             num_parameters = dict(zip(("embedding", "other"), fit.num_parameters(), strict=True))
             log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
-            listening: list[Observer] = []
-            if is_first:
-                usual = observers_of(session, backend, output.with_name("tensorboard") / log.run_id, log)
-                listening = [*usual, *observers(log)]
-            for observer in listening:
-                at_end.callback(observer.close)
-            checkpoints = Checkpoints(
-                place,
-                session.checkpoint_every,
-                config=config,
-                fingerprint=fingerprint,
-                run_id=log.run_id,
-                last_step=resumed.position.step if resumed else None,
-                num_batches=len(reader),
+            checkpoints = _checkpoints(job, log, resumed, num_batches=len(data.train))
+            run = TrainingRun(
+                fit,
+                data,
+                job.config,
+                world=world,
+                checkpoints=checkpoints,
+                log=log,
+                observer=observer,
+                progress=progress if job.is_first else SILENT,
             )
-            run = _Run(fit, reader, measured, spec, config, checkpoints, log, listening, progress, world, stay)
             run.begin(resumed)
-            best = run.run()
-            if stay:
-                stay.end_training()
+            metrics = run.run()
             details = {
                 "run_id": log.run_id,
                 "tracking_uri": log.uri,
-                "backend": backend.name,
-                "metrics": dict(best),
-                "config": asdict(config),
+                "backend": job.backend.name,
+                "metrics": dict(metrics),
+                "config": job.config.to_dict(),
                 "num_parameters": num_parameters,
             }
-            if not is_first:
+            if not job.is_first:
                 fit.send_tables()
-                return _told(output, backend, details)
-            _publish(fit, output, backend, data, details, log, has_example=not workers.split_tables_share)
-            if checkpoint is None:
-                checkpoints.remove()
+                return _model_of(job, details)
+            _publish(job, fit, details, log)
+        if checkpoint is None:
+            checkpoints.remove()
         return TrainedModel.load(output)
 
 
-def _told(output: Path, backend: Backend, details: Mapping[str, Any]) -> TrainedModel:
-    """What worker 0 publishes, to a worker that may be on another machine."""
-    return TrainedModel(
-        path=output,
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What a run is to do, after it was checked.
+
+    Attributes:
+        output: where the trained model goes.
+        checkpoint: where the checkpoint is.
+        config: choices of the whole run: `batch_size` counts the rows of all workers.
+        worker_batch_size: rows per step of one worker before `WorkersConfig` changed them; tables are laid out for it,
+            so that they are the same whatever the number of workers.
+        session, workers, world: how it is carried out, and by whom.
+        data: the prepared data.
+        spec: features that are learnt from.
+        backend, framework: what fits the model.
+    """
+
+    output: Path
+    checkpoint: Path
+    config: TrainConfig
+    worker_batch_size: int
+    session: SessionConfig
+    workers: WorkersConfig
+    world: World
+    data: PreparedData
+    spec: FeatureSpec
+    backend: Backend
+    framework: type[Fit]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker records, reports, writes and publishes."""
+        return self.world.rank == 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the prepared data."""
+        return self.data.manifest.fingerprint
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between two checkpoints; 0 writes none. An elastic run always writes some."""
+        return self.session.checkpoint_every or (self.workers.commit_every if self.workers.is_elastic else 0)
+
+
+def _checked(
+    prepared: Path | PreparedData,
+    output: Path,
+    config: TrainConfig,
+    session: SessionConfig,
+    workers: WorkersConfig,
+    world: World,
+    checkpoint: Path | None,
+) -> _Job:
+    """Refuse what cannot be trained, or not by these workers together."""
+    if world.rank == 0:
+        refuse_foreign(output, KIND)
+    backend = config.model.backend
+    data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
+    whole = workers.of_world(config, world.size)
+    job = _Job(
+        output=output,
+        checkpoint=checkpoint or checkpoint_path(output),
+        config=whole,
+        worker_batch_size=config.batch_size,
+        session=session,
+        workers=workers,
+        world=world,
+        data=data,
+        spec=whole.model.training_view(data.spec),
         backend=backend,
-        run_id=details["run_id"],
-        tracking_uri=details["tracking_uri"],
-        metrics=details["metrics"],
-        manifest=Manifest(kind=KIND, fingerprint="", details=details),
+        framework=fit_for(backend),
+    )
+    check_same(world, whole, session, workers, job.fingerprint)
+    check_rows(job.spec, whole.model)
+    job.framework.check(job.spec, whole, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
+    return job
+
+
+def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
+    """The checkpoint to go on from, if there is one to be taken up; or none is in the way of those to come."""
+    found = None
+    if job.is_first:
+        # The launcher may not have heard of one that was written just before the last generation ended.
+        is_restart = generation is not None and (
+            generation.has_checkpoint or (generation.number > 0 and job.checkpoint.exists())
+        )
+        if job.session.resume or is_restart:
+            found = Checkpoint.load(job.checkpoint)
+            found.check(job.config, job.fingerprint, free=(*FREE, "batch_size") if job.workers.is_elastic else FREE)
+        elif job.checkpoint_every:
+            refuse_to_replace(job.checkpoint)
+    return shared_checkpoint(job.world, found)
+
+
+def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
+    """This worker's share of the rows."""
+    rank, size, path = job.world.rank, job.world.size, job.data.path
+    open_split = open_split or partial(job.framework.batches, rank=rank, size=size)
+    train_batches = open_split(
+        path, job.spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed
+    )
+    evaluated = {
+        split: open_split(path, job.spec.for_scoring, split, _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
+        for split in (("valid", "train") if job.session.evaluate_train else ("valid",))
+    }
+    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=job.spec.metadata.group_by)
+
+
+def _new_fit(job: _Job, num_steps: int) -> Fit:
+    with splitting(Splitting.of(job.workers.split_tables_share, job.world)):
+        return job.framework(
+            job.spec, job.config, num_steps=num_steps, world=job.world, laid_out_for=job.worker_batch_size
+        )
+
+
+def _checkpoints(job: _Job, log: RunLog, resumed: Checkpoint | None, *, num_batches: int) -> Checkpoints:
+    return Checkpoints(
+        job.checkpoint,
+        job.checkpoint_every,
+        config=job.config,
+        fingerprint=job.fingerprint,
+        run_id=log.run_id,
+        last_step=resumed.position.step if resumed else None,
+        num_batches=num_batches,
+        world=job.world,
     )
 
 
 @contextmanager
 def _recorded(
-    tracking: TrackingConfig, resumed: Checkpoint | None, world: World, stay: Stay | None
+    job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
 ) -> Iterator[RunLog]:
-    """The run in MLflow, which worker 0 opens; an elastic one goes on when its world ends."""
-    resumed_id = resumed.run_id if resumed else stay.run_id if stay else None
-    interim = (RegroupError, WorkerLostError) if stay else ()
-    if world.rank == 0:
-        with tracked_run(tracking, resumed_id=resumed_id, interim=interim) as log:
-            world.all_of([log.run_id, log.uri])
-            yield log
-    else:
-        run_id, uri = world.all_of(None)[0]
+    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation."""
+    if not job.is_first:
+        run_id, uri = job.world.all_gather_object(None)[0]
         yield SilentLog(run_id, uri)
+        return
+    resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
+    with tracked_run(tracking, resumed_id=resumed_id) as log:
+        job.world.all_gather_object([log.run_id, log.uri])
+        yield log
 
 
-def _publish(
-    fit: Fit,
-    output: Path,
-    backend: Backend,
-    data: PreparedData,
-    details: dict[str, Any],
-    log: RunLog,
-    *,
-    has_example: bool,
-) -> None:
-    """Put the trained model at `output`, and into MLflow with what it was made from."""
-    made_from, best, spec = {PREPARED: data.manifest.fingerprint}, details["metrics"], data.spec.for_scoring
-    with publish(output, KIND, made_from=made_from, details=details) as staging:
-        fit.export(staging / backend.file_name)
-        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
-        model_id = log.log_model(
-            staging / backend.file_name,
-            spec,
-            _example(data.path, spec) if has_example else None,
-            loader_module=fit.PYFUNC,
-            packages=fit.PACKAGES,
-        )
-        log.log_metrics({f"model/{name}": value for name, value in best.items()}, int(best["epoch"]), model_id=model_id)
-        log.log_artifact(staging / FILE_NAME)
-        log.log_artifact(data.path / "workflow")
+@contextmanager
+def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]]) -> Iterator[Observer]:
+    """Those that observe the run, as one; on worker 0 only."""
+    if not job.is_first:
+        yield Observer()
+        return
+    directory = job.output.with_name("tensorboard") / log.run_id
+    with closing(Observers([*observers(log), *observers_of(job.session, job.backend, directory, log)])) as observer:
+        yield observer
 
 
-def _resumed(path: Path, session: SessionConfig) -> Checkpoint | None:
-    """The checkpoint to go on from, if one is asked for; or none is in the way of those to come."""
-    if session.resume:
-        return Checkpoint.load(path)
-    if session.checkpoint_every:
-        refuse_to_replace(path)
-    return None
+def _log_inputs(job: _Job, log: RunLog) -> None:
+    """Record choices and data."""
+    if not log.has_params:
+        log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
+    for split in ("train", "valid"):
+        num_rows = job.spec.source(split).num_rows
+        log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=num_rows)
+
+
+def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
+    """Record how many workers there are from here on, and why that is so."""
+    size, step = job.world.size, resumed.position.step if resumed else 0
+    log.log_metrics({"workers": size}, step)
+    if generation.number:
+        log.note(f"Step {step:,}: {generation.cause} {size} worker{'s go' if size > 1 else ' goes'} on.")
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:
@@ -265,218 +324,47 @@ def _prepare_params(data: PreparedData) -> dict[str, Any]:
     return {f"prepare.{name}": value for name, value in choices.items()}
 
 
-def _workers_params(workers: WorkersConfig, world: World) -> dict[str, Any]:
+def _workers_params(job: _Job) -> dict[str, Any]:
     """How several workers share the work; nothing of one that does all."""
-    if world.size == 1 and not workers.is_elastic:
+    if job.world.size == 1 and not job.workers.is_elastic:
         return {}
-    return {f"workers.{name}": value for name, value in (asdict(workers) | {"workers": world.size}).items()}
+    return {f"workers.{name}": value for name, value in (asdict(job.workers) | {"workers": job.world.size}).items()}
 
 
-class _Run:
-    """Epochs of one model, and how good it is after each."""
-
-    def __init__(
-        self,
-        fit: Fit,
-        reader: Reader,
-        measured: Mapping[str, Batches],
-        spec: FeatureSpec,
-        config: TrainConfig,
-        checkpoints: Checkpoints,
-        log: RunLog,
-        observers: list[Observer],
-        progress: Progress,
-        world: World,
-        stay: Stay | None,
-    ) -> None:
-        self._fit, self._reader, self._measured, self._spec, self._config = fit, reader, measured, spec, config
-        self._checkpoints, self._log, self._observers = checkpoints, log, observers
-        self._world, self._stay = world, stay
-        self._progress = progress if world.rank == 0 else SILENT
-        self._num_rows = int(world.sum([reader.num_rows])[0])  # per epoch, of all workers
-        self._look_every_s = 0.0 if any(observer.every_step for observer in observers) else _LOOK_EVERY_S
-        self._schedule = Schedule.of(config, num_steps=len(reader) * config.epochs)
-        self._throughput = Throughput()
-        self._at, self._best = Position(), Best()
-        self._auc: float | None = None  # of the last epoch, for the note
-
-    def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
-        if checkpoint:
-            self._fit.restore(checkpoint.state)
-        self._fit.share_state()
-        if not checkpoint:
-            return
-        self._reader.seek(checkpoint.position, checkpoint.order)
-        best = checkpoint.best
-        self._at, self._best = checkpoint.position, replace(best, weights=self._fit.shared_weights(best.weights))
-        if checkpoint.config["learning_rate"] != self._config.learning_rate:
-            self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
-
-    def run(self) -> Mapping[str, float]:
-        """Train until the last epoch or until it gets no better; the model then has the weights to keep.
-
-        Returns:
-            The metrics of these weights.
-        """
-        try:
-            while not self._is_done():
-                self._run_epoch()
-        except KeyboardInterrupt:
-            if (step := self._checkpoints.last_step) is not None:
-                self._report(f"stopped; --resume goes on after step {step}")
-            raise
-        best = self._best.metrics
-        if self._best.weights:  # worker 0 publishes; the others lack them if they joined after that epoch
-            self._fit.set_weights(self._best.weights)
-        total = self._num_rows * self._config.epochs
-        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}, valid AUC {best['valid_auc']:.4f}")
-        return best
-
-    def _is_done(self) -> bool:
-        done, patience = self._at.epoch - 1, self._config.early_stopping_patience
-        return done >= self._config.epochs or bool(
-            patience and self._best.metrics and done - self._best.metrics["epoch"] >= patience
+def _publish(job: _Job, fit: Fit, details: Mapping[str, Any], log: RunLog) -> None:
+    """Put the trained model at `output`, and into MLflow with what it was made from."""
+    spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
+    has_example = not job.workers.split_tables_share  # MLflow would load the whole model to try it
+    with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
+        fit.export(staging / job.backend.file_name)
+        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+        model_id = log.log_model(
+            staging / job.backend.file_name,
+            spec,
+            _example_rows(job.data.path, spec) if has_example else None,
+            loader_module=fit.PYFUNC,
+            packages=fit.PACKAGES,
         )
-
-    def _run_epoch(self) -> None:
-        trained, valid = self._train_epoch(), self._evaluate("valid")
-        if "train" in self._measured:
-            trained |= self._evaluate("train")
-        epoch = self._at.epoch
-        self._log.log_metrics({**trained, **valid}, step=epoch)
-        for observer in self._observers:
-            observer.after_epoch(self._at.step, {**trained, **valid})
-        patience, best = self._config.early_stopping_patience, self._best.metrics
-        if not patience or not best or valid["valid_auc"] > best["valid_auc"]:
-            weights = self._fit.weights() if patience or epoch == self._config.epochs else ()
-            self._check_finite(weights)
-            self._best = Best(metrics={**valid, "epoch": float(epoch)}, weights=weights)
-        self._auc = valid["valid_auc"]
-        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._fit.loss_sum())
-        self._checkpoint()
-
-    def _train_epoch(self) -> dict[str, float]:
-        num_batches = len(self._reader)
-        average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
-        steps_before = self._at.step - self._at.batch
-        began = self._throughput.mark()
-        seen = _Seen(began, self._fit.loss_sum(), self._fit.added_sum())
-        for batch, (inputs, labels) in enumerate(self._reader, start=self._at.batch + 1):
-            step, is_last = steps_before + batch, batch == num_batches
-            for observer in self._observers:
-                observer.before_step(step)
-            self._fit.step(inputs, labels)
-            num_rows = labels.shape[0] * self._world.size
-            self._throughput.add(num_rows)
-            for observer in self._observers:
-                observer.after_step(step, num_rows)
-            if is_last or batch % average_every == 0:
-                self._fit.average()
-            is_look = is_last or self._throughput.mark().active_s - seen.mark.active_s >= self._look_every_s
-            is_due = self._checkpoints.is_due(step) or (self._stay is not None and self._stay.is_due(step))
-            is_due = is_due and not is_last  # after the epoch there is one anyway
-            if is_look or is_due:
-                self._at = replace(self._at, step=step, batch=batch)
-            if is_look:
-                seen = self._look(began, seen)
-            if is_due:
-                self._checkpoint()
-        return {"train_loss": self._epoch_loss(seen), "train_samples_per_s": self._throughput.since(began)}
-
-    def _look(self, began: Mark, last: "_Seen") -> "_Seen":
-        """Tell how it goes, if it still does; `last` is what was seen the last time."""
-        now, at = _Seen(self._throughput.mark(), self._finite_loss_sum(), self._fit.added_sum()), self._at
-        num_rows = now.mark.num_rows - last.mark.num_rows
-        figures = {
-            "train_loss": (now.loss_sum - last.loss_sum) / num_rows,
-            "train_added_loss": (now.added_sum - last.added_sum) / num_rows,
-            "learning_rate": self._config.learning_rate * float(self._schedule.factor(at.step - 1)),
-        }
-        if self._throughput.is_warm:
-            figures["train_samples_per_s"] = self._throughput.since(last.mark)
-        for observer in self._observers:
-            observer.after_look(at.step, figures)
-        auc = f", valid AUC {self._auc:.4f}" if self._auc is not None else ""
-        rate, loss = self._throughput.since(began), self._epoch_loss(now)
-        self._report(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{auc}")
-        return now
-
-    def _epoch_loss(self, seen: "_Seen") -> float:
-        return (seen.loss_sum - self._at.loss_sum) / self._epoch_rows()
-
-    def _epoch_rows(self) -> int:
-        """Rows of the running epoch that were learnt from; only its last batch may be smaller than the others."""
-        return min(self._at.batch * self._config.batch_size, self._num_rows)
-
-    def _report(self, note: str) -> None:
-        rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._config.epochs))
-        self._progress.update(rows_before + self._epoch_rows(), total, note)
-
-    def _checkpoint(self) -> None:
-        """Keep the run as it is: on disk where that is due, and in memory if it is elastic."""
-        is_after_epoch = self._at.batch == 0
-        on_disk = self._checkpoints.is_due(self._at.step) or (is_after_epoch and self._checkpoints.every > 0)
-        if not on_disk and self._stay is None:
-            return
-        with self._throughput.pause():
-            state = self._fit.state()
-            if on_disk:
-                self._finite_loss_sum()
-                self._check_finite(state.values())
-            made = self._checkpoints.made(self._at, self._reader.order, self._best, state)
-            if on_disk and self._world.rank == 0:
-                self._checkpoints.write(made)
-            elif on_disk:
-                send_parts([*state.values(), *self._best.weights])
-            if self._stay is not None:
-                self._stay.keep(made)
-
-    def _finite_loss_sum(self) -> float:
-        loss_sum = self._fit.loss_sum()
-        if not math.isfinite(loss_sum):
-            step = self._fit.diverged_at() or self._at.step
-            epoch, batch = divmod(step - 1, len(self._reader))
-            place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._reader)})"
-            raise self._spoilt(f"the training loss is {loss_sum} since {place}")
-        return loss_sum
-
-    def _check_finite(self, weights: Iterable[Kept]) -> None:
-        """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
-        if not all_finite(weights):
-            raise self._spoilt(f"weights are not finite after step {self._at.step}")
-
-    def _spoilt(self, what: str) -> RanklineError:
-        remedy = f"Lower the learning rate (it is {self._config.learning_rate:g})"
-        if (step := self._checkpoints.last_step) is not None:
-            remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
-        return RanklineError(f"{what}, expected finite numbers. {remedy}.")
-
-    def _evaluate(self, split: str) -> dict[str, float]:
-        batches, group_by = self._measured[split], self._spec.metadata.group_by
-        try:
-            figures = metrics.evaluate(self._fit, batches, group_by=group_by, split=_SPLITS[split], world=self._world)
-        except FloatingPointError:
-            raise self._spoilt(f"the model's scores are not finite after step {self._at.step}") from None
-        return {f"{split}_{name}": figure for name, figure in figures.items()}
+        model_metrics = {f"model/{name}": value for name, value in metrics.items()}
+        log.log_metrics(model_metrics, int(metrics["epoch"]), model_id=model_id)
+        log.log_artifact(staging / FILE_NAME)
+        log.log_artifact(job.data.path / "workflow")
 
 
-class _Seen(NamedTuple):
-    """What was found at a look.
-
-    Attributes:
-        mark: where the run was.
-        loss_sum: what `Fit.loss_sum` was.
-        added_sum: what `Fit.added_sum` was.
-    """
-
-    mark: Mark
-    loss_sum: float
-    added_sum: float
+def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
+    """What worker 0 publishes, for a worker that may be on another machine."""
+    return TrainedModel(
+        path=job.output,
+        backend=job.backend,
+        run_id=details["run_id"],
+        tracking_uri=details["tracking_uri"],
+        metrics=details["metrics"],
+        manifest=Manifest(kind=KIND, fingerprint="", details=dict(details)),
+    )
 
 
-def _example(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
-    rows = first_rows(prepared, spec, "valid", _EXAMPLE_ROWS)
+def _example_rows(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
+    rows = first_rows(prepared, spec, "valid", _NUM_EXAMPLE_ROWS)
     return pd.DataFrame({name: _plain(column) for name, column in rows.items()})
 
 

@@ -4,19 +4,13 @@ A run has one worker, or several that Horovod started. Each has the whole model 
 share of the rows; they exchange gradients in each step. Worker 0 logs and writes.
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from training.config import WorkersConfig
-
 Array = npt.NDArray[Any]
-
-# Set by horovodrun for each worker: with Gloo, and with Open MPI.
-_SIZE_VARIABLES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class World(Protocol):
@@ -34,7 +28,7 @@ class World(Protocol):
     def size(self) -> int:
         """How many there are."""
 
-    def total(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
         """Sums over all workers, in a graph.
 
         Args:
@@ -44,7 +38,7 @@ class World(Protocol):
             most_rows: slices of a table with no more rows than that are sent as a whole.
         """
 
-    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
         """Send each worker some rows and get its, in a graph; gradients go the same way back.
 
         Args:
@@ -61,17 +55,17 @@ class World(Protocol):
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Element-wise sums over all workers, in float64."""
 
-    def gathered(self, array: Array) -> Array:
+    def all_gather(self, array: Array) -> Array:
         """The arrays of all workers one behind the other, by rank; they may differ in their first dimension."""
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """What each worker passed, by rank; plain values that JSON can hold."""
 
     def explain(self, error: Exception) -> None:
         """Raise `WorkerLostError` if that is what an error of a framework comes from."""
 
-    def together(self) -> AbstractContextManager[None]:
-        """In the block an error of one worker ends all of them: worker 0 raises what was first raised anywhere.
+    def propagating_errors(self) -> AbstractContextManager[None]:
+        """In the block an error of one worker ends all of them, and worker 0 raises the first one.
 
         It may stand within another such block.
 
@@ -87,7 +81,7 @@ class Solo:
     rank = 0
     size = 1
 
-    def total(
+    def all_reduce(
         self,
         values: Sequence[Any],
         shapes: Sequence[Sequence[int]],  # noqa: ARG002  (a world's signature)
@@ -96,7 +90,7 @@ class Solo:
         """See `World`."""
         return list(values)
 
-    def exchange(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
+    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
         """See `World`."""
         return rows, num_rows
 
@@ -107,40 +101,20 @@ class Solo:
         """See `World`."""
         return list(numbers)
 
-    def gathered(self, array: Array) -> Array:
+    def all_gather(self, array: Array) -> Array:
         """See `World`."""
         return array
 
-    def all_of(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """See `World`."""
         return [value]
 
     def explain(self, error: Exception) -> None:
         """See `World`."""
 
-    def together(self) -> AbstractContextManager[None]:
+    def propagating_errors(self) -> AbstractContextManager[None]:
         """See `World`."""
         return nullcontext()
 
 
 SOLO = Solo()
-
-
-def current_world(config: WorkersConfig | None = None) -> World:
-    """The world of this process: `SOLO`, unless horovodrun started it, which it says in the environment.
-
-    Waits for the other workers, and imports TensorFlow and Horovod, in a process that horovodrun started.
-
-    Args:
-        config: how workers exchange, and how long they wait for each other; None for the defaults.
-
-    Raises:
-        ConfigError: Horovod is not installed, or was built for another TensorFlow.
-        WorkerLostError: another worker did not come in time.
-    """
-    if not any(name in os.environ for name in _SIZE_VARIABLES):
-        return SOLO
-    from training.horovod_world import HorovodWorld
-
-    config = config or WorkersConfig()
-    return HorovodWorld(compression=config.compression, timeout_s=config.timeout_s)

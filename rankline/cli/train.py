@@ -4,20 +4,23 @@ import os
 import sys
 
 from rankline.cli.arguments import RecipeName, Seeds, WorkDir
+from rankline.cli.recipe_options import with_recipe_options
 from rankline.launch_config import LaunchConfig
-from rankline.options import Overrides, with_options
+from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, workspace_of
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 
 
-@with_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
+@with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
 def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
-    """Train on prepared data, tracked in MLflow.
+    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` has the options of a recipe, too.
 
     **Examples**
 
     rankline train movielens --epochs 5 --learning-rate 0.002
+
+    rankline train criteo-dcnv2 --model dlrm --top-mlp 64,32
 
     rankline train movielens --checkpoint-every 500
 
@@ -31,12 +34,13 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
     """
     from rankline.worker import Worker, limit_threads, take_cores
 
-    worker = Worker.of(os.environ)
+    worker = Worker.from_environment(os.environ)
     with worker.at_work() as display:
         several, options = overrides.apply(WorkersConfig()), overrides.apply(LaunchConfig())
         limit_threads(options.threads, worker.local_size)
         take_cores(options.affinity, worker)
         from rankline import pipeline
+        from training.elastic import Generation
         from workflows.prepared import PreparedData
 
         workspace = workspace_of(recipe, work_dir)
@@ -60,7 +64,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
                     session,
                     workers=several,
                     world=world,
-                    is_elastic=worker.is_elastic,
+                    generation=Generation.from_environment(os.environ),
+                    observers=worker.observers,
                 )
             model = {"path": str(trained.path), "run_id": trained.run_id, "tracking_uri": trained.tracking_uri}
     worker.show(model)

@@ -12,10 +12,12 @@ import numpy as np
 from training.agreement import check_same
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
+from training.models.mlp import MLPConfig
 from training.observers import Observer
 from training.tracking import TrackingConfig
 from training.train import train
-from training.world import World, current_world
+from training.world import World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
@@ -23,7 +25,11 @@ from workflows.prepared import PreparedData
 GLOBAL_ROWS, UNEVEN = 100, (61, 39)
 OPTIMIZERS = ("sgd", "adam", "lazy_adam", "rowwise_adagrad")
 BASE = TrainConfig(
-    hidden=(16, 8), learning_rate=0.01, l2_embedding=0.01, l2_linear=0.01, weight_decay=0.001, warmup_steps=2, seed=3
+    model=MLPConfig(hidden=(16, 8), l2_embedding=0.01, l2_linear=0.01),
+    learning_rate=0.01,
+    weight_decay=0.001,
+    warmup_steps=2,
+    seed=3,
 )
 CASES: dict[str, tuple[TrainConfig, WorkersConfig]] = {
     **{name: (replace(BASE, optimizer=name), WorkersConfig()) for name in OPTIMIZERS},
@@ -31,9 +37,14 @@ CASES: dict[str, tuple[TrainConfig, WorkersConfig]] = {
     "float16": (replace(BASE, optimizer="lazy_adam", precision="float16"), WorkersConfig()),
 }
 RUN = TrainConfig(
-    hidden=(16,), batch_size=60, epochs=2, learning_rate=0.01, learning_rate_decay="cosine", early_stopping_patience=0,
-    dropout=0.2, seed=3,
-)  # fmt: skip
+    model=MLPConfig(hidden=(16,), dropout=0.2),
+    batch_size=60,
+    epochs=2,
+    learning_rate=0.01,
+    learning_rate_decay="cosine",
+    early_stopping_patience=0,
+    seed=3,
+)
 RUN_WORKERS = WorkersConfig(scale_learning_rate="linear", timeout_s=20)
 COPIED_AFTER_STEP = 7
 OVERFLOW, LARGE = 2, 2e4
@@ -100,10 +111,10 @@ class Told:
 
 
 def main(directory: Path) -> None:
-    world = current_world(RUN_WORKERS)
-    with world.together():
+    world = join_world(RUN_WORKERS)
+    with world.propagating_errors():
         for name, (_, workers) in CASES.items():
-            state = fitted(directory, name, current_world(workers)).state()
+            state = fitted(directory, name, join_world(workers)).state()
             np.savez(directory / f"{name}-{world.rank}.npz", **state)
         found: dict[str, Any] = {}
         data, tracking = (

@@ -12,19 +12,21 @@ import numpy as np
 from tests.system.exact_worker import share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.fit_tensorflow import TensorFlowFit
+from training.join import join_world
+from training.models.din import DINConfig
+from training.models.mlp import MLPConfig
 from training.observers import Observer
 from training.splitting import Splitting, splitting
 from training.table_parts import TablePart
 from training.tracking import TrackingConfig
 from training.train import train
-from training.world import World, current_world
+from training.world import World
 from workflows.feature_spec import FeatureSpec
 
 GLOBAL_ROWS, UNEVEN = 100, (61, 39)
-BASE = TrainConfig(hidden=(16, 8), learning_rate=0.01, l2_embedding=0.01, weight_decay=0.001, seed=3)
-HISTORIES = replace(
-    BASE, model="din", embedding_dim=6, recency=True, likeness=True, hidden=(8,), weight_averaging=False
-)
+BASE = TrainConfig(model=MLPConfig(hidden=(16, 8), l2_embedding=0.01), learning_rate=0.01, weight_decay=0.001, seed=3)
+DIN = DINConfig(embedding_dim=6, recency=True, dot_product_features=True, hidden=(8,), l2_embedding=0.01)
+HISTORIES = replace(BASE, model=DIN, weight_averaging=False)
 # No Adam for histories: a softmax does not mind a bias, whose gradient is rounding, and Adam scales that up.
 CASES: dict[str, tuple[str, TrainConfig]] = {
     "lists": ("prepared", replace(BASE, optimizer="rowwise_adagrad")),
@@ -33,7 +35,9 @@ CASES: dict[str, tuple[str, TrainConfig]] = {
     "float16": ("scalars", replace(BASE, optimizer="lazy_adam", precision="float16")),
 }
 OVERFLOW, LARGE = 2, 2e4
-RUN = TrainConfig(hidden=(16,), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3)
+RUN = TrainConfig(
+    model=MLPConfig(hidden=(16,)), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3
+)
 RUN_WORKERS = WorkersConfig(split_tables_share=1e-9, timeout_s=60)
 CHECKPOINT_EVERY = 7
 
@@ -110,8 +114,8 @@ def run(directory: Path, name: str, world: World, *, epochs: int = RUN.epochs, r
 
 
 def main(directory: Path) -> None:
-    world = current_world(RUN_WORKERS)
-    with world.together():
+    world = join_world(RUN_WORKERS)
+    with world.propagating_errors():
         for name in CASES:
             fit = fitted(directory, name, world)
             sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]

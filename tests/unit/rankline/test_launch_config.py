@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from rankline.launch_config import LaunchConfig
@@ -49,6 +51,17 @@ def test_an_elastic_run_starts_with_as_many_as_the_hosts_take_and_the_run_wants(
     config = WorkersConfig(min_workers=1, max_workers=4)
     assert LaunchConfig(hosts="a:4,b:4").num_workers(config) == 4
     assert LaunchConfig(hosts="a,b").num_workers(config) == 2
+
+
+def test_workers_run_here_unless_hosts_are_named(tmp_path: Path) -> None:
+    config = WorkersConfig(workers=2, min_workers=1, max_workers=4)
+    assert LaunchConfig().find_hosts(WorkersConfig(workers=2)) == {"localhost": 2}
+    assert LaunchConfig().find_hosts(config) == {"localhost": 4}
+    assert LaunchConfig(hosts="a:2,b").find_hosts(config) == {"a": 2, "b": 1}
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho c:3\n")
+    script.chmod(0o755)
+    assert LaunchConfig(host_discovery_script=str(script)).find_hosts(config) == {"c": 3}
 
 
 def test_hosts_are_named_in_one_way() -> None:

@@ -19,6 +19,8 @@ from tests.unit.training import conftest as ratings
 from tests.unit.training import sequence_rows
 from training.config import TrainConfig
 from training.convert import convert
+from training.models.din import DINConfig
+from training.models.sim import SIMConfig
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
@@ -140,15 +142,19 @@ def test_names_may_have_underscores_or_dashes(spelling: str) -> None:
 def test_parameters_become_the_choices_of_our_training() -> None:
     config = SimConfig(lr=0.05, weight_decay=0.1, dropout_rate=0.2, xla=True, seed=7, long_seq_length=8, epochs=5)
     assert config.train_config(sequence_rows.make_spec(), "bfloat16") == TrainConfig(
-        model="sim", embedding_dim=16, embedding_dim_cap=16, stage_one_hidden=(200,), hidden=(200, 80),
-        aux_hidden=(100, 50), short_history=sequence_rows.MAX_LENGTH - 8, learning_rate=0.05, weight_decay=0.1,
-        dropout=0.2, xla=True, precision="bfloat16", seed=7, epochs=5, batch_size=131072, optimizer="adam",
-        linear_terms=False, weight_averaging=False, early_stopping_patience=0,
+        model=SIMConfig(
+            embedding_dim=16, stage_one_hidden=(200,), hidden=(200, 80), aux_hidden=(100, 50),
+            short_history=sequence_rows.MAX_LENGTH - 8, dropout=0.2, linear_terms=False,
+        ),
+        learning_rate=0.05, weight_decay=0.1, xla=True, precision="bfloat16", seed=7, epochs=5, batch_size=131072,
+        optimizer="adam", weight_averaging=False, early_stopping_patience=0,
     )  # fmt: skip
-    assert SimConfig(seed=0, profile="reference", long_seq_length=0).train_config(
-        sequence_rows.make_spec(), "float32"
-    ).profile == "reference"  # fmt: skip
-    assert SimConfig(seed=0, model_type="din").train_config(sequence_rows.make_spec(), "float32").dropout == 0
+    reference = SimConfig(seed=0, profile="reference", long_seq_length=0)
+    assert reference.train_config(sequence_rows.make_spec(), "float32").model == SIMConfig(
+        hidden=(200, 80), short_history=sequence_rows.MAX_LENGTH, variant="reference", linear_terms=False
+    )
+    din = SimConfig(seed=0, model_type="din").train_config(sequence_rows.make_spec(), "float32").model
+    assert din == DINConfig(embedding_dim=16, hidden=(200, 80), linear_terms=False)
 
 
 def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:

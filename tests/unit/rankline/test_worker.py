@@ -9,52 +9,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankline.launch_config import LaunchConfig
-from rankline.worker import Worker, tell, told
+from rankline.worker import Worker, parse_record, report
 from training.config import WorkersConfig
+from training.tracking import RunLog
 from workflows.errors import ConfigError
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
 
 @given(facts=st.dictionaries(st.text(), _SCALARS, min_size=1))
-def test_what_is_told_is_one_line_and_comes_back_as_it_was(facts: dict[str, object]) -> None:
+def test_a_record_is_one_line_and_comes_back_as_it_was(facts: dict[str, object]) -> None:
     output = io.StringIO()
     with redirect_stdout(output):
-        tell(**{f"fact {name}": value for name, value in facts.items()})
+        report(**{f"fact {name}": value for name, value in facts.items()})
     line = output.getvalue()
     assert line.index("\n") == len(line) - 1
-    assert told(line) == {f"fact {name}": value for name, value in facts.items()}
+    assert parse_record(line) == {f"fact {name}": value for name, value in facts.items()}
 
 
 @given(line=st.text(alphabet=st.characters(exclude_characters="\x1e")))
-def test_what_is_only_printed_tells_nothing(line: str) -> None:
-    assert told(line) is None
+def test_what_is_only_printed_is_no_record(line: str) -> None:
+    assert parse_record(line) is None
 
 
-def test_a_line_that_was_begun_without_an_end_hides_nothing_and_a_torn_record_tells_nothing() -> None:
-    assert told('epoch 1\x1e{"done": 1}\n') == {"done": 1}
-    assert told('\x1e{"done": ') is None
-    assert told("\x1e7\n") is None
+def test_a_record_is_found_behind_a_line_without_an_end_and_a_torn_one_is_none() -> None:
+    assert parse_record('epoch 1\x1e{"done": 1}\n') == {"done": 1}
+    assert parse_record('\x1e{"done": ') is None
+    assert parse_record("\x1e7\n") is None
 
 
 def test_a_process_that_nobody_started_as_one_of_several_is_alone() -> None:
-    assert Worker.of({}) == Worker(rank=0, local_size=1, is_alone=True, is_elastic=False, is_launched=False)
+    assert Worker.from_environment({}) == Worker(rank=0, local_size=1, is_alone=True, is_launched=False)
     with Worker().in_world(WorkersConfig()) as world:
         assert (world.rank, world.size) == (0, 1)
 
 
 def test_horovodrun_and_open_mpi_say_which_worker_a_process_is() -> None:
-    worker = Worker.of({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4", "RANKLINE_LAUNCHED": "1"})
+    worker = Worker.from_environment(
+        {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_SIZE": "4", "RANKLINE_LAUNCHED": "1"}
+    )
     assert worker == Worker(rank=3, local_size=4, is_alone=False, is_launched=True)
-    worker = Worker.of(
+    worker = Worker.from_environment(
         {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     )
     assert worker == Worker(rank=5, local_rank=1, local_size=2, is_alone=False)
-
-
-def test_a_worker_of_an_elastic_run_has_the_number_of_its_address() -> None:
-    worker = Worker.of({"RANKLINE_ELASTIC": "10.0.0.1:4711:token:5"})
-    assert worker == Worker(rank=5, local_size=0, is_alone=False, is_elastic=True)
 
 
 def test_another_number_of_workers_than_was_started_is_refused() -> None:
@@ -63,6 +61,20 @@ def test_another_number_of_workers_than_was_started_is_refused() -> None:
         Worker().in_world(WorkersConfig(workers=4)),
     ):
         pass
+
+
+def test_an_elastic_run_may_have_another_number_of_workers() -> None:
+    with Worker().in_world(WorkersConfig(workers=4, min_workers=1, max_workers=4)) as world:
+        assert world.size == 1
+
+
+def test_only_a_worker_that_our_launcher_started_reports_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    log = RunLog("the run", "sqlite://")
+    assert Worker().observers(log) == []
+    (observer,) = Worker(is_alone=False, is_launched=True).observers(log)
+    observer.after_checkpoint(7)
+    records = [parse_record(line) for line in capsys.readouterr().out.split("\n") if line]
+    assert records == [{"run_id": "the run"}, {"checkpoint_step": 7}]
 
 
 _THREADS = """

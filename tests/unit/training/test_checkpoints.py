@@ -26,11 +26,12 @@ from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.fit_torch import TorchFit
 from training.loader.tfrecord import write_tfrecords
+from training.models.mlp import MLPConfig
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec, Source
 
-CONFIG = TrainConfig(hidden=(8, 4))
+CONFIG = TrainConfig(model=MLPConfig(hidden=(8, 4)))
 POSITION = Position(step=14, epoch=2, batch=4, loss_sum=0.1)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8])
 ARRAYS = arrays(DTYPES, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=st.integers(0, 9))
@@ -136,7 +137,7 @@ def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) 
     loaded = Checkpoint.load(written(tmp_path))
     loaded.check(replace(CONFIG, learning_rate=0.5), "f" * 64)
     with pytest.raises(ConfigError, match=r"got hidden \[8\], expected \[8, 4\]; seed 3, expected 0\. Give"):
-        loaded.check(replace(CONFIG, hidden=(8,), seed=3), "f" * 64)
+        loaded.check(CONFIG.with_choices(hidden=(8,), seed=3), "f" * 64)
     with pytest.raises(ArtifactError, match="prepared data ffffffffffff, got gggggggggggg"):
         loaded.check(CONFIG, "g" * 64)
 
@@ -169,7 +170,7 @@ def test_numbers_that_are_none_are_found(array: Any) -> None:
 def test_a_new_checkpoint_replaces_the_last_one(tmp_path: Path) -> None:
     kept = checkpoints(tmp_path / "model")
     for step in (7, 14):
-        kept.write(kept.made(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)}))
+        kept.write(replace(POSITION, step=step), {}, Best(), {"w": np.full(4, step)})
         loaded = Checkpoint.load(tmp_path / "model-checkpoint")
         assert kept.last_step == loaded.position.step == loaded.state["w"][0] == step
     assert [path.name for path in tmp_path.iterdir()] == ["model-checkpoint"]

@@ -18,12 +18,14 @@ from fitting import (
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.metrics import exact_auc
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS
 from training.saved_model import load_signature
 from workflows.errors import ArtifactError
 from workflows.feature_spec import Feature, FeatureSpec
 
-CONFIG = TrainConfig(batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
+CONFIG = TrainConfig(model=MLPConfig(hidden=(16, 8)), batch_size=100, learning_rate=0.01, table_lr_scale=1.0, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def batches(prepared: Path) -> list[Batch]:
 def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
     spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
-    config = replace(CONFIG, **options)
+    config = CONFIG.with_choices(**options)
     assert_goes_on_like_one_without_a_break(
         fitted(TensorFlowFit, spec, config, batches[:4]),
         batches[4:8],
@@ -70,7 +72,7 @@ def test_a_state_is_a_copy_by_names_that_no_other_model_changes(spec: FeatureSpe
 
 
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
-    state = fitted(TensorFlowFit, spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    state = fitted(TensorFlowFit, spec, CONFIG.with_choices(hidden=(16, 9)), batches[:1]).state()
     fit = TensorFlowFit(spec, CONFIG, num_steps=10)
     before = fit.state()
     with pytest.raises(
@@ -98,7 +100,7 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
     tables = 60 * 16 + 40 * 12 + 8 * 4
     dense = 33 * 16 + 16 + 16 * 8 + 8 + 8 + 1
     linear = 60 + 40 + 8
-    assert TensorFlowFit(spec, replace(CONFIG, linear_terms=False), 1).num_parameters() == (tables, dense)
+    assert TensorFlowFit(spec, CONFIG.with_choices(linear_terms=False), 1).num_parameters() == (tables, dense)
     assert TensorFlowFit(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
 
 
@@ -116,9 +118,11 @@ def test_the_documents_dlrm_has_the_documents_network() -> None:
         },
     )
     config = TrainConfig(
-        model="dlrm", numbers_hidden=(1024, 512, 256), hidden=(1024, 1024, 512, 256), embedding_dim=8,
-        linear_terms=False, weight_averaging=False,
-    )  # fmt: skip
+        model=DLRMConfig(
+            bottom_mlp=(1024, 512, 256), embedding_dim=8, linear_terms=False, top_mlp=(1024, 1024, 512, 256)
+        ),
+        weight_averaging=False,
+    )
     assert TensorFlowFit(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
 
 
@@ -135,7 +139,7 @@ def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all()
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches: list[Batch], xla: bool) -> None:
-    config = replace(CONFIG, l2_embedding=0.3, l2_linear=0.2, optimizer="sgd", learning_rate=0.1, xla=xla)
+    config = CONFIG.with_choices(l2_embedding=0.3, l2_linear=0.2, optimizer="sgd", learning_rate=0.1, xla=xla)
     fit = TensorFlowFit(spec, config, num_steps=1)
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
@@ -153,7 +157,7 @@ def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches:
 
 
 def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch]) -> None:
-    config = replace(CONFIG, optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
+    config = CONFIG.with_choices(optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
     compiled, plain = (fitted(TensorFlowFit, spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
     for one, other in zip(compiled.weights(), plain.weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-4)
@@ -169,7 +173,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     spec: FeatureSpec, batches: list[Batch], precision: str, tmp_path: Path
 ) -> None:
     before = tf.keras.mixed_precision.global_policy().name
-    config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
+    config = CONFIG.with_choices(learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
     mixed, single = (
         fitted(TensorFlowFit, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )
@@ -198,7 +202,7 @@ def test_gradients_of_a_large_batch_add_up_in_mixed_precision_too(
     spec: FeatureSpec, prepared: Path, precision: str, largest: float
 ) -> None:
     whole = TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 4000, shuffle=False, seed=0)
-    config = replace(CONFIG, optimizer="sgd", learning_rate=1.0, l2_embedding=0.01)
+    config = CONFIG.with_choices(optimizer="sgd", learning_rate=1.0, l2_embedding=0.01)
     moved = []
     for choice in (precision, "float32"):
         fit = TensorFlowFit(spec, replace(config, precision=choice), 10)

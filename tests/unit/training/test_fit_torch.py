@@ -18,11 +18,14 @@ from fitting import (
 from training.config import TrainConfig
 from training.fit_torch import TorchFit
 from training.metrics import exact_auc
+from training.models.torch_mlp import TorchMLPConfig
 from training.torch_optimizers import OPTIMIZERS
 from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec
 
-CONFIG = TrainConfig(model="torch_mlp", batch_size=100, hidden=(16, 8), learning_rate=0.01, table_lr_scale=1.0, seed=3)
+CONFIG = TrainConfig(
+    model=TorchMLPConfig(hidden=(16, 8)), batch_size=100, learning_rate=0.01, table_lr_scale=1.0, seed=3
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def batches(prepared: Path) -> list[Batch]:
 def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
     spec: FeatureSpec, batches: list[Batch], options: dict[str, Any]
 ) -> None:
-    config = replace(CONFIG, **options)
+    config = CONFIG.with_choices(**options)
     assert_goes_on_like_one_without_a_break(
         fitted(TorchFit, spec, config, batches[:4]),
         batches[4:8],
@@ -58,13 +61,15 @@ def test_a_state_is_a_copy_by_names_that_a_step_does_not_change(spec: FeatureSpe
 
 
 def test_penalties_are_summed_beside_the_loss(spec: FeatureSpec, batches: list[Batch]) -> None:
-    plain, held = (fitted(TorchFit, spec, replace(CONFIG, l2_embedding=weight), batches[:1]) for weight in (0.0, 0.5))
+    plain, held = (
+        fitted(TorchFit, spec, CONFIG.with_choices(l2_embedding=weight), batches[:1]) for weight in (0.0, 0.5)
+    )
     assert plain.added_sum() == 0 < held.added_sum()
     assert plain.loss_sum() == held.loss_sum()
 
 
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
-    state = fitted(TorchFit, spec, replace(CONFIG, hidden=(16, 9)), batches[:1]).state()
+    state = fitted(TorchFit, spec, CONFIG.with_choices(hidden=(16, 9)), batches[:1]).state()
     fit = TorchFit(spec, CONFIG, num_steps=10)
     before = fit.state()
     with pytest.raises(ArtifactError, match=r"of another model: it has model/layers\.4\.weight \(9, 16\) instead of "):
@@ -75,7 +80,7 @@ def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: Featur
 
 
 def test_dropout_leaves_the_global_stream_alone(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = TorchFit(spec, replace(CONFIG, dropout=0.5), num_steps=10)
+    fit = TorchFit(spec, CONFIG.with_choices(dropout=0.5), num_steps=10)
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -96,7 +101,7 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
     tables, linear = 60 * 16 + 40 * 12 + 8 * 4, 60 + 40 + 8
     norms = 2 * (1 + 16 + 8)
     dense = 33 * 16 + 16 + 16 * 8 + 8 + 8 + 1 + norms
-    assert TorchFit(spec, replace(CONFIG, linear_terms=False), 1).num_parameters() == (tables, dense)
+    assert TorchFit(spec, CONFIG.with_choices(linear_terms=False), 1).num_parameters() == (tables, dense)
     assert TorchFit(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
 
 
@@ -104,7 +109,7 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
 def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     spec: FeatureSpec, batches: list[Batch], precision: str
 ) -> None:
-    config = replace(CONFIG, learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
+    config = CONFIG.with_choices(learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
     mixed, single = (
         fitted(TorchFit, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )

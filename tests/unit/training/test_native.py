@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.peers.native import build_model, feature_columns, hashed, make_dataset, num_buckets
+from bench.peers.native import feature_columns, hashed, make_dataset, num_buckets, peer
 from training.config import TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.graph_cut import split_at_features
 from training.loader.tfrecord import write_tfrecords
+from training.models.dlrm import DLRMConfig
 from workflows.auc import exact_auc
 from workflows.feature_spec import Feature, FeatureSpec, Source
 
 CARDINALITIES = {"C1": 400, "C2": 40, "C3": 1}
 NUM_ROWS, BATCH_SIZE = 4_000, 500
+MODEL = DLRMConfig(bottom_mlp=(16,), embedding_dim=4, top_mlp=(32, 16))
 CONFIG = TrainConfig(
-    model="dlrm",
-    numbers_hidden=(16,),
-    hidden=(32, 16),
-    embedding_dim=4,
+    model=MODEL,
     optimizer="lazy_adam",
     learning_rate=0.03,
     batch_size=BATCH_SIZE,
@@ -70,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, spec: FeatureSpec, rows: pa.
 
 
 def dataset(files: Files, spec: FeatureSpec, *, accelerated: bool) -> Any:
-    columns = feature_columns(spec, CONFIG, accelerated=accelerated)
+    columns = feature_columns(spec, MODEL, accelerated=accelerated)
     return make_dataset(files(accelerated), spec, columns, BATCH_SIZE, accelerated=accelerated)
 
 
@@ -88,7 +86,7 @@ def one_epoch(files: Files, spec: FeatureSpec, *, accelerated: bool) -> dict[str
 
 def fitted(files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> tuple[TensorFlowFit, float]:
     """A model after two epochs, and its AUC on the same rows."""
-    fit = TensorFlowFit(spec, config, num_steps=1, build=partial(build_model, accelerated=accelerated))
+    fit = TensorFlowFit(spec, peer(config, accelerated=accelerated), num_steps=1)
     batches = dataset(files, spec, accelerated=accelerated)
     for _ in range(2):
         for inputs, labels in batches:
@@ -133,15 +131,13 @@ def test_a_column_has_three_quarters_of_its_ids_as_buckets_but_at_least_one(spec
 
 
 def test_both_models_have_the_same_weights(spec: FeatureSpec) -> None:
-    native, accelerated = (
-        TensorFlowFit(spec, CONFIG, num_steps=1, build=partial(build_model, accelerated=side)) for side in (False, True)
-    )
+    native, accelerated = (TensorFlowFit(spec, peer(CONFIG, accelerated=side), num_steps=1) for side in (False, True))
     assert native.num_parameters() == accelerated.num_parameters()
-    assert native.num_parameters()[0] == (300 + 30 + 1) * CONFIG.embedding_dim
+    assert native.num_parameters()[0] == (300 + 30 + 1) * MODEL.embedding_dim
 
 
 def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -> None:
-    native, accelerated = (build_model(spec, CONFIG, accelerated=side) for side in (False, True))
+    native, accelerated = (peer(CONFIG, accelerated=side).model.build(spec, CONFIG) for side in (False, True))
     vectors = dict(zip(CARDINALITIES, np.random.default_rng(1).standard_normal((3, 4)), strict=True))
     for table in tables(native):
         table.assign(np.tile(vectors[column_of(table)], (table.shape[0], 1)))

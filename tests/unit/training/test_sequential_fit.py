@@ -18,22 +18,33 @@ from training.config import SessionConfig, TrainConfig
 from training.fit_tensorflow import TensorFlowFit
 from training.fit_torch import TorchFit
 from training.metrics import exact_auc
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.mlp import MLPConfig
+from training.models.sim import SIMConfig
 from training.tracking import TrackingConfig
 from training.train import train
 from workflows.errors import ArtifactError, ConfigError, SpecError
 from workflows.feature_spec import FeatureSpec
 from workflows.trained import TrainedModel
 
+DIN = DINConfig(hidden=(16, 8), embedding_dim=6, embedding_init=0.1)
+DIEN = DIENConfig(**vars(DIN), short_history=2, gru_units=6, aux_hidden=(6,))
+SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=4)
 CONFIG = TrainConfig(
-    hidden=(16, 8), stage_one_hidden=(8,), aux_hidden=(6,), gru_units=6, short_history=2, num_searched=4,
-    embedding_dim=6, embedding_init=0.1, optimizer="lazy_adam", learning_rate=0.02, batch_size=100, epochs=3, seed=3,
-    early_stopping_patience=0, weight_averaging=False,
-)  # fmt: skip
+    optimizer="lazy_adam",
+    learning_rate=0.02,
+    batch_size=100,
+    epochs=3,
+    seed=3,
+    early_stopping_patience=0,
+    weight_averaging=False,
+)
 KINDS = {
-    "din": replace(CONFIG, model="din"),
-    "dien": replace(CONFIG, model="dien"),
-    "sim": replace(CONFIG, model="sim"),
-    "sim, hard": replace(CONFIG, model="sim", search="hard"),
+    "din": replace(CONFIG, model=DIN),
+    "dien": replace(CONFIG, model=DIEN),
+    "sim": replace(CONFIG, model=SIM),
+    "sim, hard": replace(CONFIG, model=SIM).with_choices(search="hard"),
 }
 SPEC = make_spec()
 all_kinds = pytest.mark.parametrize("name", KINDS)
@@ -93,8 +104,8 @@ def test_a_state_of_another_of_these_models_is_refused(learnt: Any) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        replace(KINDS["din"], dropout=0.3, embedding_dropout=0.2, weight_averaging=True),
-        replace(KINDS["dien"], dropout=0.3, precision="bfloat16", optimizer="rowwise_adagrad"),
+        KINDS["din"].with_choices(dropout=0.3, embedding_dropout=0.2, weight_averaging=True),
+        KINDS["dien"].with_choices(dropout=0.3, precision="bfloat16", optimizer="rowwise_adagrad"),
     ],
     ids=["din", "dien, bfloat16"],
 )
@@ -110,10 +121,15 @@ def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(batches: list[Batch], xla: bool) -> None:
-    config = replace(
-        KINDS["sim"], recency=True, likeness=True, l2_embedding=0.03, l2_linear=0.02, optimizer="sgd",
-        learning_rate=0.1, xla=xla,
-    )  # fmt: skip
+    config = KINDS["sim"].with_choices(
+        recency=True,
+        dot_product_features=True,
+        l2_embedding=0.03,
+        l2_linear=0.02,
+        optimizer="sgd",
+        learning_rate=0.1,
+        xla=xla,
+    )
     fit = TensorFlowFit(SPEC, config, num_steps=1)
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
@@ -137,7 +153,7 @@ def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(batches: list
 
 def test_a_step_in_float16_moves_the_weights_as_one_in_float32(batches: list[Batch]) -> None:
     """Under float16 the reference's softmax underflows, and its search then finds fewer items."""
-    config = replace(KINDS["sim"], optimizer="sgd", learning_rate=1.0, num_searched=8)
+    config = KINDS["sim"].with_choices(optimizer="sgd", learning_rate=1.0, num_searched=8)
     moved = []
     for precision in ("float16", "float32"):
         fit = TensorFlowFit(SPEC, replace(config, precision=precision), 10)
@@ -178,7 +194,7 @@ def straight(prepared: Path, tracking: TrackingConfig, tmp_path_factory: pytest.
     return train(prepared, output, RUN, session=session, tracking=tracking)
 
 
-RUN = replace(KINDS["sim"], dropout=0.1)
+RUN = KINDS["sim"].with_choices(dropout=0.1)
 
 
 def variables_of(model: TrainedModel) -> dict[str, Any]:
@@ -216,7 +232,13 @@ def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
         left = Checkpoint.load(checkpoint_path(output)).position
         assert (left.step, left.epoch, left.batch) == position
     with pytest.raises(ConfigError, match="of another configuration: got model 'din', expected 'sim'"):
-        train(prepared, output, replace(RUN, model="din"), session=SessionConfig(resume=True), tracking=tracking)
+        train(
+            prepared,
+            output,
+            KINDS["din"].with_choices(dropout=0.1),
+            session=SessionConfig(resume=True),
+            tracking=tracking,
+        )
     model = train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
     assert model.metrics == straight.metrics
     assert epochs_of(model, "valid_auc") == [1, 2, 3]
@@ -231,7 +253,7 @@ def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
 def test_what_does_not_fit_is_refused_before_a_run_exists(prepared: Path, tmp_path: Path) -> None:
     tracking = TrackingConfig(directory=tmp_path / "work", experiment="sequences")
     with pytest.raises(SpecError, match="model 'mlp' takes rows without a history"):
-        train(prepared, tmp_path / "model", replace(CONFIG, model="mlp"), tracking=tracking)
+        train(prepared, tmp_path / "model", replace(CONFIG, model=MLPConfig()), tracking=tracking)
     assert not tracking.directory.exists()
     with pytest.raises(ConfigError, match="deterministic kernels are offered for TensorFlow models only"):
         TorchFit.deterministic()

@@ -168,7 +168,7 @@ def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, 
 def test_other_choices_train_too(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
 ) -> None:
-    config = TrainConfig(**{"batch_size": 64, "epochs": 2, "early_stopping_patience": 0, **options})
+    config = TrainConfig(batch_size=64, epochs=2, early_stopping_patience=0).with_choices(**options)
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     assert model.metrics["valid_auc"] > 0.7
     assert model.metrics["epoch"] == 2

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,41 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.checkpoints import Checkpoint, checkpoint_path
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.elastic import Generation
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
-from training.tracking import TrackingConfig
+from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, RanklineError
 from workflows.trained import PYTORCH, TrainedModel
 
 BASE = TrainConfig(
-    hidden=(16,), batch_size=400, epochs=3, seed=3, optimizer="lazy_adam", learning_rate=0.01,
-    learning_rate_decay="cosine", dropout=0.2, embedding_dropout=0.1, early_stopping_patience=2,
-)  # fmt: skip
+    model=MLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1),
+    batch_size=400,
+    epochs=3,
+    seed=3,
+    optimizer="lazy_adam",
+    learning_rate=0.01,
+    learning_rate_decay="cosine",
+    early_stopping_patience=2,
+)
+TORCH = TorchMLPConfig(**vars(BASE.model))
+MODELS = {model.name: model for model in (BASE.model, TORCH)}
 CONFIGS = {
     "tensorflow": BASE,
-    "torch": replace(BASE, model="torch_mlp"),
+    "torch": replace(BASE, model=TORCH),
     "tensorflow-float16": replace(BASE, optimizer="rowwise_adagrad", precision="float16", warmup_steps=12),
-    "torch-bfloat16": replace(BASE, model="torch_mlp", optimizer="rowwise_adagrad", precision="bfloat16"),
+    "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from training.config import SessionConfig, TrainConfig
+from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.elastic import Generation
 from training.tracking import TrackingConfig
 from training.train import train
 
@@ -49,7 +61,7 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 train(
-    Path({prepared!r}), Path({output!r}), TrainConfig(**json.loads({config!r})),
+    Path({prepared!r}), Path({output!r}), TrainConfig.from_dict(json.loads({config!r})),
     session=SessionConfig(checkpoint_every={every}),
     tracking=TrackingConfig(directory=Path({work!r}), experiment="resume"), progress=Killer(),
 )
@@ -138,7 +150,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
     output, config = tmp_path / "model", CONFIGS[name]
     # Killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
     code = KILLED.format(
-        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(asdict(config)), every=7,
+        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(config.to_dict()), every=7,
         work=str(work),
     )  # fmt: skip
     root = Path(__file__).parents[3]
@@ -183,6 +195,45 @@ def test_a_run_that_was_cut_off_after_an_epoch_or_before_its_model_is_there_goes
     assert not checkpoint_path(output).exists()
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
+    is_known: bool, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+) -> None:
+    output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
+    left = cut_off(output, BASE, at=2 * NUM_ROWS, every=7)
+    generation = Generation(number=1, run_id=left.run_id, has_checkpoint=is_known, cause="worker 1 was lost.")
+    model = train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=generation)
+    assert_same(model, straight("tensorflow"))
+    run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
+    assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
+    assert run.data.tags["mlflow.note.content"] == "Step 14: worker 1 was lost. 1 worker goes on."
+    assert history(model, "workers") == {14: 1}
+    assert not checkpoint_path(output).exists()
+
+
+def test_a_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_one_was_written(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    output, elastic, config = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1), replace(BASE, epochs=1)
+    with tracked_run(tracking) as log:
+        pass
+    generation = Generation(number=1, run_id=log.run_id, cause="worker 1 was lost.")
+    with pytest.raises(ArtifactError, match="model-checkpoint does not exist"):
+        gone = replace(generation, has_checkpoint=True)
+        train(prepared, output, config, tracking=tracking, workers=elastic, generation=gone)
+    model = train(prepared, output, config, tracking=tracking, workers=elastic, generation=generation)
+    assert model.run_id == log.run_id
+
+
+def test_the_first_generation_does_not_take_up_the_checkpoint_of_another_run(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
+) -> None:
+    output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
+    cut_off(output, BASE, at=NUM_ROWS, every=7)
+    with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
+        train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=Generation())
+
+
 def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
@@ -219,7 +270,7 @@ def test_another_configuration_other_data_and_none_are_refused_before_a_run_exis
     cut_off(output, BASE, at=NUM_ROWS, every=3)
     session = SessionConfig(resume=True)
     with pytest.raises(ConfigError, match=r"got batch_size 32, expected 400; dropout 0\.5, expected 0\.2"):
-        train(prepared, output, replace(BASE, batch_size=32, dropout=0.5), session=session, tracking=tracking)
+        train(prepared, output, BASE.with_choices(batch_size=32, dropout=0.5), session=session, tracking=tracking)
     with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
         other = new_prepared(tmp_path / "other", num_train=600)
         train(other, output, BASE, session=session, tracking=tracking)
@@ -248,7 +299,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_check
     model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
-    output, config = tmp_path / "model", replace(BASE, model=model)
+    output, config = tmp_path / "model", replace(BASE, model=MODELS[model])
     messages = []
     for resume in (False, True):  # what goes on exactly comes to the same end
         with pytest.raises(RanklineError, match=r"the training loss is nan since .*Lower the learning rate") as caught:
@@ -279,7 +330,9 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
 def test_with_another_learning_rate_the_rest_is_learnt_with_that(
     model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
-    config = replace(BASE, model=model, epochs=2, learning_rate_decay=decay, weight_averaging=False, dropout=0.0)
+    config = BASE.with_choices(
+        model=MODELS[model], epochs=2, learning_rate_decay=decay, weight_averaging=False, dropout=0.0
+    )
     output = tmp_path / "model"
     left = cut_off(output, config, at=NUM_ROWS, every=3)
     session, slower = SessionConfig(checkpoint_every=1, resume=True), replace(config, learning_rate=1e-12)
@@ -302,7 +355,7 @@ def test_tensorboard_gets_curves_and_a_profile(
     model: str, trace: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     session = SessionConfig(profile_steps=(12, 14))
-    config = replace(BASE, model=model, epochs=2)
+    config = replace(BASE, model=MODELS[model], epochs=2)
     trained = train(prepared, tmp_path / "model", config, session=session, tracking=tracking)
     directory = tmp_path / "tensorboard" / trained.run_id
     assert list(directory.rglob(trace))

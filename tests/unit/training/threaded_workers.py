@@ -24,15 +24,15 @@ class ThreadedWorker(Place):
         super().__init__(rank, size)
         self._arrays, self._barrier = arrays, barrier
 
-    def gathered(self, array: Array) -> Array:
+    def all_gather(self, array: Array) -> Array:
         self._arrays[self.rank] = array
         self._barrier.wait()
         rows = np.concatenate([array for array in self._arrays if array is not None])
         self._barrier.wait()
         return rows
 
-    def all_of(self, value: Any) -> list[Any]:
-        return self.gathered(np.array([value])).tolist()
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return self.all_gather(np.array([value])).tolist()
 
 
 def of_all_workers(size: int, work: Callable[[Any], Any]) -> list[Any]:

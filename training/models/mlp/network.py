@@ -4,12 +4,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.models.base import dense_layers, embedded, keras_inputs, logit, score
+from training.models.config import StepConfig
+from training.models.mlp import MLPConfig
 from workflows.feature_spec import FeatureSpec
 
 
-def build(spec: FeatureSpec, config: TrainConfig) -> Any:
+def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
     """Build the model.
 
     Embeddings (lists averaged) and numbers are concatenated, go through the dense layers with ReLU, and one sigmoid
@@ -17,7 +18,8 @@ def build(spec: FeatureSpec, config: TrainConfig) -> Any:
 
     Args:
         spec: says which features there are, and how large their tables are.
-        config: choices about the network.
+        model: its choices.
+        step: how it will be computed.
 
     Returns:
         A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
@@ -27,5 +29,5 @@ def build(spec: FeatureSpec, config: TrainConfig) -> Any:
         ConfigError: there are no features.
     """
     inputs = keras_inputs(spec)
-    x = dense_layers(embedded(inputs, spec, config), config.hidden, config.dropout)
-    return tf.keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, config))
+    x = dense_layers(embedded(inputs, spec, model, step), model.hidden, model.dropout)
+    return tf.keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))

@@ -8,7 +8,7 @@ candidate, user ─────────────────────�
 Attention, the exact search, is over what the search found and over the latest items, and knows how many items were
 chosen since, for the time intervals of the paper. So what it found is weighed against what is wanted now, as DIN does,
 which attention over the findings alone cannot: weights that sum to 1 do not say how much was found. On generated
-reviews AUC is 0.820 with both and 0.783 with neither (one seed). In the profile "reference" it is over the findings
+reviews AUC is 0.820 with both and 0.783 with neither (one seed). In the variant "reference" it is over the findings
 alone, and by dot products.
 """
 
@@ -16,12 +16,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.layers import DinAttention, DotAttention, HardSearch, Recency, SmoothedMean, SoftSearch
 from training.models.base import keras_inputs, logit
-from training.models.dien import evolved
+from training.models.config import StepConfig
+from training.models.dien.network import evolved
 from training.models.sequential import (
-    REFERENCE,
     SplitHistory,
     check,
     hidden,
@@ -32,10 +31,11 @@ from training.models.sequential import (
     recent,
     score,
 )
+from training.models.sim import SOFT, SIMConfig
 from workflows.feature_spec import FeatureSpec
 
 
-def build(spec: FeatureSpec, config: TrainConfig) -> Any:
+def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
     """Build the model.
 
     A hard search takes nothing from stage one, which then is left out, as in the paper.
@@ -43,51 +43,52 @@ def build(spec: FeatureSpec, config: TrainConfig) -> Any:
     Args:
         spec: says which features there are, and how large their tables are. Without negative histories there is no
             auxiliary loss.
-        config: choices about the network; all but the `short_history` latest items are searched.
+        model: its choices; all but the `short_history` latest items are searched.
+        step: how it will be computed.
 
     Returns:
         A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its outputs have shape (N, C): "output",
         and with a soft search "stage_one".
 
     Raises:
-        SpecError, ConfigError: see `training.models.sequential.check`.
+        SpecError: see `training.models.sequential.check`.
     """
-    check(spec, config)
+    check(spec, model)
     inputs = keras_inputs(spec)
-    is_reference, is_soft = config.profile == REFERENCE, config.search == "soft"
-    max_items = max(longest_history(spec), config.short_history)
+    is_soft = model.search == SOFT
+    max_items = max(longest_history(spec), model.short_history)
     found = look_up(
         inputs,
         spec,
-        config,
-        num_recent=config.short_history if learns_from_negatives(spec, config) else 0,
-        length=max_items if config.xla else None,
+        model,
+        num_recent=model.short_history if learns_from_negatives(spec, model) else 0,
+        length=max_items if step.xla else None,
         same=not is_soft,
     )
     target, user = found["target"], found.get("user")
-    earlier, present, latest, present_latest = SplitHistory(config.short_history)([found["history"], found["mask"]])
+    earlier, present, latest, present_latest = SplitHistory(model.short_history)([found["history"], found["mask"]])
     outputs = []
     if is_soft:
         attended, scores = DotAttention()([target, earlier, present])
-        stage_one = logit(hidden([target, attended, user], config.stage_one_hidden, config))[..., 0]
+        stage_one = logit(hidden([target, attended, user], model.stage_one_hidden, model))[..., 0]
         outputs.append(probability(stage_one, "stage_one", spec))
-        kept = SoftSearch(config.num_searched)([scores, present])
+        kept = SoftSearch(model.num_searched)([scores, present])
     else:
-        kept = HardSearch(config.num_searched)(Earlier()([found["same"], present]))
-    if is_reference:
+        kept = HardSearch(model.num_searched)(Earlier()([found["same"], present]))
+    if model.is_reference:
         attended, _ = DotAttention()([target, earlier, kept])
         product = None
     else:
-        seen = WithLatest(config.short_history)([kept, found["mask"]])
+        seen = WithLatest(model.short_history)([kept, found["mask"]])
         recency = Recency(max_items)(found["history"])
         attended, _ = DinAttention()([target, found["history"], seen, recency])
         product = tf.keras.layers.Multiply()([target, attended])
     mean = SmoothedMean()([earlier, kept])
-    recent_mean, recent_product = recent(found, max_items, config)
-    state = evolved(target, latest, present_latest, found.get("negatives"), config)
+    recent_mean, recent_product = recent(found, max_items, model)
+    state = evolved(target, latest, present_latest, found.get("negatives"), model)
     parts = [target, attended, product, mean, state, recent_mean, recent_product, user]
-    x = hidden(parts, config.hidden, config)
-    return tf.keras.Model(inputs, [score(x, found, [attended, recent_mean], spec, config), *outputs])
+    x = hidden(parts, model.hidden, model)
+    return tf.keras.Model(inputs, [score(x, found, [attended, recent_mean], spec, model), *outputs])
 
 
 class Earlier(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types

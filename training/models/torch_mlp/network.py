@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from training.config import TrainConfig
+from training.models.config import StepConfig
+from training.models.torch_mlp import TorchMLPConfig
 from workflows.categories import FIRST_UNSEEN_ID
 from workflows.errors import SpecError
 from workflows.feature_spec import Feature, FeatureSpec
@@ -25,7 +26,11 @@ class Output(NamedTuple):
     penalty: torch.Tensor
 
 
-def build(spec: FeatureSpec, config: TrainConfig) -> nn.Module:
+def build(
+    spec: FeatureSpec,
+    model: TorchMLPConfig,
+    step: StepConfig,  # noqa: ARG001  (a network's signature)
+) -> nn.Module:
     """Build the model.
 
     Raises:
@@ -33,7 +38,7 @@ def build(spec: FeatureSpec, config: TrainConfig) -> nn.Module:
     """
     if lists := [feature.name for feature in spec.continuous if feature.is_list]:
         raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
-    return TorchMLP(spec, config)
+    return TorchMLP(spec, model)
 
 
 class TorchMLP(nn.Module):
@@ -47,31 +52,28 @@ class TorchMLP(nn.Module):
 
     Args:
         spec: says which features there are, and how large their tables are.
-        config: choices about the network.
+        model: its choices.
     """
 
-    def __init__(self, spec: FeatureSpec, config: TrainConfig) -> None:
+    def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:
         super().__init__()
-        self._config = config
+        self._choices = model
         self._ids = [feature.name for feature in spec.categorical]
         self._numbers = [feature.name for feature in spec.continuous]
-        dims = [
-            config.embedding_dim or min(feature.embedding_shape[1], config.embedding_dim_cap)
-            for feature in spec.categorical
-        ]
+        dims = [model.table_width(feature) for feature in spec.categorical]
         self.embeddings = nn.ModuleList(map(_table, spec.categorical, dims))
         for table in self.embeddings:
-            if config.embedding_init:
-                _start_uniform(table, config.embedding_init)
-        self.linear = nn.ModuleList(_table(feature, 1) for feature in spec.categorical if config.linear_terms)
+            if model.embedding_init:
+                _start_uniform(table, model.embedding_init)
+        self.linear = nn.ModuleList(_table(feature, 1) for feature in spec.categorical if model.linear_terms)
         for table in self.linear:
             nn.init.zeros_(cast(torch.Tensor, table.weight))
-        self.embedding_dropout = nn.Dropout(config.embedding_dropout)
+        self.embedding_dropout = nn.Dropout(model.embedding_dropout)
         self.normalize = _BatchNorm(len(self._numbers)) if self._numbers else None
         layers: list[nn.Module] = []
         width = sum(dims) + len(self._numbers)
-        for units in config.hidden:
-            layers += [nn.Linear(width, units), nn.ReLU(), _BatchNorm(units), nn.Dropout(config.dropout)]
+        for units in model.hidden:
+            layers += [nn.Linear(width, units), nn.ReLU(), _BatchNorm(units), nn.Dropout(model.dropout)]
             width = units
         self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
 
@@ -83,13 +85,13 @@ class TorchMLP(nn.Module):
             parts.append(self.normalize(torch.cat([inputs[name] for name in self._numbers], dim=1)))
         logit = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).reshape(-1)
         penalty = torch.zeros((), device=logit.device)
-        if self._config.l2_embedding:
-            penalty = penalty + self._config.l2_embedding * _mean_squared_norm(embedded)
+        if self._choices.l2_embedding:
+            penalty = penalty + self._choices.l2_embedding * _mean_squared_norm(embedded)
         if self.linear:
             weights = torch.cat(self._look_up(self.linear, inputs), dim=1)
-            logit = logit + self._config.linear_scale * weights.sum(dim=1)
-            if self._config.l2_linear:
-                penalty = penalty + self._config.l2_linear * _mean_squared_norm(weights)
+            logit = logit + self._choices.linear_scale * weights.sum(dim=1)
+            if self._choices.l2_linear:
+                penalty = penalty + self._choices.l2_linear * _mean_squared_norm(weights)
         return Output(logit, penalty)
 
     def _look_up(self, tables: nn.ModuleList, inputs: Mapping[str, Any]) -> list[torch.Tensor]:

@@ -1,0 +1,165 @@
+"""Starts the workers of a run once, through horovodrun or mpirun, and listens to them until the last one has ended.
+
+horovodrun starts our own command line once for each worker, here and over ssh. It ends with us, even if we are killed,
+and what it starts ends with it: `serving.launched` sees to that.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Timer
+
+from rankline.horovod_check import problem
+from rankline.launch_config import LaunchConfig
+from rankline.listener import Listener
+from rankline.worker import LAUNCHED_VARIABLE
+from serving.launched import Launched
+from serving.server_log import ServerLog
+from workflows.errors import RanklineError
+
+_END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
+_STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
+# horovodrun asks the children of its own shell to stop; whether that is our program or has started it depends on the
+# system's shell. This one passes it on if it is asked, and is there to be killed if it is not.
+_SHELL = (
+    "/bin/sh",
+    "-c",
+    '"$@" & trap "kill $!" TERM; wait $!; status=$?; '
+    "while kill -0 $! 2>/dev/null; do wait $!; status=$?; done; exit $status",
+    "worker",
+)
+
+
+class WorkerGroup:
+    """Workers that run together; they have all ended when the block has.
+
+    Args:
+        command: of each worker, which finds out from its environment that it is one.
+        hosts: host → how many workers run there.
+        options: network interface, and whether MPI starts them.
+        start_timeout_s: how long they may take to find each other.
+        environment: variables that they get beside ours.
+
+    Raises:
+        RanklineError: Horovod is missing, or horovodrun could not be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        hosts: Mapping[str, int],
+        options: LaunchConfig,
+        *,
+        start_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self._command = [*_horovodrun(hosts, options, start_timeout_s), *command]
+        self._environment = {**os.environ, LAUNCHED_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
+
+    def __enter__(self) -> "WorkerGroup":
+        with ExitStack() as at_end:
+            self._output = _Output()
+            at_end.callback(self._output.close)
+            try:
+                self._launched = self._start()
+            except EOFError:
+                raise RanklineError(f"the workers could not be started: {self._output.text().strip()}") from None
+            at_end.callback(self._launched.stop)
+            self._launched.set_at_work()
+            self._at_end = at_end.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._at_end.close()
+
+    def terminate(self) -> None:
+        """Ask all workers to end, and do not wait for that."""
+        self._launched.terminate()
+
+    def listen(self, listener: Listener) -> int:
+        """Pass on what they write until the last one has ended; Ctrl-C ends them, and a failure does after a while.
+
+        Args:
+            listener: takes each line.
+
+        Returns:
+            Exit status of horovodrun.
+        """
+        end = Timer(_END_TIMEOUT_S, self.terminate)
+        try:
+            for line in self._output.lines():
+                if listener.take(line) and end.ident is None:
+                    end.start()
+        except BaseException:
+            self.terminate()
+            for line in self._output.lines():  # what those that are stopped still write
+                listener.take(line)
+            raise
+        finally:
+            end.cancel()
+        return self._launched.wait()
+
+    def _start(self) -> Launched:
+        name = f"rankline-workers-{os.getpid()}-{secrets.token_hex(4)}"
+        launched = Launched(
+            Path(tempfile.gettempdir(), name),
+            self._output,
+            environment=self._environment,
+            stop_timeout_s=_STOP_TIMEOUT_S,
+            shm_prefix=f"{name}-",
+        )
+        try:
+            launched.run(shutil.which("env") or "env", "-C", str(Path.cwd()), *self._command)
+        except BaseException:
+            launched.stop()
+            raise
+        return launched
+
+
+def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s: float) -> list[str]:
+    number, script = sum(hosts.values()), Path(sys.executable).with_name("horovodrun")
+    if not script.is_file():
+        raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+    return [
+        *(sys.executable, str(script)),
+        *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in hosts.items())),
+        *(("--network-interface", options.network_interface) if options.network_interface else ()),
+        "--mpi" if options.mpi else "--gloo",
+        "--disable-cache",  # of an hour, in the home directory, of what hosts could be reached
+        *("--start-timeout", f"{start_timeout_s:.0f}"),
+        *_SHELL,
+    ]
+
+
+class _Output(ServerLog):
+    """What comes from everybody, line by line, until the last one has ended."""
+
+    def __init__(self) -> None:
+        reading, self._writing = os.pipe()
+        self._reading = os.fdopen(reading, encoding="utf-8", errors="replace")
+
+    def fileno(self) -> int:
+        """See `ServerLog`."""
+        return self._writing
+
+    def release(self) -> None:
+        """See `ServerLog`."""
+        os.close(self._writing)
+
+    def text(self) -> str:
+        """See `ServerLog`."""
+        return self._reading.read()
+
+    def close(self) -> None:
+        """See `ServerLog`."""
+        self._reading.close()
+
+    def lines(self) -> Iterator[str]:
+        """Each line as it comes."""
+        yield from self._reading

@@ -1,0 +1,90 @@
+"""Hosts on which workers run: how many workers each takes, and which can be reached. Imports nothing heavy."""
+
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from workflows.errors import ConfigError
+
+LOCAL = "localhost"
+_SCRIPT_TIMEOUT_S = 10.0
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=5")
+_SSH_TIMEOUT_S = 10.0
+
+
+def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
+    """Read entries like "a:2" and "b".
+
+    Returns:
+        Host → number of workers that it takes; 1 where none is given.
+
+    Raises:
+        ConfigError: a host has no name, is named twice, or its number is not at least 1.
+    """
+    hosts: dict[str, int] = {}
+    for entry in entries:
+        host, _, number = entry.strip().partition(":")
+        if not host or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
+            raise ConfigError(f"{entry!r} is not a host: expected NAME:NUMBER, each name once.")
+        hosts[host] = int(number or "1")
+    return hosts
+
+
+def discover_hosts(script: Path) -> dict[str, int]:
+    """The hosts that a program prints, one `HOST:NUMBER` a line, as for `horovodrun --host-discovery-script`.
+
+    Raises:
+        ConfigError: it cannot be run, fails, or prints something else.
+    """
+    try:
+        done = subprocess.run(
+            [str(script.absolute())], capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(
+            f"--host-discovery-script {script} failed: {error}. Expected a program that prints a line HOST:NUMBER for "
+            "each host."
+        ) from None
+    return parse_hosts(done.stdout.split())
+
+
+def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
+    """Places for at most `number` workers, those of the first hosts before others."""
+    places: dict[str, int] = {}
+    for host, size in hosts.items():
+        if (free := number - sum(places.values())) > 0:
+            places[host] = min(size, free)
+    return places
+
+
+def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
+    """Those that are this machine or that ssh reaches without a password, this machine first.
+
+    Worker 0 writes checkpoints and the model, so it runs here if any worker does.
+    """
+    local = [host for host in hosts if _is_local(host)]
+    remote = [host for host in hosts if host not in local]
+    if remote:
+        with ThreadPoolExecutor(len(remote)) as pool:
+            remote = [host for host, answers in zip(remote, pool.map(_answers, remote), strict=True) if answers]
+    return {host: hosts[host] for host in (*local, *remote)}
+
+
+def _is_local(host: str) -> bool:
+    try:
+        found = socket.gethostbyname(host)
+    except OSError:
+        return False
+    return any(found == address.address for part in psutil.net_if_addrs().values() for address in part)
+
+
+def _answers(host: str) -> bool:
+    try:
+        done = subprocess.run([*_SSH, host, "true"], capture_output=True, timeout=_SSH_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,0 +1,256 @@
+"""The epochs of a training run: train, evaluate, report, write checkpoints, and stop. Knows no framework."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from training import metrics
+from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
+from training.config import TrainConfig
+from training.fit import Batches, Fit
+from training.observers import Mark, Observer, Throughput
+from training.schedules import Schedule
+from training.table_parts import VariableState
+from training.tracking import RunLog
+from training.world import World
+from workflows.errors import RanklineError
+from workflows.progress import Progress
+
+_AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
+_REPORT_EVERY_S = 0.2
+_SPLIT_NAMES = {"valid": "validation", "train": "training"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenData:
+    """The rows of a run, opened.
+
+    Attributes:
+        train: this worker's batches to learn from.
+        evaluated: split → batches to score after each epoch; always has "valid".
+        group_by: column by whose values AUC is averaged beside the overall one; None for none.
+    """
+
+    train: Reader
+    evaluated: Mapping[str, Batches]
+    group_by: str | None
+
+
+class TrainingRun:
+    """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
+
+    Args:
+        fit: the model.
+        data: what it learns from and is evaluated on.
+        config: choices of the whole run.
+        world: the workers.
+        checkpoints: where and when they are written.
+        log: the run in MLflow.
+        observer: is told about steps, epochs and checkpoints.
+        progress: is told about rows.
+    """
+
+    def __init__(
+        self,
+        fit: Fit,
+        data: OpenData,
+        config: TrainConfig,
+        *,
+        world: World,
+        checkpoints: Checkpoints,
+        log: RunLog,
+        observer: Observer,
+        progress: Progress,
+    ) -> None:
+        self._fit, self._data, self._config, self._world = fit, data, config, world
+        self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
+        self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
+        self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
+        self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
+        self._throughput = Throughput()
+        self._at, self._best = Position(), Best()
+        self._auc: float | None = None  # of the last epoch, for the note
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
+        if checkpoint:
+            self._fit.restore(checkpoint.state)
+        self._fit.share_state()
+        if not checkpoint:
+            return
+        self._data.train.seek(checkpoint.position, checkpoint.order)
+        best = checkpoint.best
+        self._at, self._best = checkpoint.position, replace(best, weights=self._fit.shared_weights(best.weights))
+        if checkpoint.config["learning_rate"] != self._config.learning_rate:
+            self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
+
+    def run(self) -> Mapping[str, float]:
+        """Train until the last epoch or until it gets no better; the model then has the weights to keep.
+
+        Returns:
+            The metrics of these weights.
+        """
+        try:
+            while not self._is_done():
+                self._run_epoch()
+        except KeyboardInterrupt:
+            if (step := self._checkpoints.last_step) is not None:
+                self._show(f"stopped; --resume goes on after step {step}")
+            raise
+        best = self._best.metrics
+        if self._best.weights:
+            self._fit.set_weights(self._best.weights)
+        total = self._num_rows * self._config.epochs
+        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}, valid AUC {best['valid_auc']:.4f}")
+        return best
+
+    def _is_done(self) -> bool:
+        done, patience = self._at.epoch - 1, self._config.early_stopping_patience
+        return done >= self._config.epochs or bool(
+            patience and self._best.metrics and done - self._best.metrics["epoch"] >= patience
+        )
+
+    def _run_epoch(self) -> None:
+        figures = self._train_epoch()
+        for split in self._data.evaluated:
+            figures |= self._evaluate(split)
+        epoch = self._at.epoch
+        self._log.log_metrics(figures, step=epoch)
+        self._observer.after_epoch(self._at.step, figures)
+        self._keep_best({name: figure for name, figure in figures.items() if name.startswith("valid_")})
+        self._auc = figures["valid_auc"]
+        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._fit.loss_sum())
+        if self._checkpoints.every:
+            self._write_checkpoint()
+
+    def _keep_best(self, valid: Mapping[str, float]) -> None:
+        """Keep the weights of the running epoch if they are the best so far; without early stopping, in any case."""
+        epoch, patience, best = self._at.epoch, self._config.early_stopping_patience, self._best.metrics
+        if patience and best and valid["valid_auc"] <= best["valid_auc"]:
+            return
+        weights = self._fit.weights() if patience or epoch == self._config.epochs else ()
+        self._check_finite(weights)
+        self._best = Best(metrics={**valid, "epoch": float(epoch)}, weights=weights)
+
+    def _train_epoch(self) -> dict[str, float]:
+        num_batches = len(self._data.train)
+        average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
+        steps_before = self._at.step - self._at.batch
+        began = self._throughput.mark()
+        sums = _Sums(began, self._fit.loss_sum(), self._fit.added_sum())
+        for batch, (inputs, labels) in enumerate(self._data.train, start=self._at.batch + 1):
+            step, is_last = steps_before + batch, batch == num_batches
+            self._take_step(step, inputs, labels)
+            if is_last or batch % average_every == 0:
+                self._fit.average()
+            reports = is_last or self._throughput.mark().active_s - sums.mark.active_s >= self._report_every_s
+            writes = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
+            if reports or writes:
+                self._at = replace(self._at, step=step, batch=batch)
+            if reports:
+                sums = self._report(began, sums)
+            if writes:
+                self._write_checkpoint()
+        return {"train_loss": self._epoch_loss(sums), "train_samples_per_s": self._throughput.since(began)}
+
+    def _take_step(self, step: int, inputs: Mapping[str, Any], labels: Any) -> None:
+        self._observer.before_step(step)
+        self._fit.step(inputs, labels)
+        num_rows = labels.shape[0] * self._world.size
+        self._throughput.add(num_rows)
+        self._observer.after_step(step, num_rows)
+
+    def _report(self, began: Mark, last: "_Sums") -> "_Sums":
+        """Report the steps since the last report.
+
+        Args:
+            began: where the epoch began.
+            last: sums at the last report.
+
+        Returns:
+            The sums now.
+
+        Raises:
+            RanklineError: the loss is not finite any more.
+        """
+        now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._fit.added_sum()), self._at
+        num_rows = now.mark.num_rows - last.mark.num_rows
+        figures = {
+            "train_loss": (now.loss_sum - last.loss_sum) / num_rows,
+            "train_added_loss": (now.added_sum - last.added_sum) / num_rows,
+            "learning_rate": self._config.learning_rate * float(self._schedule.factor(at.step - 1)),
+        }
+        if self._throughput.is_warm:
+            figures["train_samples_per_s"] = self._throughput.since(last.mark)
+        self._observer.after_look(at.step, figures)
+        auc = f", valid AUC {self._auc:.4f}" if self._auc is not None else ""
+        rate, loss = self._throughput.since(began), self._epoch_loss(now)
+        self._show(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{auc}")
+        return now
+
+    def _epoch_loss(self, sums: "_Sums") -> float:
+        return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
+
+    def _epoch_rows(self) -> int:
+        """Rows of the running epoch that were learnt from; only its last batch may be smaller than the others."""
+        return min(self._at.batch * self._config.batch_size, self._num_rows)
+
+    def _show(self, note: str) -> None:
+        rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._config.epochs))
+        self._progress.update(rows_before + self._epoch_rows(), total, note)
+
+    def _write_checkpoint(self) -> None:
+        with self._throughput.pause():
+            state = self._fit.state()
+            self._finite_loss_sum()
+            self._check_finite(state.values())
+            self._checkpoints.write(self._at, self._data.train.order, self._best, state)
+        self._observer.after_checkpoint(self._at.step)
+
+    def _finite_loss_sum(self) -> float:
+        loss_sum = self._fit.loss_sum()
+        if not math.isfinite(loss_sum):
+            step = self._fit.diverged_at() or self._at.step
+            epoch, batch = divmod(step - 1, len(self._data.train))
+            place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._data.train)})"
+            raise self._diverged(f"the training loss is {loss_sum} since {place}")
+        return loss_sum
+
+    def _check_finite(self, weights: Iterable[VariableState]) -> None:
+        """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
+        if not all_finite(weights):
+            raise self._diverged(f"weights are not finite after step {self._at.step}")
+
+    def _diverged(self, what: str) -> RanklineError:
+        remedy = f"Lower the learning rate (it is {self._config.learning_rate:g})"
+        if (step := self._checkpoints.last_step) is not None:
+            remedy += f", with --resume to go on from the last good checkpoint: {self._checkpoints.path}, step {step}"
+        return RanklineError(f"{what}, expected finite numbers. {remedy}.")
+
+    def _evaluate(self, split: str) -> dict[str, float]:
+        try:
+            figures = metrics.evaluate(
+                self._fit,
+                self._data.evaluated[split],
+                group_by=self._data.group_by,
+                split=_SPLIT_NAMES[split],
+                world=self._world,
+            )
+        except FloatingPointError:
+            raise self._diverged(f"the model's scores are not finite after step {self._at.step}") from None
+        return {f"{split}_{name}": figure for name, figure in figures.items()}
+
+
+class _Sums(NamedTuple):
+    """What the losses of a run add up to, at a point of it.
+
+    Attributes:
+        mark: the point.
+        loss_sum: see `Fit.loss_sum`.
+        added_sum: see `Fit.added_sum`.
+    """
+
+    mark: Mark
+    loss_sum: float
+    added_sum: float
