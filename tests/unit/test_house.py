@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)  # which may be modules
 
 
 @pytest.mark.parametrize("floor", FORBIDDEN)
@@ -36,6 +38,13 @@ def test_imports_only_go_down(floor: str) -> None:
     ]
     assert files
     assert upward == []
+
+
+@pytest.mark.parametrize("floor", ["rankline", "training", "workflows"])
+def test_no_imports_go_in_circles(floor: str) -> None:
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / floor).rglob("*.py")}
+    graph = {module: {name for name in imports(path) if name in modules} for module, path in modules.items()}
+    TopologicalSorter(graph).prepare()  # CycleError names those of a circle
 
 
 @pytest.mark.parametrize(
