@@ -11,13 +11,11 @@ Both train the same network. "ragged" is the document's files into our form of i
 memory" are steps without reading; "small layers" has a network with little to compute.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,15 +23,15 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from bench.models import prepare_rows
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
-from bench.training import train_for
+from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from bench.steps import endless, read_for, train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
-from training.models import model_builder
+from training.models.config import StepConfig
+from training.models.sim import SIMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -69,12 +67,11 @@ def run_amazon(
         turn_s: how long a turn is.
     """
     recipe = recipe_named(SIM)
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         workspace = Workspace(recipe=SIM, root=directory, repository=directory / "repository")
         prepared = prepare_rows(workspace, recipe, num_rows)
         path, spec = prepared.path, prepared.spec
-        config = replace(recipe.train, batch_size=batch_size, **(choices or {}))
+        config = replace(recipe.train, batch_size=batch_size).with_choices(**(choices or {}))
         files = [path / file for file in spec.source("train").files]
         records = write_records(files, spec, directory / "train.tfrecord", batch_size)
         dataset = document_dataset(records, spec, batch_size)
@@ -82,22 +79,23 @@ def run_amazon(
         for _ in cached:  # a cache holds nothing before it was read to its end
             pass
         loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
-        configs = config, replace(config, **SMALL_LAYERS)
-        fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in configs)
-        padded, small_padded = (TensorFlowFit(spec, choice, num_steps=1, build=_full_length) for choice in configs)
+        configs = config, config.with_choices(**SMALL_LAYERS)
+        trainer, small = (TensorFlowTrainer(spec, choice, num_steps=1) for choice in configs)
+        full = (replace(choice, model=_FullLength(**vars(choice.model))) for choice in configs)
+        padded, small_padded = (TensorFlowTrainer(spec, choice, num_steps=1) for choice in full)
         sides: dict[str, Turn] = {
-            SIM: partial(train_for, fit, _endless(loader()), turn_s),
-            _name(SIM, _HELD): partial(train_for, fit, _endless(list(islice(loader(), _NUM_HELD))), turn_s),
-            _TFRECORD: partial(train_for, padded, _endless(dataset), turn_s),
-            _name(_TFRECORD, _CACHED): partial(train_for, padded, _endless(cached), turn_s),
-            _name(_TFRECORD, _RAGGED): partial(train_for, fit, _endless(dataset), turn_s),
-            _name(SIM, _SMALL): partial(train_for, small, _endless(loader()), turn_s),
-            _name(_TFRECORD, _SMALL): partial(train_for, small_padded, _endless(dataset), turn_s),
-            _name(SIM, _NO_MODEL): partial(_reading_rate, _endless(loader()), turn_s),
-            _name(_TFRECORD, _NO_MODEL): partial(_reading_rate, _endless(dataset), turn_s),
+            SIM: partial(train_for, trainer, endless(loader()), turn_s),
+            _name(SIM, _HELD): partial(train_for, trainer, endless(list(islice(loader(), _NUM_HELD))), turn_s),
+            _TFRECORD: partial(train_for, padded, endless(dataset), turn_s),
+            _name(_TFRECORD, _CACHED): partial(train_for, padded, endless(cached), turn_s),
+            _name(_TFRECORD, _RAGGED): partial(train_for, trainer, endless(dataset), turn_s),
+            _name(SIM, _SMALL): partial(train_for, small, endless(loader()), turn_s),
+            _name(_TFRECORD, _SMALL): partial(train_for, small_padded, endless(dataset), turn_s),
+            _name(SIM, _NO_MODEL): partial(read_for, endless(loader()), turn_s),
+            _name(_TFRECORD, _NO_MODEL): partial(read_for, endless(dataset), turn_s),
         }
         rates = take_turns(sides, repeats)
-    results = {side: {"rows_per_s": float(np.median(values))} for side, values in rates.items()}
+    results = medians(rates, "rows_per_s")
     return Report(name="training", results=results, ratios=_ratios(rates))
 
 
@@ -156,21 +154,12 @@ def document_dataset(records: Path, spec: FeatureSpec, batch_size: int) -> Any:
     return tf.data.TFRecordDataset(str(records)).map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCH)
 
 
-def _full_length(spec: FeatureSpec, config: TrainConfig) -> Any:
-    """The model as XLA needs it, with histories of one length, but not compiled."""
-    return model_builder(config.model)(spec, replace(config, xla=True))
+class _FullLength(SIMConfig):
+    """SIM as XLA needs it, with histories of one length, but not compiled."""
 
-
-def _endless(batches: Any) -> Iterator[Any]:
-    return chain.from_iterable(repeat(batches))
-
-
-def _reading_rate(batches: Iterator[Any], turn_s: float) -> float:
-    """Rows per second with no model behind them."""
-    done, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < turn_s:
-        done += int(next(batches)[1].shape[0])
-    return done / (time.perf_counter() - begin)
+    def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
+        """With the same weights, whatever the length."""
+        return super().build(spec, replace(step, xla=True))
 
 
 def _name(*words: str) -> str:

@@ -21,18 +21,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
-from bench.report import Report
+from bench.report import Report, medians_of, scratch_directory
 from serving.benchmark import identity
 from serving.benchmark.config import LoadConfig
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.load import measure
 from serving.benchmark.records import SLICE_S, SliceRecord
@@ -79,9 +79,9 @@ def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: f
         num_runs: identical runs of each kind of loop, at least 2.
         run_s: length of each.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as directory:
-        identity.write_identity(Path(directory))
-        config = ServerConfig(repositories=(Path(directory),), backends=(identity.BACKENDS,))
+    with scratch_directory() as directory:
+        identity.write_identity(directory)
+        config = ServerConfig(repositories=(directory,), backends=(identity.BACKENDS,))
         with EmbeddedServer(config) as server:
             results = _costs(server.endpoints.grpc, repeats, turn_s)
             with Client(server.endpoints.grpc, identity.NAME) as client:
@@ -107,7 +107,7 @@ def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]
                 for processes in (1, MOST_PROCESSES):
                     rate = drive(processes, _IN_FLIGHT).requests_per_s
                     figures.setdefault(f"offered_per_s@{processes}", []).append(rate)
-    return {side: {name: statistics.median(v) for name, v in figures.items()} for side, figures in turns.items()}
+    return medians_of(turns)
 
 
 @contextmanager
@@ -137,8 +137,7 @@ def _generator(workers: Workers, url: str, transport: str, messages: Sequence[by
         jobs = [
             Job(
                 process=number,
-                url=url,
-                transport=transport,
+                connect=partial(connect, transport, url),
                 messages=messages,
                 warmup_s=_WARMUP_S,
                 time_limit_s=turn_s,
@@ -239,9 +238,9 @@ def _agreement(client: Client, config: LoadConfig, num_runs: int) -> Verdicts:
 def pairs_that_agree(runs: Sequence[LoadResult], name: str) -> list[bool]:
     """Of each pair of successive runs that both bound a percentile, whether the intervals overlap."""
     verdicts = []
-    for one, other in pairwise(run.intervals_ms.get(name, (None, None)) for run in runs):
-        (low, high), (other_low, other_high) = one, other
-        if low is not None and high is not None and other_low is not None and other_high is not None:
+    for one, other in pairwise(run.metrics[f"{name}_ms"] for run in runs):
+        if None not in (bounds := (one.low, one.high, other.low, other.high)):
+            low, high, other_low, other_high = cast(tuple[float, ...], bounds)
             verdicts.append(low <= other_high and other_low <= high)
     return verdicts
 

@@ -17,22 +17,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from bench.models import SMALL_LAYERS, prepare_rows
-from bench.peers.native import build_model, feature_columns, make_dataset
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
-from bench.training import WARMUP_STEPS, one_batch, train_for, with_loader
+from bench.models import prepare_rows, with_small_layers
+from bench.peers.native import feature_columns, make_dataset, peer
+from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from bench.steps import WARMUP_STEPS, endless, one_batch, read_for, train_for, with_loader
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.config import PRECISIONS, TrainConfig
-from training.fit_tensorflow import TensorFlowFit
+from training.config import TrainConfig
 from training.loader.tfrecord import write_tfrecords
+from training.models.config import PRECISIONS
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.auc import exact_auc
 from workflows.encodings import RowsConfig
 from workflows.prepared import PreparedData
@@ -98,8 +98,7 @@ def run_criteo(
         turn_steps: steps of a pipeline in a turn, after some to warm up.
         turn_s: how long a turn of the other sides is.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         recipe = recipe_named(CRITEO)
         prepared = prepare_rows(
             Workspace(recipe=CRITEO, root=directory, repository=directory / "repository"),
@@ -117,7 +116,7 @@ def run_criteo(
             for key, pipeline in pipelines.items()
         }
         small_runs = {
-            _name(key, _SMALL): _Run(pipeline, replace(pipeline.config, **SMALL_LAYERS))
+            _name(key, _SMALL): _Run(pipeline, with_small_layers(pipeline.config))
             for key, pipeline in pipelines.items()
         }
         sides: dict[str, Turn] = {
@@ -128,10 +127,10 @@ def run_criteo(
             _ONE_BATCH: one_batch(prepared.path, prepared.spec, config, turn_s),
         }
         rates = take_turns(sides, repeats)
-        results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
+        results = medians(rates, "rows_per_s")
         for side, run in runs.items():
             results[side]["auc"] = run.auc()
-        small = replace(config, **SMALL_LAYERS, batch_size=_SMALL_BATCH_SIZE, weight_averaging=False)
+        small = replace(with_small_layers(config), batch_size=_SMALL_BATCH_SIZE, weight_averaging=False)
         aucs = {
             precision: [_auc(prepared, replace(small, precision=precision, seed=seed)) for seed in range(repeats)]
             for precision in precisions
@@ -144,8 +143,8 @@ class _Pipeline:
     """One of the notebook's two ways from files to batches."""
 
     def __init__(self, prepared: PreparedData, records: Path, config: TrainConfig, *, accelerated: bool) -> None:
-        self.accelerated, self.spec, self.config = accelerated, prepared.spec, replace(config, **_NOTEBOOK)
-        self._columns = feature_columns(self.spec, self.config, accelerated=accelerated)
+        self.accelerated, self.spec, self.config = accelerated, prepared.spec, config.with_choices(**_NOTEBOOK)
+        self._columns = feature_columns(self.spec, self.config.model, accelerated=accelerated)
         self._files = {}
         for split in ("train", "valid"):
             files = [prepared.path / file for file in self.spec.source(split).files]
@@ -159,13 +158,7 @@ class _Pipeline:
 
     def reading_rate(self, turn_s: float) -> float:
         """Rows per second with no model behind them."""
-        rows = chain.from_iterable(repeat(self.dataset("train")))
-        done, begin = 0, time.perf_counter()
-        for _, labels in rows:
-            done += int(labels.shape[0])
-            if (elapsed_s := time.perf_counter() - begin) > turn_s:
-                break
-        return done / elapsed_s
+        return read_for(endless(self.dataset("train")), turn_s)
 
 
 class _Run:
@@ -173,9 +166,8 @@ class _Run:
 
     def __init__(self, pipeline: _Pipeline, config: TrainConfig) -> None:
         self._pipeline = pipeline
-        build = partial(build_model, accelerated=pipeline.accelerated)
-        self.fit = TensorFlowFit(pipeline.spec, config, num_steps=1, build=build)
-        batches = chain.from_iterable(repeat(pipeline.dataset("train")))
+        self.fit = TensorFlowTrainer(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
+        batches = endless(pipeline.dataset("train"))
         # XLA compiles anew for the last batch of an epoch.
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)
 
@@ -196,17 +188,17 @@ class _Run:
 def _auc(prepared: PreparedData, config: TrainConfig) -> float:
     """Train on all rows once, and score the validation rows."""
     batches = partial(
-        TensorFlowFit.batches, prepared.path, prepared.spec, batch_size=config.batch_size, seed=config.seed
+        TensorFlowTrainer.batches, prepared.path, prepared.spec, batch_size=config.batch_size, seed=config.seed
     )
     train, valid = batches(split="train", shuffle=True), batches(split="valid", shuffle=False)
-    fit = TensorFlowFit(prepared.spec, config, num_steps=len(train))
+    trainer = TensorFlowTrainer(prepared.spec, config, num_steps=len(train))
     for inputs, labels in train:
-        fit.step(inputs, labels)
-    return _scored(fit, valid)
+        trainer.step(inputs, labels)
+    return _scored(trainer, valid)
 
 
-def _scored(fit: TensorFlowFit, batches: Iterable[Any]) -> float:
-    scored = [(fit.array(labels), fit.score(inputs)) for inputs, labels in batches]
+def _scored(trainer: TensorFlowTrainer, batches: Iterable[Any]) -> float:
+    scored = [(trainer.array(labels), trainer.score(inputs)) for inputs, labels in batches]
     labels, scores = (np.concatenate(column) for column in zip(*scored, strict=True))
     return exact_auc(labels, scores)
 

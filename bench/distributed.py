@@ -7,21 +7,19 @@ workers are for each of them, but rows per second, which are those of both toget
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from bench import etl, kills
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
 from rankline import pipeline
 from rankline.display import Stages
@@ -86,12 +84,11 @@ def measure_weights(*, num_workers: int = 2, global_rows: int = 1_024, num_steps
     when it takes the rows of each batch in reverse order, so that nothing but the rounding of sums is another.
     """
     results = {}
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         _write_rows(directory, global_rows * num_steps)
-        work: dict[str, Any] = {"directory": name, "global_rows": global_rows, "optimizers": OPTIMIZERS}
+        work: dict[str, Any] = {"directory": str(directory), "global_rows": global_rows, "optimizers": OPTIMIZERS}
         for side, size, is_reversed in ((_ONE, 1, False), (_SEVERAL, num_workers, False), (_REVERSED, 1, True)):
-            run_workers("weights", size, **work, is_reversed=is_reversed, output=f"{name}/{side}")
+            run_workers("weights", size, **work, is_reversed=is_reversed, output=str(directory / side))
         for optimizer in OPTIMIZERS:
             one, several, turned = (np.load(directory / side / f"{optimizer}.npz") for side in _SIDES)
             results[optimizer] = {
@@ -127,9 +124,14 @@ def measure_speed(repeats: int, *, batch_size: int = 32_768, num_steps: int = 70
         num_steps: of a turn, after some that do not count.
         num_rows: to read from; a pass over them takes longer than a turn by default.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        _write_rows(Path(name), num_rows)
-        work: dict[str, Any] = {"directory": name, "batch_size": batch_size, "num_steps": num_steps, "num_places": 2}
+    with scratch_directory() as directory:
+        _write_rows(directory, num_rows)
+        work: dict[str, Any] = {
+            "directory": str(directory),
+            "batch_size": batch_size,
+            "num_steps": num_steps,
+            "num_places": 2,
+        }
 
         def rows_per_s(size: int, place: int = 0) -> float:
             return float(run_workers("speed", size, **work, place=place)[0]["rows_per_s"])
@@ -140,7 +142,7 @@ def measure_speed(repeats: int, *, batch_size: int = 32_768, num_steps: int = 70
 
         sides: dict[str, Turn] = {_ALONE: partial(rows_per_s, 1), _TOGETHER: partial(rows_per_s, 2), _APART: apart}
         rates = take_turns(sides, repeats)
-    return {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}, {
+    return medians(rates, "rows_per_s"), {
         "two_workers_speedup": median_ratio(rates, _TOGETHER, _ALONE),
         "two_processes_apart": median_ratio(rates, _APART, _ALONE),
     }
@@ -200,9 +202,9 @@ def measure_memory(*, num_rows: int = 8_000_000, dimension: int = 32) -> Part:
     of lazy Adam it is there four times.
     """
     results = {}
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
+    with scratch_directory() as directory:
         for size in 1, 2:
-            output = f"{name}/{size}.savedmodel"
+            output = f"{directory}/{size}.savedmodel"
             found = run_workers("memory", size, num_rows=num_rows, dimension=dimension, output=output)
             results[_TOGETHER if size > 1 else _ALONE] = {
                 key: float(max(worker[key] for worker in found)) for key in ("imports_bytes", "peak_bytes")
@@ -223,8 +225,8 @@ def measure_etl(repeats: int) -> Part:
 
 def measure_kills(num_kills: int, progress: Progress = SILENT, *, num_rows: int = KILLED_ROWS) -> Part:
     """Elastic runs of which a random worker dies at a random moment, see `bench.kills`."""
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        workspace = Workspace(recipe=MOVIELENS, root=Path(name))
+    with scratch_directory() as directory:
+        workspace = Workspace(recipe=MOVIELENS, root=directory)
         silent = Stages(["source", "prepare"], Console(quiet=True, force_terminal=False))
         pipeline.prepare(recipe_named(MOVIELENS), SourceConfig(rows=num_rows), workspace, silent)
         report = kills.measure_kills(
@@ -249,10 +251,9 @@ def run_workers(task: str, size: int, *, prefix: Sequence[str] = (), **arguments
     Raises:
         RuntimeError: they failed.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         (directory / "task.json").write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
-        command = [sys.executable, "-m", "bench.distributed_worker", name]
+        command = [sys.executable, "-m", "bench.distributed_worker", str(directory)]
         if size > 1:
             horovodrun = [sys.executable, str(Path(sys.executable).with_name("horovodrun")), "--gloo"]
             places = ["-np", str(size), "-H", f"localhost:{size}", "--network-interface", "lo", "--disable-cache"]

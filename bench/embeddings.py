@@ -10,7 +10,6 @@ and figures are medians.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -23,14 +22,15 @@ from numpy.typing import NDArray
 from bench.report import Report, Turn, median_ratio, take_turns
 from rankline.recipes import recipe_named
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.layers import ScalarDenseFeatures
 from training.models.base import embedding_columns
+from training.models.config import NetworkConfig
 from training.optimizers import make_optimizer
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import Feature, FeatureSpec
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)  # rows of all tables
-NETWORK = replace(recipe_named("criteo-dlrm").train, linear_terms=False, weight_averaging=False, batch_size=4096)
+NETWORK = recipe_named("criteo-dlrm").train.with_choices(linear_terms=False, weight_averaging=False, batch_size=4096)
 BATCH_SIZES = (1, 4096, 65_536)  # for one table or many
 _CATEGORIES, _NUMBERS = [f"C{n:02}" for n in range(26)], [f"I{n:02}" for n in range(13)]
 _NUM_BATCHES = 12
@@ -58,20 +58,21 @@ def run(
         batch_sizes: rows per step for one table or many.
         turn_s: how long a turn is.
     """
+    assert isinstance(network.model, NetworkConfig)
     results: dict[str, dict[str, float]] = {}
     sides: dict[str, Turn] = {}
     for size in sizes:
         bytes_before = psutil.Process().memory_info().rss
-        fit = TensorFlowFit(_spec(size), network, num_steps=1)
+        trainer = TensorFlowTrainer(_spec(size), network, num_steps=1)
         memory_mb = (psutil.Process().memory_info().rss - bytes_before) / 2**20
-        tables = _table_step(fit.model.get_layer("features"), network)
+        tables = _table_step(trainer.model.get_layer("features"), network)
         for name, draw in _DRAWS.items():
             batches = _batches(size, network.batch_size, draw)
             side = _side(size, name)
             results[side] = {"distinct_rows": _distinct_rows(batches), "memory_mb": memory_mb}
-            sides[side] = _turn(fit.step, batches, turn_s)
+            sides[side] = _turn(trainer.step, batches, turn_s)
             sides[f"{side}, tables"] = _turn(tables, batches, turn_s)
-    columns = embedding_columns(_spec(sizes[1]).categorical, network)
+    columns = embedding_columns(_spec(sizes[1]).categorical, network.model)
     for kind, fused in ("1 table", True), ("26 tables", False):
         step = _table_step(ScalarDenseFeatures(columns, fused=fused), network)
         for batch_size in batch_sizes:
@@ -146,7 +147,7 @@ def _table_step(layer: Any, network: TrainConfig) -> Callable[..., object]:
     """Lookup, gradient of the sum of what was looked up, and update."""
     optimizer = make_optimizer(network.optimizer, learning_rate=network.learning_rate, batch_size=network.batch_size)
 
-    def step(inputs: Mapping[str, Any], labels: Any) -> None:  # noqa: ARG001  (as in `TensorFlowFit`)
+    def step(inputs: Mapping[str, Any], labels: Any) -> None:  # noqa: ARG001  (as in `TensorFlowTrainer`)
         with tf.GradientTape() as tape:
             rows = layer(inputs)
         variables = layer.trainable_variables

@@ -10,12 +10,11 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 
 from bench.memory import peak_bytes
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, scratch_directory, take_turns
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
 from workflows.datasets.criteo import CRITEO
@@ -43,8 +42,7 @@ def run(repeats: int, *, num_rows: int = ROWS) -> Report:
     Raises:
         RuntimeError: two turns gave other files.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name, ExitStack() as stack:
-        directory = Path(name)
+    with scratch_directory() as directory, ExitStack() as stack:
         raw = directory / "raw"
         generate_criteo(raw, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
         sides = {}

@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, notebook_dataset, write_tfrecords
@@ -40,8 +39,7 @@ def run(repeats: int, *, sizes: tuple[int, int, int] = SIZES, max_turn_s: float 
     """
     _, usual, _ = sizes
     buffer_bytes = usual * BYTES_PER_ROW // 10
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         specs = {size: write_rows(directory / str(size), size) for size in sizes}
         paths = {
             size: [directory / str(size) / file for file in spec.source("train").files] for size, spec in specs.items()
@@ -63,7 +61,7 @@ def run(repeats: int, *, sizes: tuple[int, int, int] = SIZES, max_turn_s: float 
             "TFRecord, tuned": lambda: rate(_tfrecord(records, spec)),
         }
         rates = take_turns(sides, repeats)
-        results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
+        results = medians(rates, "rows_per_s")
         first = [_first_batch_s(files, spec) for _ in range(repeats)]
         peaks = [_peak_memory(files[0].parent, usual, buffer_bytes) for _ in range(repeats)]
     by_size = [1.0, *(median_ratio(rates, _of_size(size), "rankline") for size in sizes if size != usual)]

@@ -19,14 +19,14 @@ from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
+from training.config import TrainConfig
+from training.models.dlrm import DLRMConfig
 from workflows.feature_spec import HISTORY
 from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
 from workflows.upstream import quiet_nvtabular
 
 ROWS = 200_000
-SMALL_LAYERS: dict[str, Any] = {"numbers_hidden": (64,), "hidden": (64, 32)}
-"""Dense layers that take little beside the rest of a step."""
 MERLIN_MODEL = "executor_model"
 _CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigabytes
 
@@ -45,15 +45,23 @@ def make_model(
     Args:
         workspace: names the recipe.
         num_rows: how many to generate.
-        small_layers: take `SMALL_LAYERS` in place of the recipe's.
+        small_layers: take dense layers that take little beside the rest of a step in place of the recipe's.
     """
     recipe = recipe_named(workspace.recipe)
-    recipe = replace(recipe, train=replace(recipe.train, epochs=1, **(SMALL_LAYERS if small_layers else {})))
+    config = with_small_layers(recipe.train) if small_layers else recipe.train
+    recipe = replace(recipe, train=replace(config, epochs=1))
     with Stages(["source", "prepare", "train", "export"]) as stages:
         prepared, _ = pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)
         pipeline.train(recipe, prepared, workspace, stages)
         pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
     return prepared, TrainedModel.load(workspace.model)
+
+
+def with_small_layers(config: TrainConfig) -> TrainConfig:
+    """The run with dense layers that take little beside the rest of a step."""
+    if isinstance(config.model, DLRMConfig):
+        return config.with_choices(bottom_mlp=(64,), top_mlp=(64, 32))
+    return config.with_choices(hidden=(64, 32))
 
 
 def _source(recipe: Recipe, num_rows: int) -> SourceConfig:

@@ -6,19 +6,17 @@ Rates are rows per second of processor time, threads included, so that using mor
 process of its own has at its highest, above what its imports take, for data of two sizes.
 """
 
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from workflows.datasets.criteo import CRITEO
 from workflows.datasets.criteo_generator import generate_criteo
 from workflows.encodings import RowsConfig
@@ -43,8 +41,7 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
         num_rows: rows that both sides prepare.
         sizes: rows of the two data sets whose memory is compared, the smaller first.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         raw = {size: _generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
         sides: dict[str, Turn] = {
             OURS: partial(_rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared")),
@@ -52,7 +49,7 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
         }
         rates = take_turns(sides, repeats)
         peaks = {size: _peak_memory(raw[size], directory / "prepared") for size in sizes}
-    results = {side: {"rows_per_cpu_s": statistics.median(values)} for side, values in rates.items()}
+    results = medians(rates, "rows_per_cpu_s")
     results[OURS] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
     small, large = (peaks[size] for size in sizes)
     ratios = {"prepare_vs_pandas": median_ratio(rates, OURS, PANDAS), "memory_growth": large / small}

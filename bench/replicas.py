@@ -6,14 +6,12 @@ One server, asked directly and through an nginx that has no other, each request 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
 from bench.models import make_model, request_rows
-from bench.report import Report
+from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
 from serving.balancer import Balancer, BalancerConfig, Upstream
 from serving.client import Client
@@ -28,8 +26,8 @@ _ROWS = 100_000
 
 def run(repeats: int, recipe: str = "movielens") -> Report:
     """Median latency by each way, for each size of a request."""
-    with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as stack:
-        root = Path(directory)
+    with scratch_directory() as directory, ExitStack() as stack:
+        root = directory
         workspace = Workspace(recipe=recipe, root=root / "work", repository=root / "repository")
         rows = request_rows(make_model(workspace, _ROWS)[0])
         server = stack.enter_context(EmbeddedServer(config_of(ExportedEnsemble.load(workspace.ensemble))))

@@ -4,8 +4,11 @@ import gc
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -35,6 +38,25 @@ def take_turns(sides: Mapping[str, Turn], repeats: int) -> Rates:
 def median_ratio(rates: Rates, one: str, other: str) -> float:
     """Median over the turns of what `one` gave for each unit of `other`; the machine may be slower in the next turn."""
     return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
+
+
+def medians(rates: Rates, figure: str) -> dict[str, dict[str, float]]:
+    """Results with one figure for each side: its median over the turns."""
+    return {side: {figure: statistics.median(values)} for side, values in rates.items()}
+
+
+def medians_of(turns: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
+    """Results of sides whose turns gave several figures each: side → figure → what each turn gave."""
+    return {
+        side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
+    }
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """A directory of this benchmark's own as long as the block lasts."""
+    with TemporaryDirectory(prefix="rankline-bench-") as name:
+        yield Path(name)
 
 
 @dataclass(frozen=True, kw_only=True)

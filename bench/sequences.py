@@ -5,7 +5,7 @@ to 100 items of which the latest 10 are the short one, as SIM's paper has Amazon
 seeds, all of them with the same choices, and without `recency`, with which DIN and DIEN know how long ago an item was
 chosen: order and reach of a history are left to the architecture, as in the papers. "best attainable" is the AUC of who
 knows how the reviews were made. Then each scores batches in process, compiled with XLA, in the shapes of NVIDIA's SIM
-for TensorFlow 2: tables 16 wide, dense layers of 200 and 80 units, 96 in its recurrent layers, its blocks (`profile`
+for TensorFlow 2: tables 16 wide, dense layers of 200 and 80 units, 96 in its recurrent layers, its blocks (`variant`
 "reference"), every history full. The server is asked for one user's candidates in one request, and for the same scores
 as rows of their own. At last a run that is interrupted and goes on is held against one that is not.
 """
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bench.models import prepare_rows
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
+from bench.report import Rates, Report, Turn, median_ratio, scratch_directory, take_turns
 from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import Recipe, recipe_named
@@ -34,9 +33,9 @@ from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from training.config import SessionConfig, TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError, ParityError
 from workflows.feature_spec import FeatureSpec
@@ -61,7 +60,7 @@ _COMPARED: dict[str, Any] = {
 }
 """In place of the recipes', which are for many short histories."""
 _DOCUMENT: dict[str, Any] = {
-    "profile": "reference",
+    "variant": "reference",
     "embedding_dim": 16,
     "gru_units": 96,
     "hidden": (200, 80),
@@ -98,16 +97,15 @@ def run(
     if repeats < 2:
         raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
     recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, DIEN, DIN)}
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
+    with scratch_directory() as directory:
         workspaces = {
-            recipe: Workspace(recipe=recipe, root=Path(name), repository=Path(name) / "repository")
-            for recipe in recipes
+            recipe: Workspace(recipe=recipe, root=directory, repository=directory / "repository") for recipe in recipes
         }
         prepared = prepare_rows(workspaces[SIM], recipes[SIM], num_rows)
         aucs = {name: _aucs(recipe, prepared, workspaces[name], repeats) for name, recipe in recipes.items()}
         rates = _inference_rates(prepared, [recipe.train for recipe in recipes.values()], batch_sizes, repeats, turn_s)
         seconds = _ranking_seconds(recipes[SIM], prepared, workspaces[SIM], num_candidates, repeats)
-        difference = _resume_difference(recipes[SIM].train, prepared, Path(name))
+        difference = _resume_difference(recipes[SIM].train, prepared, directory)
     results: dict[str, dict[str, float]] = {
         recipe: {
             "auc": statistics.fmean(values),
@@ -130,7 +128,12 @@ def run(
 
 
 def _with_choices(recipe: Recipe, choices: dict[str, Any]) -> Recipe:
-    return replace(recipe, encoding=SequenceConfig(), train=replace(recipe.train, **_COMPARED | choices))
+    return replace(recipe, encoding=SequenceConfig(), train=_with(recipe.train, _COMPARED | choices))
+
+
+def _with(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
+    """The run with the choices that its model has."""
+    return config.with_choices(**{name: value for name, value in choices.items() if name in config.to_dict()})
 
 
 def _lead(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -153,10 +156,10 @@ def _inference_rates(
     spec = prepared.spec.for_scoring
     rates: dict[str, Sequence[float]] = {}
     for config in configs:
-        fit = TensorFlowFit(spec, replace(config, **_DOCUMENT), num_steps=1)
+        trainer = TensorFlowTrainer(spec, _with(config, _DOCUMENT), num_steps=1)
         for size in batch_sizes:
-            side = f"amazon-{config.model}@{size}"
-            rates |= take_turns({side: _scoring(fit, _full_rows(spec, size), size, turn_s)}, repeats)
+            side = f"amazon-{config.model.name}@{size}"
+            rates |= take_turns({side: _scoring(trainer, _full_rows(spec, size), size, turn_s)}, repeats)
     return rates
 
 
@@ -173,11 +176,11 @@ def _full_rows(spec: FeatureSpec, batch_size: int) -> dict[str, Any]:
     return inputs
 
 
-def _scoring(fit: TensorFlowFit, inputs: Mapping[str, Any], batch_size: int, turn_s: float) -> Turn:
+def _scoring(trainer: TensorFlowTrainer, inputs: Mapping[str, Any], batch_size: int, turn_s: float) -> Turn:
     def turn() -> float:
         done, begin = 0, time.perf_counter()
         while not done or time.perf_counter() - begin < turn_s:
-            fit.score(inputs)
+            trainer.score(inputs)
             done += batch_size
         return done / (time.perf_counter() - begin)
 

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -37,8 +37,9 @@ from bench.models import (
     merlin_rows,
     request_rows,
 )
-from bench.report import Report
+from bench.report import Report, medians_of, scratch_directory
 from rankline.workspace import Workspace
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.identity import BACKENDS, NAME, write_identity
 from serving.benchmark.records import SLICE_S
@@ -104,8 +105,7 @@ def run(
     is_long = has_histories(recipe)
     num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
     batch_sizes = batch_sizes or (LONG_ROWS_BATCH_SIZES if is_long else BATCH_SIZES)
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
+    with scratch_directory() as directory:
         workspace = Workspace(recipe=recipe, root=directory, repository=directory / "ours")
         prepared, trained = make_model(workspace, num_rows, small_layers=small_layers)
         models = {OURS: recipe} | {
@@ -202,8 +202,7 @@ def _measure_concurrent(
             for side, sent in messages.items():
                 job = Job(
                     process=0,
-                    url=url,
-                    transport="http2",
+                    connect=partial(connect, "http2", url),
                     messages=sent,
                     warmup_s=1.0,
                     time_limit_s=turn_s,
@@ -259,9 +258,7 @@ def _measure(
                 figures.setdefault(f"p99_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 99)))
                 rate = batch_size * len(latencies_ms) / (sum(latencies_ms) / 1e3)
                 figures.setdefault(f"rows_per_s@{batch_size}", []).append(rate)
-    return {
-        side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
-    }
+    return medians_of(turns)
 
 
 def _turn(call: Call, batch_size: int, turn_s: float) -> list[float]:

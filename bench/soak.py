@@ -11,13 +11,11 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 
 from bench.models import make_model
-from bench.report import Report
+from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.load import measure
@@ -37,8 +35,8 @@ _PEAK = LoadConfig(concurrency=(_IN_FLIGHT,), min_duration_s=10.0, time_limit_s=
 
 def run(repeats: int) -> Report:
     """Find the peak, then send at 70 % of it, six minutes for each repeat."""
-    with TemporaryDirectory(prefix="rankline-bench-") as directory:
-        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
+    with scratch_directory() as directory:
+        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, _ = make_model(workspace)
         rows = prepared.heldout().select(list(prepared.inputs))
         ensemble = ExportedEnsemble.load(workspace.ensemble)
@@ -59,8 +57,8 @@ def run(repeats: int) -> Report:
                 result = report.bench[0]
                 results[f"minute {minutes}"] = {
                     "requests_per_s": result.requests_per_s,
-                    "p50_ms": result.p50_ms or float("nan"),
-                    "p99_ms": result.p99_ms or float("nan"),
+                    "p50_ms": result.value("p50_ms") or float("nan"),
+                    "p99_ms": result.value("p99_ms") or float("nan"),
                     "errors": float(sum(result.errors.values())),
                     "unsent": float(result.num_unsent),
                     "memory_mb": statistics.median(bytes_held[-60:]) / 1e6,

@@ -31,7 +31,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,18 +39,20 @@ import pandas as pd
 import pyarrow as pa
 from tritonclient.grpc import service_pb2
 
+from bench.http1 import Http1Connection
 from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
 from bench.peers import fastapi_app
-from bench.report import Rates, Report, median_ratio
+from bench.report import Rates, Report, median_ratio, scratch_directory
 from rankline.workspace import Workspace
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.percentiles import percentile
-from serving.benchmark.records import SLICE_S, SliceRecord
-from serving.benchmark.report import Load, client_cost
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.selfcheck import bottleneck
-from serving.benchmark.transport import HTTP1
-from serving.benchmark.workers import Outcome, Workers
+from serving.benchmark.transport import Connect
+from serving.benchmark.workers import Workers
 from serving.client import Client
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
@@ -95,13 +96,12 @@ class Stack:
     """One way of serving, up and running.
 
     Attributes:
-        url, transport: as of a `Job`.
+        connect: as of a `Job`.
         encode: columns of some rows → a request.
         decode: its answer → scores [num_rows].
     """
 
-    url: str
-    transport: str
+    connect: Connect
     encode: Callable[[Columns], bytes]
     decode: Callable[[bytes], Array]
 
@@ -139,15 +139,18 @@ def run(
         workers: processes of FastAPI's and of MLflow's server.
         loads: under which all are measured.
     """
-    with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as running:
-        workspace = Workspace(recipe="movielens", root=Path(directory), repository=Path(directory) / "ours")
+    with scratch_directory() as directory, ExitStack() as running:
+        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, trained = make_model(workspace, num_rows)
+        url = running.enter_context(_triton(workspace, prepared, trained))
         stacks = {
-            **running.enter_context(_on_triton(workspace, prepared, trained)),
-            **running.enter_context(_over_http(prepared, trained, Path(directory) / "peers", workers)),
+            OURS: _triton_stack(url, workspace.recipe),
+            FUSED: _triton_stack(url, _FUSED_MODEL),
+            MERLIN: _triton_stack(url, MERLIN_MODEL, row_shape=()),
+            **running.enter_context(_over_http(prepared, trained, directory / "peers", workers)),
         }
         pool = prepared.heldout().select(list(prepared.inputs))
-        with Client(stacks[OURS].url, workspace.recipe) as client:
+        with Client(url, workspace.recipe) as client:
             expected = client.predict(pool)
         generator = running.enter_context(Workers(1))
         measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in loads}
@@ -155,17 +158,13 @@ def run(
 
 
 @contextmanager
-def _on_triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[dict[str, Stack]]:
+def _triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[str]:
+    """The address of a server with our exports and merlin-systems'."""
     fused, merlin = workspace.root / "fused", workspace.root / "merlin"
     export_ensemble(prepared, trained, fused, ExportConfig(fused=True), name=_FUSED_MODEL)
     export_with_merlin(prepared, trained, merlin)
     with EmbeddedServer(ServerConfig(repositories=(workspace.ensemble, fused, merlin))) as server:
-        url = server.endpoints.grpc
-        yield {
-            OURS: _triton_stack(url, workspace.recipe),
-            FUSED: _triton_stack(url, _FUSED_MODEL),
-            MERLIN: _triton_stack(url, MERLIN_MODEL, row_shape=()),
-        }
+        yield server.endpoints.grpc
 
 
 def _triton_stack(url: str, model: str, row_shape: tuple[int, ...] = (1,)) -> Stack:
@@ -175,7 +174,7 @@ def _triton_stack(url: str, model: str, row_shape: tuple[int, ...] = (1,)) -> St
     def decode(body: bytes) -> Array:
         return np.frombuffer(service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0], np.float32)
 
-    return Stack(url=url, transport="http2", encode=encode, decode=decode)
+    return Stack(connect=partial(connect, "http2", url), encode=encode, decode=decode)
 
 
 @contextmanager
@@ -197,14 +196,12 @@ def _over_http(
             _wait_until_ready(server, workers)
         yield {
             FASTAPI: Stack(
-                url=f"{fastapi.url}/predict",
-                transport=HTTP1,
+                connect=partial(Http1Connection, f"{fastapi.url}/predict"),
                 encode=lambda columns: _json({"columns": {name: values.tolist() for name, values in columns.items()}}),
                 decode=lambda body: np.asarray(json.loads(body)["scores"], np.float32),
             ),
             MLFLOW: Stack(
-                url=f"{mlflow_server.url}/invocations",
-                transport=HTTP1,
+                connect=partial(Http1Connection, f"{mlflow_server.url}/invocations"),
                 encode=lambda columns: _json({"dataframe_split": pd.DataFrame(columns).to_dict("split")}),
                 decode=lambda body: np.asarray(json.loads(body)["predictions"], np.float32),
             ),
@@ -300,8 +297,7 @@ def _measure(
             assert load.concurrency is not None
             job = Job(
                 process=0,
-                url=stack.url,
-                transport=stack.transport,
+                connect=stack.connect,
                 messages=messages[side],
                 warmup_s=_WARMUP_SHARE * turn_s,
                 time_limit_s=turn_s,
@@ -310,21 +306,21 @@ def _measure(
                 concurrency=load.concurrency,
             )
             outcome = generator.run([job])
-            _check(side, outcome)
+            run = Run(load=load, slices=outcome.slices or (SliceRecord(),))
+            _check(side, run, outcome.failure)
             _compare(side, ((stack.decode(body), expected[draws[message]]) for _, message, body in outcome.samples))
             if number >= 0:
-                whole = SliceRecord.merged(outcome.slices)
-                duration_s = len(outcome.slices) * SLICE_S
-                turns[side].append(Turn(latency=whole.latency, requests_per_s=whole.num_answered / duration_s))
+                rate = run.whole.num_answered / run.duration_s
+                turns[side].append(Turn(latency=run.whole.latency, requests_per_s=rate))
     return turns
 
 
-def _check(side: str, outcome: Outcome) -> None:
+def _check(side: str, run: Run, failure: str) -> None:
     """Refuse a turn with errors, without answers, or in which the client was what was measured."""
-    whole = SliceRecord.merged(outcome.slices)
-    if outcome.failure or whole.errors or not (whole.latency.total and whole.num_answered):
-        raise ServingError(f"{side} failed under load: {outcome.failure or dict(whole.errors) or 'no answers'}.")
-    if problem := bottleneck(client_cost(outcome.slices), whole.latency.mean_ns / 1e6, 1):
+    whole = run.whole
+    if failure or whole.errors or not (whole.latency.total and whole.num_answered):
+        raise ServingError(f"{side} failed under load: {failure or dict(whole.errors) or 'no answers'}.")
+    if problem := bottleneck(run.client_cost, whole.latency.mean_ns / 1e6, 1):
         raise ServingError(f"{side}: {problem}")
 
 

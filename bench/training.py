@@ -1,34 +1,16 @@
 """training: what a training step costs with our loader, without any, and in the seed document's own path.
 
-For `movielens` the seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`,
-`tf.feature_column`s through `tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of
-32,768. For `criteo-dlrm` see `bench.criteo`, for `amazon-sim` `bench.amazon`. Sides run in turns, several times;
-figures are medians over the repeats. The rows that a side learns before its turn begins do not count.
+See `bench.movielens`, `bench.criteo` and `bench.amazon`. Sides run in turns, several times; figures are medians over
+the repeats. The rows that a side learns before its turn begins do not count.
 """
 
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, islice, repeat
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import tensorflow as tf
-
-from bench.report import Rates, Report, Turn, median_ratio, take_turns
-from bench.rows import write_rows
-from rankline.recipes import recipe_named
-from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
-from training.loader.splits import tensorflow_loader
-from training.loader.tfrecord import notebook_dataset, write_tfrecords
+from bench.amazon import SIM, run_amazon
+from bench.criteo import CRITEO, run_criteo
+from bench.movielens import MOVIELENS, run_movielens
+from bench.report import Report
 from workflows.errors import ConfigError
-from workflows.feature_spec import FeatureSpec
-
-MOVIELENS = "movielens"
-WARMUP_STEPS = 3
 
 
 def run(repeats: int, *, recipe: str = MOVIELENS) -> Report:
@@ -41,117 +23,7 @@ def run(repeats: int, *, recipe: str = MOVIELENS) -> Report:
     Raises:
         ConfigError: no seed document trains it.
     """
-    from bench.amazon import SIM, run_amazon  # which build on this module
-    from bench.criteo import CRITEO, run_criteo
-
     runs: Mapping[str, Callable[[int], Report]] = {MOVIELENS: run_movielens, CRITEO: run_criteo, SIM: run_amazon}
     if recipe not in runs:
         raise ConfigError(f"no seed document trains {recipe!r}. Available: {', '.join(runs)}.")
     return runs[recipe](repeats)
-
-
-def run_movielens(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Report:
-    """Write the rows in both formats, and let each side train in turns.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: rows to train on.
-        turn_s: how long a turn is.
-    """
-    with TemporaryDirectory(prefix="rankline-bench-") as name:
-        directory = Path(name)
-        spec = write_rows(directory, num_rows)
-        paths = [directory / file for file in spec.source("train").files]
-        records = write_tfrecords(paths, spec, directory / "tfrecord")
-        recipe, seed = (recipe_named(name).train for name in (MOVIELENS, "movielens-seed"))
-        sides: dict[str, Turn] = {
-            MOVIELENS: with_loader(directory, spec, recipe, turn_s),
-            "movielens, one batch": one_batch(directory, spec, recipe, turn_s),
-            "movielens-seed": with_loader(directory, spec, seed, turn_s),
-            "movielens-seed, one batch": one_batch(directory, spec, seed, turn_s),
-            "seed path": _seed_path(records, spec, seed, turn_s),
-        }
-        rates = take_turns(sides, repeats)
-    results = {side: {"rows_per_s": statistics.median(values)} for side, values in rates.items()}
-    return Report(name="training", results=results, ratios=_ratios(rates))
-
-
-def with_loader(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
-    """Training from prepared data, as a run does it."""
-    loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
-    return _turns(spec, config, chain.from_iterable(repeat(loader)), turn_s)
-
-
-def one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
-    """The same steps without a loader: on one batch over and over."""
-    loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
-    return _turns(spec, config, repeat(next(iter(loader))), turn_s)
-
-
-def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_s: float) -> Turn:
-    return partial(train_for, TensorFlowFit(spec, config, num_steps=1), batches, turn_s)
-
-
-def train_for(fit: TensorFlowFit, batches: Iterator[Any], turn_s: float) -> float:
-    """Rows learnt per second in a turn."""
-    for inputs, labels in islice(batches, WARMUP_STEPS):
-        fit.step(inputs, labels)
-    done, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < turn_s:
-        inputs, labels = next(batches)
-        fit.step(inputs, labels)
-        done += int(labels.shape[0])
-    return done / (time.perf_counter() - begin)
-
-
-def _seed_path(records: Sequence[Path], spec: FeatureSpec, config: TrainConfig, turn_s: float) -> Turn:
-    model = _seed_model(spec, config)
-    dataset = notebook_dataset(records, spec, config.batch_size)
-
-    def turn() -> float:
-        clock = _Clock(turn_s)
-        model.fit(dataset, epochs=1, verbose=0, callbacks=[clock])
-        return clock.num_steps * config.batch_size / clock.elapsed_s
-
-    return turn
-
-
-def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
-    columns, inputs = [], {}
-    for feature in spec.categorical:
-        cardinality, dimension = feature.embedding_shape
-        ids = tf.feature_column.categorical_column_with_identity(feature.name, cardinality)
-        columns.append(tf.feature_column.embedding_column(ids, min(dimension, config.embedding_dim_cap)))
-        shape = (None,) if feature.is_list else (1,)
-        inputs[feature.name] = tf.keras.Input(shape, name=feature.name, dtype=tf.int64, sparse=feature.is_list)
-    x = tf.keras.layers.DenseFeatures(columns)(inputs)
-    for units in config.hidden:
-        x = tf.keras.layers.Dense(units, activation="relu")(x)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
-    model.compile(tf.keras.optimizers.SGD(config.learning_rate), "binary_crossentropy")
-    return model
-
-
-class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
-    """Times the steps of a `fit` after the first ones, and ends it after a turn."""
-
-    def __init__(self, turn_s: float) -> None:
-        super().__init__()
-        self._turn_s, self.num_steps, self.elapsed_s = turn_s, 0, 0.0
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002  (Keras)
-        now = time.perf_counter()
-        if batch == WARMUP_STEPS - 1:
-            self._begin = now
-        elif batch >= WARMUP_STEPS:
-            self.num_steps, self.elapsed_s = batch + 1 - WARMUP_STEPS, now - self._begin
-            self.model.stop_training = self.elapsed_s > self._turn_s
-
-
-def _ratios(rates: Rates) -> dict[str, float]:
-    return {
-        "vs_step_alone": median_ratio(rates, MOVIELENS, "movielens, one batch"),
-        "vs_seed_path": median_ratio(rates, MOVIELENS, "seed path"),
-        "vs_step_alone_seed_model": median_ratio(rates, "movielens-seed", "movielens-seed, one batch"),
-        "vs_seed_path_same_model": median_ratio(rates, "movielens-seed", "seed path"),
-    }

@@ -9,14 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import psutil
 import tensorflow as tf
 
-from bench.report import Report, Turn, median_ratio, take_turns
+from bench.report import Report, Turn, median_ratio, scratch_directory, take_turns
 from serving.backends.offline import offline_model
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble, publish_version
@@ -38,18 +37,18 @@ _KEYS_TO_READ_ALL_PAGES = 2_000_000  # drawn at random; a page holds at least 51
 def run(repeats: int) -> Report:
     """Serve each vocabulary, and the largest once more with two instances."""
     results: dict[str, dict[str, float]] = {}
-    with TemporaryDirectory(prefix="rankline-bench-") as directory, ExitStack() as stack:
+    with scratch_directory() as directory, ExitStack() as stack:
         turns: dict[str, Turn] = {}
         for size in SIZES:
             keys = np.unique(np.random.default_rng(size).integers(-(2**62), 2**62, size))
-            ensemble = _export(Path(directory) / str(size), keys, instances=1)
+            ensemble = _export(directory / str(size), keys, instances=1)
             server, figures = stack.enter_context(_served(ensemble, keys))
             results[_side(size)] = figures
             turns[_side(size)] = _turn(stack.enter_context(Client(server.endpoints.grpc, NAME)), keys)
         rates = take_turns(turns, repeats)
         for side, latencies_ms in rates.items():
             results[side] = {"p50_ms@1": float(np.median(latencies_ms)), **results[side]}
-        two = _export(Path(directory) / "two", keys, instances=2)
+        two = _export(directory / "two", keys, instances=2)
         _, figures = stack.enter_context(_served(two, keys))
         results[f"{_side(SIZES[-1])}, two instances"] = figures
     one, two_instances = results[_side(SIZES[-1])], figures

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -18,7 +19,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from workflows.errors import RanklineError
@@ -31,6 +32,16 @@ ERRORS = Console(stderr=True, highlight=False)
 def say(text: str) -> None:
     """Print lines as they are: nothing in them is markup, and none is cut, so that a path can be copied."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
+def heading(console: Console, text: str) -> None:
+    """Print what comes next, after an empty line."""
+    console.print(f"\n[bold]{escape(text)}[/]", soft_wrap=True)
+
+
+def plain_table() -> Table:
+    """A table without lines."""
+    return Table(box=None, padding=(0, 2, 0, 0))
 
 
 class Display(Protocol):

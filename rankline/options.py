@@ -1,40 +1,38 @@
 """Command-line options made from the config dataclasses, so that a name, a default and a help text exist once.
 
-Every field of a config becomes `--field-name`; its help is the line about it under "Attributes:" in the docstring. An
-option that is not given leaves the recipe's value as it is.
+Every field of a config becomes `--field-name`; its help is the line about it under "Attributes:" in the docstring.
+A field that is a config itself, as the model of a run is, becomes an option that names another one, beside the
+options of the one that is there. An option that is not given leaves the config's value as it is.
 """
 
 import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Set
-from dataclasses import Field, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import Field, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from training.models import model_named
+from training.models.config import ModelConfig
+
 Config = TypeVar("Config")
+Command = Callable[..., None]
 
 
-def with_options(
-    *configs: type, of_recipe: tuple[type, ...] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(*configs: Any) -> Callable[[Command], Command]:
     """Give a command one option for each field of some configs.
 
     The command takes a keyword argument `overrides`, which receives `Overrides` with the options that were given.
 
     Args:
-        *configs: their defaults are the ones shown.
-        of_recipe: configs whose values the recipe chooses.
+        *configs: dataclasses, whose values are the defaults that are shown; a class stands for its own defaults.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        added = [
-            _parameter(config, field, in_recipe=config in of_recipe)
-            for config in (*configs, *of_recipe)
-            for field in fields(config)
-        ]
+    def decorate(command: Command) -> Command:
+        added = [_parameter(config, field) for config, field in _fields(configs)]
         signature = inspect.signature(command)
         own = [parameter for name, parameter in signature.parameters.items() if name != "overrides"]
 
@@ -47,6 +45,11 @@ def with_options(
         return wrapped
 
     return decorate
+
+
+def flags_of(*configs: Any) -> list[str]:
+    """The options that `with_options` makes of configs, sorted."""
+    return sorted(_flag(field.name) for _, field in _fields(configs))
 
 
 class Overrides:
@@ -65,49 +68,69 @@ class Overrides:
         return self._values.keys()
 
     def apply(self, config: Config) -> Config:
-        """`config` with the given options in place of its own values."""
-        names = {field.name for field in fields(config)}  # type: ignore[arg-type]
-        return replace(config, **{name: v for name, v in self._values.items() if name in names})  # type: ignore[type-var]
+        """`config` with the given options in place of its own values, and so in the configs that it holds."""
+        values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]
+        values |= {name: value for name, value in self._values.items() if name in values}
+        return replace(config, **{name: self.apply(v) if is_dataclass(v) else v for name, v in values.items()})  # type: ignore[type-var]
 
 
-def _parameter(config: type, field: "Field[Any]", *, in_recipe: bool) -> inspect.Parameter:
+def _fields(configs: tuple[Any, ...]) -> Iterator[tuple[Any, "Field[Any]"]]:
+    """Each config with each of its fields, and then those of the configs that it holds."""
+    for config in configs:
+        values = config() if isinstance(config, type) else config
+        for field in fields(values):
+            yield values, field
+        yield from _fields(tuple(v for field in fields(values) if is_dataclass(v := getattr(values, field.name))))
+
+
+def _parameter(config: Any, field: "Field[Any]") -> inspect.Parameter:
     name = field.name
-    hint = typing.get_type_hints(config)[name]
-    flag = "--" + name.replace("_", "-")
-    flags = [f"{flag}/--no-{name.replace('_', '-')}"] if hint is bool else [flag]
-    is_list = typing.get_origin(hint) is tuple
+    hint = typing.get_type_hints(type(config))[name]
+    parser, metavar = _PARSERS.get(typing.get_origin(hint) or hint, (None, None))
     option = typer.Option(
-        *flags,
-        help=_help(config, field),
-        rich_help_panel=_panel(config) + (" (a recipe may choose other defaults)" if in_recipe else ""),
+        f"{_flag(name)}/--no-{name.replace('_', '-')}" if hint is bool else _flag(name),
+        help=_help(config, name),
+        rich_help_panel=re.sub(r"Config$", "", type(config).__name__) + " options",
         show_default=False,
-        parser=_whole_numbers if is_list else None,
-        metavar="N,N,…" if is_list else None,
+        parser=parser,
+        metavar=metavar,
     )
-    kind = Any if is_list else hint | None
+    kind = Any if parser else hint | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(",") if text)
     except ValueError:
         raise typer.BadParameter(f"{text!r}, expected whole numbers separated by commas.") from None
 
 
-def _help(config: type, field: "Field[Any]") -> str:
-    name = field.name
-    match = re.search(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", inspect.getdoc(config) or "", re.DOTALL | re.MULTILINE)
-    if match is None:
-        raise TypeError(f"{config.__name__}.{name} has no line under 'Attributes:' in the docstring of the class.")
-    text = " ".join(match.group(1).split())
-    default = "" if field.default in (None, ()) else f" [default: {_shown(field.default)}]"
-    return text[0].upper() + text[1:] + default
+_PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
+    tuple: (_whole_numbers, "N,N,…"),
+    ModelConfig: (lambda name: model_named(name)(), "NAME"),
+}
+"""Type of a field → what makes a value of it, and what its help calls that; others are typer's own."""
 
 
-def _shown(default: Any) -> str:
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+def _help(config: Any, name: str) -> str:
+    line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
+    found = [match for owner in type(config).__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
+    if not found:
+        raise TypeError(
+            f"{type(config).__name__}.{name} has no line under 'Attributes:' in the docstring of its class."
+        )
+    text = " ".join(found[0].group(1).split())
+    return text[0].upper() + text[1:] + _default(getattr(config, name))
 
 
-def _panel(config: type) -> str:
-    return re.sub(r"Config$", "", config.__name__) + " options"
+def _default(value: Any) -> str:
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    elif isinstance(value, ModelConfig):
+        value = value.name
+    return "" if value in (None, "") else f" [default: {value}]"

@@ -57,6 +57,10 @@ class Quality:
     best_auc: float | None
     served_auc: float
 
+    def has(self, metric: str) -> bool:
+        """Whether it was measured."""
+        return metric in next(iter(self.per_seed.values()))
+
     def mean(self, metric: str) -> float:
         """Mean over the seeds."""
         return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
@@ -168,13 +172,11 @@ def train(
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
-    from training.models import model_named
-
     if session and session.resume and num_seeds > 1:
         raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
     if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
-    _require_framework(model_named(recipe.train.model).backend, feature=f"training {recipe.train.model!r}")
+    _require_framework(recipe.train.model.backend, feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:

@@ -20,8 +20,8 @@ _FOLDER = "bench"  # among the artifacts of a run
 _JSON = "bench.json"
 
 
-class UnkeptReportError(ArtifactError):
-    """A report could not be kept everywhere; it comes along, so that it can still be shown.
+class ReportNotSavedError(ArtifactError):
+    """A report could not be saved completely; it comes along, so that it can still be shown.
 
     Args:
         message: what is missing where, and why.
@@ -37,8 +37,8 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
     """Write JSON, table, page, plot and raw histograms into `directory`, and log them with the figures to a run.
 
     Figures become metrics such as `bench/rows_1/p50_ms` or `bench/rows_1/rate_500/p99_ms`, so that `mlflow ui` compares
-    models by them as columns beside the AUC; measuring again adds a newer value. What is withheld becomes none. A file
-    that cannot be written keeps no other from being written, nor the run from getting it.
+    models by them as columns beside the AUC; measuring again adds a newer value. What is not reported becomes none. One
+    file that cannot be written keeps no other from being written, nor the run from getting it.
 
     Args:
         report: what was measured.
@@ -47,10 +47,10 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         directory: made when it is missing; files of an earlier report are replaced.
 
     Raises:
-        UnkeptReportError: a file could not be written, the run was deleted, or the store does not take it.
+        ReportNotSavedError: a file could not be written, the run was deleted, or the store does not take it.
     """
     failures = _write(report, directory)
-    kept = f"MLflow run {run_id} has all of it"
+    kept = f"MLflow run {run_id} has the whole report"
     try:
         client = MlflowClient(tracking_uri=tracking_uri)
         _log_figures(report, client, run_id)
@@ -61,11 +61,11 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
             _write(report, Path(spare))
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
     except (MlflowException, OSError) as error:
-        kept = "all else was kept"
-        failures.append(f"MLflow run {run_id} in {tracking_uri} does not take it: {_in_a_line(error)}")
-    raise UnkeptReportError(
-        f"the report is not everywhere where it should be: {'; '.join(failures)}. "
-        f"But {kept}; make room or mend the path before the next run.",
+        kept = "everything else was saved"
+        failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {_in_a_line(error)}")
+    raise ReportNotSavedError(
+        f"the report was not saved completely: {'; '.join(failures)}. "
+        f"But {kept}; free some space or correct the path before the next run.",
         report,
     )
 
@@ -86,7 +86,7 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
     if re.fullmatch("[0-9a-f]{32}", named):
         return read_report(tracking_uri, named)
     raise ArtifactError(
-        f"there is no file {named}, and the id of an MLflow run has 32 hexadecimal digits. Give one or the other."
+        f"there is no file {named}, and the id of an MLflow run has 32 hexadecimal digits. Give one of them."
     )
 
 
@@ -148,9 +148,9 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
 
 def _log_figures(report: BenchmarkReport, client: MlflowClient, run_id: str) -> None:
     for result in report.bench:
-        for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "requests_per_s", "rows_per_s"):
-            if (value := getattr(result, name)) is not None:
-                client.log_metric(run_id, f"bench/{result.load.name}/{name}", value)
+        for name, found in result.metrics.items():
+            if found.value is not None:
+                client.log_metric(run_id, f"bench/{result.load.name}/{name}", found.value)
     for batch_size, search in (report.searches or {}).items():
         if search.rate_per_s is not None:
             client.log_metric(run_id, f"bench/rows_{batch_size}/highest_requests_per_s", search.rate_per_s)

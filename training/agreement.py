@@ -42,7 +42,11 @@ def check_same(
         "rankline": _version(),
         "code": code_fingerprint(*(Path(__file__).parents[1] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
-        **{name: repr(value) for choices in (config, session, workers) for name, value in asdict(choices).items()},
+        **{
+            name: repr(value)
+            for choices in (config.to_dict(), asdict(session), asdict(workers))
+            for name, value in choices.items()
+        },
     }
     expected, *others = world.all_gather_object(mine)
     for rank, got in enumerate(others, start=1):
@@ -61,7 +65,7 @@ def check_same(
 def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """The checkpoint that worker 0 has, or None if it has none.
 
-    Worker 0 keeps the arrays; the others get the state through `training.fit.Fit.share_state`.
+    Worker 0 keeps the arrays; the others get the state through `training.trainers.base.Trainer.share_state`.
     """
     if world.size == 1:
         return checkpoint

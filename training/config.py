@@ -1,15 +1,17 @@
 """The choices of a training run. Importing this file imports no framework."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
+from training.models import MODELS
+from training.models.config import ModelConfig, StepConfig, check_not_negative
+from training.models.mlp import MLPConfig
 from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 
 DECAYS = ("none", "linear", "quadratic", "cosine")
-PRECISIONS = ("float32", "float16", "bfloat16")
-SEARCHES = ("soft", "hard")
-PROFILES = ("corrected", "reference")
 RATE_SCALES = ("none", "linear", "sqrt")
 COMPRESSIONS = ("none", "fp16")
 ROWWISE_TABLE_LR_SCALE = 320.0
@@ -19,41 +21,11 @@ LAG_FACTOR = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Choices about the network and how it is fitted. The defaults are a good MLP for MovieLens.
+class TrainConfig(StepConfig):
+    """What is trained, and how it is fitted.
 
     Attributes:
-        model: architecture; a key of `training.models.MODELS`.
-        hidden: units of the dense layers.
-        numbers_hidden: units of the dense layers that the numbers go through before they meet the embeddings (dlrm).
-        cross_layers: number of cross layers (dcnv2).
-        cross_rank: rank of their weight matrices; 0 takes full ones (dcnv2).
-        stage_one_hidden: units of the dense layers behind the search over the long history (sim).
-        aux_hidden: units of the dense layers of the auxiliary loss (dien, sim).
-        aux_weight: weight of the auxiliary loss; 0 leaves it out, and negative histories with it (dien, sim).
-        gru_units: units of the two recurrent layers over the short history (dien, sim).
-        short_history: number of latest items that are the short history (dien, sim); those before are the long one.
-        num_searched: number of items that the search over the long history keeps (sim).
-        search: "soft" keeps the items that attention weighs most, "hard" the latest ones that share the item's last
-            feature, such as its category (sim).
-        profile: "corrected" follows the papers, "reference" NVIDIA's SIM for TensorFlow 2 (din, dien, sim).
-        recency: let attention know how long ago an item was chosen, which the exact search of sim always does, and
-            summarise the history by that too (din, dien, sim).
-        likeness: add the dot products of the item and each summary of the history to the logit (din, dien, sim).
-        user_embeddings: use the features of the user, and not of items only (din, dien, sim).
-        embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
-        embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
-        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
-            the framework starts from: a truncated normal with deviation 1/√dimension in
-            `tf.feature_column.embedding_column`, a normal with deviation 1 in `torch.nn.Embedding`.
-        linear_terms: add one weight per id to the logit, beside the dense layers.
-        linear_scale: factor of the linear terms; they learn that much faster.
-        dropout: share of each dense layer's units that is dropped in training.
-        embedding_dropout: share of the embeddings' columns that is dropped in training.
-        l2_embedding: weight of the mean squared norm of the looked-up embeddings, added to the loss. It touches the
-            rows of the batch only, so an id is held as much as its frequency asks for.
-        l2_linear: as `l2_embedding`, for the linear terms.
-        weight_decay: decoupled (AdamW), on all weights but embedding tables, which `l2_embedding` holds.
+        model: architecture, with choices of its own.
         optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`, in PyTorch of
             `training.torch_optimizers.OPTIMIZERS`.
         learning_rate: at the start.
@@ -62,75 +34,77 @@ class TrainConfig:
         decay_start_step: step from which the learning rate decays; until then it stays as it is.
         table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
             more for "rowwise_adagrad", whose accumulators shrink its steps.
-        precision: of activations and gradients: "float32", or "float16" (with loss scaling) or "bfloat16"; weights,
-            losses and scores stay float32.
-        xla: compile the dense part of the model, forward and backward, with XLA (TensorFlow only).
+        weight_decay: decoupled (AdamW), on all weights but embedding tables, which `l2_embedding` holds.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
-        batch_size: rows per step.
         epochs: passes over the training data, at most.
         early_stopping_patience: stop after so many epochs without a better validation AUC, and keep the best one; 0
             trains all epochs and keeps the last.
         seed: of the initial weights, the order of rows, and dropout.
     """
 
-    model: str = "mlp"
-    hidden: tuple[int, ...] = (128, 128, 128)
-    numbers_hidden: tuple[int, ...] = ()
-    cross_layers: int = 3
-    cross_rank: int = 0
-    stage_one_hidden: tuple[int, ...] = (200,)
-    aux_hidden: tuple[int, ...] = (100, 50)
-    aux_weight: float = 1.0
-    gru_units: int = 96
-    short_history: int = 10
-    num_searched: int = 50
-    search: str = "soft"
-    profile: str = "corrected"
-    recency: bool = False
-    likeness: bool = False
-    user_embeddings: bool = True
-    embedding_dim: int = 0
-    embedding_dim_cap: int = 32
-    embedding_init: float = 0.05
-    linear_terms: bool = True
-    linear_scale: float = 1.0
-    dropout: float = 0.0
-    embedding_dropout: float = 0.0
-    l2_embedding: float = 0.0
-    l2_linear: float = 0.0
-    weight_decay: float = 0.0
+    model: ModelConfig = field(default_factory=MLPConfig)
     optimizer: str = "rowwise_adagrad"
     learning_rate: float = 1e-3
     learning_rate_decay: str = "none"
     warmup_steps: int = 0
     decay_start_step: int = 0
     table_lr_scale: float | None = None
-    precision: str = "float32"
-    xla: bool = False
+    weight_decay: float = 0.0
     weight_averaging: bool = True
-    batch_size: int = 1024
     epochs: int = 4
     early_stopping_patience: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "cross_layers", "gru_units", "short_history", "num_searched")
-        check_at_least(self, 1, "embedding_dim_cap", "batch_size", "epochs")
-        check_at_least(self, 0, "cross_rank", "embedding_dim", "warmup_steps", "decay_start_step")
-        check_at_least(self, 0, "early_stopping_patience", "seed")
-        for name in ("learning_rate", "table_lr_scale", "linear_scale"):
+        super().__post_init__()
+        check_at_least(self, 1, "epochs")
+        check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience", "seed")
+        for name in ("learning_rate", "table_lr_scale"):
             value = getattr(self, name)
             check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
-        for name in ("aux_weight", "embedding_init", "l2_embedding", "l2_linear", "weight_decay"):
-            check_choice(self, name, 0 <= getattr(self, name) < math.inf, "a finite number of at least 0")
-        for name in ("dropout", "embedding_dropout"):
-            check_choice(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        for name in ("hidden", "numbers_hidden", "stage_one_hidden", "aux_hidden"):
-            check_choice(self, name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
+        check_not_negative(self, "weight_decay")
         check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
-        check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
-        check_choice(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
-        check_choice(self, "profile", self.profile in PROFILES, " or ".join(PROFILES))
+        if doubled := _names(self) & _names(self.model):
+            raise ConfigError(f"model {self.model.name!r} and every run have {sorted(doubled)}. Rename the model's.")
+
+    def with_choices(self, **choices: Any) -> "TrainConfig":
+        """The run with other choices, of its own or of its model, by name.
+
+        Raises:
+            ConfigError: neither has a choice of that name, or one is out of its range.
+        """
+        model: ModelConfig = choices.pop("model", self.model)
+        if unknown := choices.keys() - _names(self) - _names(model):
+            raise ConfigError(
+                f"a run of model {model.name!r} has no {', '.join(sorted(unknown))}. It has: "
+                f"{', '.join(sorted(_names(self) | _names(model)))}."
+            )
+        of_model = {name: value for name, value in choices.items() if name in _names(model)}
+        of_run = {name: value for name, value in choices.items() if name not in of_model}
+        return replace(self, model=replace(model, **of_model), **of_run)
+
+    @classmethod
+    def from_dict(cls, choices: Mapping[str, Any]) -> "TrainConfig":
+        """What `to_dict` gave, from JSON too, in which tuples are lists.
+
+        Raises:
+            ConfigError: it is of a model that does not come with Rankline, or has a choice that is not known.
+        """
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
+        }
+        if (name := given.pop("model")) not in MODELS:  # no code is imported because a file says so
+            raise ConfigError(f"the config is of model {name!r}, expected one of {', '.join(sorted(MODELS))}.")
+        return cls(model=MODELS[name]()).with_choices(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All choices by name, those of the model beside the others: for MLflow, manifests and checkpoints."""
+        own = {choice.name: getattr(self, choice.name) for choice in fields(self)}
+        return own | {"model": self.model.name} | asdict(self.model)
+
+
+def _names(config: "TrainConfig | ModelConfig") -> set[str]:
+    return {choice.name for choice in fields(config)}
 
 
 @dataclass(frozen=True, kw_only=True)

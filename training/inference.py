@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from training.checkpoints import Checkpoint
 from training.config import TrainConfig
-from training.fit import Batches
-from training.fit_tensorflow import TensorFlowFit
-from training.models import learnt_from
 from training.saved_model import load_signature
+from training.trainers.base import Batches
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, SCORE, VALUES
@@ -61,24 +60,17 @@ def from_checkpoint(
 
     Raises:
         ArtifactError: the checkpoint is of another model.
+        ConfigError: it is of a model that does not come with Rankline.
     """
-    config = config_of(checkpoint)
-    trained = _fit(spec, config)
+    config = TrainConfig.from_dict(checkpoint.config)
+    trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)
     wanted = replace(config, precision=precision, xla=xla, weight_averaging=False)
     if wanted == config:
         return _fitted(trained)
-    fit = _fit(spec, wanted)
-    fit.set_weights(trained.weights())
-    return _fitted(fit)
-
-
-def config_of(checkpoint: Checkpoint) -> TrainConfig:
-    """The choices of the run that wrote a checkpoint."""
-    choices: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in checkpoint.config.items()
-    }
-    return TrainConfig(**choices)
+    trainer = _new_trainer(spec, wanted)
+    trainer.set_weights(trained.weights())
+    return _fitted(trainer)
 
 
 def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
@@ -88,7 +80,7 @@ def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
         spec: the features.
         config: choices about the model, and the `precision` and `xla` to score with.
     """
-    return _fitted(_fit(spec, config))
+    return _fitted(_new_trainer(spec, config))
 
 
 def score_each_size(score: Scorer, batches: Batches) -> None:
@@ -112,12 +104,12 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
     return replace(spec, sources={**spec.sources, split: more})
 
 
-def _fit(spec: FeatureSpec, config: TrainConfig) -> TensorFlowFit:
-    return TensorFlowFit(learnt_from(spec, config), config, num_steps=1)
+def _new_trainer(spec: FeatureSpec, config: TrainConfig) -> TensorFlowTrainer:
+    return TensorFlowTrainer(config.model.training_view(spec), config, num_steps=1)
 
 
-def _fitted(fit: TensorFlowFit) -> Scorer:
-    return lambda inputs: _done(fit.quick_score(inputs))
+def _fitted(trainer: TensorFlowTrainer) -> Scorer:
+    return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def _done(scores: Any) -> Any:

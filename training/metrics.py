@@ -1,27 +1,52 @@
-"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise."""
+"""How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
+
+A metric is a function and a line in `METRICS`. Manifests, MLflow, the summary of a run and its JSON go by this table.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from training.fit import Array, Batches, Fit
+from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
 
-__all__ = ["calibration", "evaluate", "exact_auc", "gauc", "logloss", "quality", "thresholded_auc"]
+__all__ = [
+    "METRICS", "Metric", "calibration", "evaluate", "exact_auc", "gauc", "logloss", "quality", "thresholded_auc"
+]  # fmt: skip
 
 _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
 
 
-def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO) -> dict[str, float]:
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Something measured of the scores of a split.
+
+    Attributes:
+        measure: labels and scores, each of shape (N,), and groups where it needs them → a figure; NaN where there is
+            none.
+        title: in the summary of a run; empty where it leaves the metric out.
+        needs_groups: it is measured only where rows have groups.
+    """
+
+    measure: Callable[..., float]
+    title: str = ""
+    needs_groups: bool = False
+
+
+def evaluate(
+    trainer: Trainer, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO
+) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
     Args:
-        fit: the model.
+        trainer: the model.
         batches: the split, or this worker's share of it.
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
         split: what the split is called, such as "validation"; for messages.
@@ -37,12 +62,12 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
     scores: list[Array] = []
     labels: list[Array] = []
     groups: list[Array] = []
-    with fit.averaged():
+    with trainer.averaged():
         for inputs, label in batches:
-            scores.append(fit.score(inputs))
-            labels.append(fit.array(label))
+            scores.append(trainer.score(inputs))
+            labels.append(trainer.array(label))
             if group_by is not None and group_by in inputs:
-                groups.append(fit.array(inputs[group_by]))
+                groups.append(trainer.array(inputs[group_by]))
     scored = world.all_gather(np.concatenate(scores))
     labelled = world.all_gather(np.concatenate(labels))
     grouped = world.all_gather(np.concatenate(groups)) if groups else None
@@ -59,28 +84,25 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
 def quality(
     labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray[Any] | None = None
 ) -> dict[str, float]:
-    """All figures of this file by their names, without any prefix.
+    """Every metric of `METRICS` by its name, without any prefix.
 
     Args:
         labels: 0 or 1, shape (N,).
         scores: probabilities, shape (N,).
-        groups: group of each row, shape (N,); None leaves `gauc` out.
+        groups: group of each row, shape (N,); None leaves out what needs them.
 
     Returns:
-        `auc`, `auc_200_thresholds`, `logloss`, `calibration`, and `gauc` where a group has both classes.
+        Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
 
     Raises:
         ValueError: only one class is present, or a label is neither 0 nor 1.
     """
     figures = {
-        "auc": exact_auc(labels, scores),
-        f"auc_{_NUM_THRESHOLDS}_thresholds": thresholded_auc(labels, scores),
-        "logloss": logloss(labels, scores),
-        "calibration": calibration(labels, scores),
+        name: metric.measure(labels, scores, groups) if metric.needs_groups else metric.measure(labels, scores)
+        for name, metric in METRICS.items()
+        if groups is not None or not metric.needs_groups
     }
-    if groups is not None and not math.isnan(grouped := gauc(labels, scores, groups)):
-        figures["gauc"] = grouped
-    return figures
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
 def thresholded_auc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], num_thresholds: int = _NUM_THRESHOLDS) -> float:
@@ -157,6 +179,16 @@ def gauc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray
         return float("nan")
     auc = (rank_sum - num_positive * (num_positive + 1) / 2)[both] / pairs[both]
     return float(np.average(auc, weights=num_rows[both]))
+
+
+METRICS = {
+    "auc": Metric(measure=exact_auc, title="AUC"),
+    f"auc_{_NUM_THRESHOLDS}_thresholds": Metric(measure=thresholded_auc),
+    "logloss": Metric(measure=logloss, title="logloss"),
+    "calibration": Metric(measure=calibration, title="mean score / mean label"),
+    "gauc": Metric(measure=gauc, title="GAUC", needs_groups=True),
+}
+"""Name → metric."""
 
 
 def _share_above(gap: npt.NDArray[np.int64], num_thresholds: int) -> npt.NDArray[np.float64]:

@@ -251,6 +251,6 @@ OPTIMIZERS: Mapping[str, Callable[[TrainConfig, Weights, Weights], list[Optimize
 def _make(config: TrainConfig, tables: Weights, rest: Weights) -> list[Optimizer]:
     if config.optimizer not in OPTIMIZERS:
         raise ConfigError(
-            f"optimizer is {config.optimizer!r}. Available for {config.model}: {', '.join(sorted(OPTIMIZERS))}."
+            f"optimizer is {config.optimizer!r}. Available for {config.model.name}: {', '.join(sorted(OPTIMIZERS))}."
         )
     return OPTIMIZERS[config.optimizer](config, tables, rest)

@@ -59,8 +59,12 @@ class SpecMetadata:
             SpecError: a value is of another kind than it should be.
         """
         others = {name: value for name, value in entries.items() if name not in _KINDS}
-        known: dict[str, Any] = {name: value for name, value in entries.items() if name in _KINDS and value is not None}
-        return cls(others=others, **{name: tuple(v) if isinstance(v, list) else v for name, v in known.items()})
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in entries.items()
+            if name in _KINDS and value is not None
+        }
+        return cls(others=others, **known)
 
     def entries(self) -> dict[str, Any]:
         """Plain values for a file; what there is nothing to say about is left out."""

@@ -82,8 +82,7 @@ class TrainedModel:
         backend: what runs it.
         run_id: MLflow run that made it.
         tracking_uri: the store that has the run.
-        metrics: of the weights kept: `valid_auc`, `valid_auc_200_thresholds`, `valid_logloss`, `valid_calibration`,
-            where users are known `valid_gauc`, and `epoch`.
+        metrics: of the weights kept: `valid_auc` and each other metric that was measured, and their `epoch`.
         manifest: what `manifest.json` says.
     """
 

@@ -22,8 +22,10 @@ import tensorflow as tf
 from training.config import TrainConfig
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import notebook_dataset
-from training.models import dlrm
 from training.models.base import embedding_columns, keras_inputs, number_columns, score
+from training.models.config import ModelConfig, NetworkConfig, StepConfig
+from training.models.dlrm import DLRMConfig
+from training.models.dlrm.network import head
 from workflows.feature_spec import FeatureSpec
 
 HASH_SHARE = 0.75
@@ -44,15 +46,16 @@ def num_buckets(cardinality: int) -> int:
     return max(1, int(HASH_SHARE * cardinality))
 
 
-def feature_columns(spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> list[Any]:
+def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool) -> list[Any]:
     """Numeric columns, and embedding columns over the buckets.
 
     Args:
         spec: the encoded rows, not hashed.
-        config: width and start of the tables.
+        model: width and start of the tables.
         accelerated: the ids are hashed already; else the columns hash them.
     """
-    embeddings = embedding_columns(hashed(spec).categorical, config)
+    assert isinstance(model, NetworkConfig)
+    embeddings = embedding_columns(hashed(spec).categorical, model)
     if not accelerated:
         embeddings = [
             tf.feature_column.embedding_column(
@@ -85,27 +88,36 @@ def make_dataset(
     return loader.map(_hashing_workflow(files, spec))
 
 
-def build_model(spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> Any:
-    """DLRM for the rows of `make_dataset`, without the linear terms, which the notebook does not have.
+class Accelerated(DLRMConfig):
+    """DLRM for rows whose ids are hashed already."""
 
-    Under a Keras policy of mixed precision the tables are float32 and only what comes behind them is not, on both
-    sides; the notebook's native tables would be cast as a whole in each step.
+    def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
+        """Build the model; `spec` is that of the encoded rows, not hashed."""
+        return super().build(hashed(spec), step)
 
-    Args:
-        spec: the encoded rows, not hashed.
-        config: choices about the network, as of `training.models.dlrm`.
-        accelerated: the ids are hashed already.
+
+class Native(DLRMConfig):
+    """DLRM that hashes ids in its feature columns.
+
+    Under a Keras policy of mixed precision the tables are float32 and only what comes behind them is not, as on the
+    other side; the notebook's native tables would be cast as a whole in each step.
     """
-    config = replace(config, linear_terms=False)
-    if accelerated:
-        return dlrm.build(hashed(spec), config)
-    columns = feature_columns(spec, config, accelerated=False)
-    numbers, embeddings = columns[: len(spec.continuous)], columns[len(spec.continuous) :]
-    inputs = keras_inputs(spec)
-    side_by_side = tf.keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
-    vectors = tf.keras.layers.Reshape((len(embeddings), config.embedding_dim))(side_by_side)
-    dense = tf.keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
-    return tf.keras.Model(inputs, score(dlrm.head(vectors, dense, config), inputs, spec, config))
+
+    def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
+        """Build the model; `spec` is that of the encoded rows, not hashed."""
+        columns = feature_columns(spec, self, accelerated=False)
+        numbers, embeddings = columns[: len(spec.continuous)], columns[len(spec.continuous) :]
+        inputs = keras_inputs(spec)
+        side_by_side = tf.keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
+        vectors = tf.keras.layers.Reshape((len(embeddings), self.embedding_dim))(side_by_side)
+        dense = tf.keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
+        return tf.keras.Model(inputs, score(head(vectors, dense, self, step), inputs, spec, self, step))
+
+
+def peer(config: TrainConfig, *, accelerated: bool) -> TrainConfig:
+    """The run of DLRM for the rows of `make_dataset`, without the linear terms, which the notebook does not have."""
+    choices = vars(config.model) | {"linear_terms": False}
+    return replace(config, model=Accelerated(**choices) if accelerated else Native(**choices))
 
 
 def _hashing_workflow(files: Sequence[Path], spec: FeatureSpec) -> Any:

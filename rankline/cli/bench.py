@@ -39,7 +39,7 @@ def bench_command(
         typer.Option(
             "--max-regression",
             min=0,
-            help="With --against, fail where a figure is surely worse by more than this share.",
+            help="With --against, fail if a figure is significantly worse, by more than this share.",
         ),
     ] = 0.1,
     overrides: Overrides,
@@ -61,8 +61,8 @@ def bench_command(
     rankline bench --against bench.json --max-regression 0.05
     """
     from rankline import pipeline
-    from rankline.summary import print_comparison, print_report
-    from rankline.tracking import UnkeptReportError, find_report
+    from rankline.report_tables import print_comparison, print_report
+    from rankline.tracking import ReportNotSavedError, find_report
     from serving.benchmark.compare import compare
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
@@ -74,7 +74,7 @@ def bench_command(
     workspace = workspace_of(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
-    unkept: UnkeptReportError | None = None
+    unkept: ReportNotSavedError | None = None
     with Stages(["bench"]) as stages, stages.stage("bench") as progress, ExitStack() as stack:
         if url is None:
             url, identity, process_ids = stack.enter_context(server_to_measure(ensemble))
@@ -94,7 +94,7 @@ def bench_command(
                 progress=progress,
             )
             progress.update(1, 1, f"served AUC {served_auc:.4f}")
-        except UnkeptReportError as error:
+        except ReportNotSavedError as error:
             report, unkept = error.report, error
     try:
         print_report(report, CONSOLE)

@@ -17,6 +17,7 @@ from rankline.cli.export import export_command
 from rankline.cli.import_data import import_command
 from rankline.cli.predict import predict_command
 from rankline.cli.prepare import prepare_command
+from rankline.cli.recipe_options import RecipeCommand
 from rankline.cli.recommend import recommend_command
 from rankline.cli.run import run_command
 from rankline.cli.serve import serve_command
@@ -77,13 +78,13 @@ def options(
         ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
 
-app.command("run")(run_command)
-app.command("prepare")(prepare_command)
+app.command("run", cls=RecipeCommand)(run_command)
+app.command("prepare", cls=RecipeCommand)(prepare_command)
 app.command("convert")(convert_command)
 app.command("import")(import_command)
 app.command("transcode")(transcode_command)
 app.command("sim", context_settings=CONTEXT)(sim_command)
-app.command("train")(train_command)
+app.command("train", cls=RecipeCommand)(train_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("versions")(versions_command)

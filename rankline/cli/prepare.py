@@ -1,19 +1,20 @@
 """The verb `prepare`."""
 
 from rankline.cli.arguments import RecipeName, WorkDir
+from rankline.cli.recipe_options import with_recipe_options
 from rankline.display import Stages, say
-from rankline.options import Overrides, with_options
+from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import WORK_DIR, workspace_of
 from workflows.dask_config import DaskConfig
-from workflows.encodings import RowsConfig, SequenceConfig
-from workflows.prepare_config import PrepareConfig
 
 
-@with_options(SourceConfig, DaskConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig))
+@with_recipe_options(SourceConfig, DaskConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding))
 def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
+
+    `rankline prepare RECIPE --help` has the options of a recipe, too.
 
     **Examples**
 

@@ -2,18 +2,18 @@
 
 from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
+from rankline.cli.recipe_options import with_recipe_options
 from rankline.display import CONSOLE, Stages
-from rankline.options import Overrides, with_options
+from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 from serving.export_config import ExportConfig
-from training.config import TrainConfig
-from workflows.encodings import RowsConfig, SequenceConfig
-from workflows.prepare_config import PrepareConfig
 
 
-@with_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig, TrainConfig))
+@with_recipe_options(
+    SourceConfig, ExportConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding, recipe.train)
+)
 def run_command(
     recipe: RecipeName,
     *,
@@ -25,6 +25,8 @@ def run_command(
     overrides: Overrides,
 ) -> None:
     """Everything: prepare, train, export, serve, bench, and a summary.
+
+    `rankline run RECIPE --help` has the options of a recipe, too.
 
     **Examples**
 

@@ -4,20 +4,23 @@ import os
 import sys
 
 from rankline.cli.arguments import RecipeName, Seeds, WorkDir
+from rankline.cli.recipe_options import with_recipe_options
 from rankline.launch_config import LaunchConfig
-from rankline.options import Overrides, with_options
+from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, workspace_of
-from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.config import SessionConfig, WorkersConfig
 
 
-@with_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
+@with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=lambda recipe: (recipe.train,))
 def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
-    """Train on prepared data, tracked in MLflow.
+    """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` has the options of a recipe, too.
 
     **Examples**
 
     rankline train movielens --epochs 5 --learning-rate 0.002
+
+    rankline train criteo-dcnv2 --model dlrm --top-mlp 64,32
 
     rankline train movielens --checkpoint-every 500
 

@@ -1,28 +1,35 @@
 """Amazon reviews: what somebody will choose next, from all they chose before."""
 
 from dataclasses import replace
+from typing import Any
 
 from rankline.recipes.base import Recipe
 from training.config import TrainConfig
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.sim import SIMConfig
 from workflows.datasets.amazon import AMAZON
 from workflows.encodings import SequenceConfig
 
 # Chosen on the second last item of each user of Amazon's beauty products. What counts most are the attributes, several
 # negatives for each positive, and dot products in the logit.
+_NETWORK: dict[str, Any] = {
+    "embedding_dim": 32,
+    "hidden": (128, 64),
+    "recency": True,
+    "dot_product_features": True,
+    "user_embeddings": False,
+    "dropout": 0.3,
+    "embedding_dropout": 0.3,
+}
+
 DIN = Recipe(
     name="amazon-din",
     summary="Amazon reviews, DIN: attention over histories",
     dataset=AMAZON,
     encoding=SequenceConfig(negatives=4, attributes="all"),
     train=TrainConfig(
-        model="din",
-        hidden=(128, 64),
-        recency=True,
-        likeness=True,
-        user_embeddings=False,
-        embedding_dim=32,
-        dropout=0.3,
-        embedding_dropout=0.3,
+        model=DINConfig(**_NETWORK),
         optimizer="lazy_adam",
         weight_averaging=False,
         batch_size=1024,
@@ -35,12 +42,12 @@ DIEN = replace(
     DIN,
     name="amazon-dien",
     summary="Amazon reviews, DIEN: interests that evolve",
-    train=replace(DIN.train, model="dien"),
+    train=replace(DIN.train, model=DIENConfig(**_NETWORK)),
 )
 
 SIM = replace(
     DIN,
     name="amazon-sim",
     summary="Amazon reviews, SIM: search in long histories",
-    train=replace(DIN.train, model="sim"),
+    train=replace(DIN.train, model=SIMConfig(**_NETWORK)),
 )

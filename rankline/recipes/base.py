@@ -1,8 +1,7 @@
 """What a recipe is."""
 
-from collections.abc import Set
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rankline.options import Overrides
 from training.config import TrainConfig
@@ -48,29 +47,10 @@ class Recipe:
         return self.prepare, self.encoding, self.train
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
-        """The recipe with options of the command line in place of its own values.
-
-        Raises:
-            ConfigError: an option is of another kind of data; the message names those that there are.
-        """
-        of_others = {name for config in get_args(EncodingConfig) for name in _names(config)}
-        if wrong := sorted((of_others - _names(self.encoding)) & overrides.names):
-            taken = [_flag(entry.name) for config in (self.prepare, self.encoding) for entry in fields(config)]
-            raise ConfigError(
-                f"recipe {self.name!r} does not take {', '.join(map(_flag, wrong))}: {self.dataset.name} has "
-                f"{'histories' if self.dataset.sequence else 'no histories'}. It takes {', '.join(taken)}."
-            )
+        """The recipe with options of the command line in place of its own values."""
         return replace(
             self,
             prepare=overrides.apply(self.prepare),
             encoding=overrides.apply(self.encoding),
             train=overrides.apply(self.train),
         )
-
-
-def _names(config: Any) -> Set[str]:
-    return {entry.name for entry in fields(config)}
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -1,9 +1,12 @@
 """Criteo: clicks on advertisements, validated on the latest."""
 
 from dataclasses import replace
+from typing import Any
 
 from rankline.recipes.base import Recipe
 from training.config import TrainConfig
+from training.models.dcnv2 import DCNv2Config
+from training.models.dlrm import DLRMConfig
 from workflows.datasets.criteo import CRITEO
 from workflows.encodings import RowsConfig
 from workflows.prepare_config import PrepareConfig
@@ -15,11 +18,12 @@ DLRM = Recipe(
     prepare=PrepareConfig(frequency_threshold=10),
     encoding=RowsConfig(split="time"),
     train=TrainConfig(
-        model="dlrm",
-        embedding_dim=8,
-        embedding_init=0.01,
-        numbers_hidden=(1024, 512, 256),
-        hidden=(1024, 1024, 512, 256),
+        model=DLRMConfig(
+            embedding_dim=8,
+            embedding_init=0.01,
+            bottom_mlp=(1024, 512, 256),
+            top_mlp=(1024, 1024, 512, 256),
+        ),
         batch_size=2048,
         epochs=1,
         early_stopping_patience=0,
@@ -28,20 +32,20 @@ DLRM = Recipe(
 
 # Chosen on five folds of the first 6,400 rows of Criteo's sample of 8,000. What counts most are the linear terms; the
 # penalty is a mean over the batch, so it has to be large.
+_SMALL_NETWORK: dict[str, Any] = {
+    "embedding_dim": 8,
+    "embedding_init": 0.01,
+    "linear_scale": 2.0,
+    "embedding_dropout": 0.5,
+    "l2_linear": 0.3,
+}
+
 SMALL = replace(
     DLRM,
     name="criteo-dlrm-small",
     summary="Criteo clicks, a small DLRM that holds back, for thousands of rows",
     train=TrainConfig(
-        model="dlrm",
-        embedding_dim=8,
-        embedding_init=0.01,
-        numbers_hidden=(64, 32),
-        hidden=(64,),
-        linear_scale=2.0,
-        embedding_dropout=0.5,
-        l2_embedding=10.0,
-        l2_linear=0.3,
+        model=DLRMConfig(**_SMALL_NETWORK, l2_embedding=10.0, bottom_mlp=(64, 32), top_mlp=(64,)),
         weight_decay=1.0,
         optimizer="lazy_adam",
         learning_rate=3e-3,
@@ -55,5 +59,9 @@ DCNV2 = replace(
     SMALL,
     name="criteo-dcnv2",
     summary="Criteo clicks, deep and cross network v2, for thousands of rows",
-    train=replace(SMALL.train, model="dcnv2", numbers_hidden=(), cross_layers=2, l2_embedding=3.0, epochs=8),
+    train=replace(
+        SMALL.train,
+        model=DCNv2Config(**_SMALL_NETWORK, l2_embedding=3.0, hidden=(64,), cross_layers=2),
+        epochs=8,
+    ),
 )

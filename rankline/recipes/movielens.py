@@ -2,6 +2,8 @@
 
 from rankline.recipes.base import Recipe
 from training.config import TrainConfig
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
 from workflows.datasets.movielens import MOVIELENS
 from workflows.prepare_config import PrepareConfig
 
@@ -17,9 +19,7 @@ SEED = Recipe(
     summary="MovieLens as in NVIDIA's notebook: tables up to 512 wide, SGD, one epoch",
     dataset=MOVIELENS,
     train=TrainConfig(
-        embedding_dim_cap=512,
-        embedding_init=0.0,
-        linear_terms=False,
+        model=MLPConfig(embedding_dim_cap=512, embedding_init=0.0, linear_terms=False),
         optimizer="sgd",
         learning_rate=0.01,
         weight_averaging=False,
@@ -35,10 +35,7 @@ TORCH = Recipe(
     dataset=MOVIELENS,
     prepare=PrepareConfig(frequency_threshold=4),
     train=TrainConfig(
-        model="torch_mlp",
-        embedding_dim_cap=512,
-        embedding_dropout=0.5,
-        linear_terms=False,
+        model=TorchMLPConfig(embedding_dim_cap=512, embedding_dropout=0.5, linear_terms=False),
         optimizer="adam",
         learning_rate=0.01,
         weight_averaging=False,

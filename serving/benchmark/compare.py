@@ -6,27 +6,15 @@ doi:10.1002/sim.3095): of two independent runs, the squared distances to the bou
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.metrics import METRICS, Estimate
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from workflows.errors import ConfigError
 
 _HOW = "command"  # of the environment; how it was asked for explains no difference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A figure of a report.
-
-    Attributes:
-        value: the estimate.
-        low, high: its bounds at 95 % confidence; None where there is none.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +23,10 @@ class Difference:
 
     Attributes:
         load: name of the load.
-        figure: `p50_ms`, `p99_ms`, `rows_per_s`, or `highest_requests_per_s` of a search.
+        figure: name of a metric, or `highest_requests_per_s` of a search.
         before, after: its values.
         change: after / before - 1.
-        low, high: bounds of the change at 95 % confidence; None where a report states no bound.
+        low, high: bounds of the change at 95 % confidence; None where a report has no bound.
     """
 
     load: str
@@ -50,8 +38,10 @@ class Difference:
     high: float | None
 
     @classmethod
-    def between(cls, load: str, figure: str, before: Figure, after: Figure) -> "Difference":
-        """The difference of two figures above 0."""
+    def between(cls, load: str, figure: str, before: Estimate, after: Estimate) -> "Difference":
+        """The difference of two figures whose values are above 0."""
+        assert before.value
+        assert after.value
         log = math.log(after.value / before.value)
         down, up = _distance(before.high, before.value), _distance(before.value, before.low)
         fall, rise = _distance(after.value, after.low), _distance(after.high, after.value)
@@ -71,13 +61,13 @@ class Difference:
         return self.figure.endswith("_ms")
 
     def regressed(self, bound: float) -> bool:
-        """It got worse by more than `bound`, and so did all that the uncertainty allows."""
+        """The whole interval is worse than `bound`."""
         if self.is_latency:
             return self.low is not None and self.low > bound
         return self.high is not None and self.high < -bound
 
     def may_have_regressed(self, bound: float) -> bool:
-        """The estimate got worse by more than `bound`, and the uncertainty allows less."""
+        """The estimate is worse than `bound`, and its interval includes `bound`."""
         is_worse = self.change > bound if self.is_latency else self.change < -bound
         return is_worse and not self.regressed(bound)
 
@@ -87,9 +77,9 @@ class Comparison:
     """Two reports side by side.
 
     Attributes:
-        differences: one for each figure that both state.
+        differences: one for each figure that both have.
         only_before, only_after: loads that the other report does not have.
-        unstated: figures that one of them does not state, and why.
+        not_reported: figures that one of them does not have, and why.
         remarks: what else differs between the runs.
         max_regression: how much worse a figure may get, as a share.
     """
@@ -97,7 +87,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
-    unstated: tuple[str, ...]
+    not_reported: tuple[str, ...]
     remarks: tuple[str, ...]
     max_regression: float
 
@@ -107,8 +97,8 @@ class Comparison:
         return tuple(found for found in self.differences if found.regressed(self.max_regression))
 
     @property
-    def undecided(self) -> tuple[Difference, ...]:
-        """What got worse beyond the bound by its estimate, but not beyond doubt."""
+    def inconclusive(self) -> tuple[Difference, ...]:
+        """What got worse beyond the bound by its estimate, while its interval includes the bound."""
         return tuple(found for found in self.differences if found.may_have_regressed(self.max_regression))
 
 
@@ -123,37 +113,37 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
         ConfigError: the bound is below 0, or no load is in both reports.
     """
     if not max_regression >= 0:
-        raise ConfigError(f"the largest regression is {max_regression}, expected at least 0: 0.1 is 10 %.")
+        raise ConfigError(f"the largest regression allowed is {max_regression}, expected at least 0: 0.1 is 10 %.")
     loads_before, loads_after = _loads(before), _loads(after)
     shared = [load for load in loads_after if load in loads_before]
     if not shared:
         raise ConfigError(
-            f"no load is in both reports: {_listed(loads_before)} before, {_listed(loads_after)} now. "
+            f"the reports have no load in common: {_listed(loads_before)} before, {_listed(loads_after)} now. "
             "Measure the same batch sizes, concurrency and rates."
         )
-    differences, unstated = [], []
+    differences, not_reported = [], []
     for load in shared:
         name, was, now = _name(load), loads_before[load], loads_after[load]
         for figure in was:
             old, new = was[figure], now[figure]
-            if isinstance(old, Figure) and isinstance(new, Figure):
+            if old.value and new.value:
                 differences.append(Difference.between(name, figure, old, new))
-            unstated += [
-                f"{name}, {figure}, {when}: {why}"
-                for when, why in (("before", old), ("now", new))
-                if isinstance(why, str)
+            not_reported += [
+                f"{name}, {figure}, {when}: {found.reason or 'nothing was answered'}"
+                for when, found in (("before", old), ("now", new))
+                if not found.value
             ]
     return Comparison(
         differences=tuple(differences),
         only_before=tuple(_name(load) for load in loads_before if load not in loads_after),
         only_after=tuple(_name(load) for load in loads_after if load not in loads_before),
-        unstated=tuple(unstated),
+        not_reported=tuple(not_reported),
         remarks=tuple(_remarks(before, after)),
         max_regression=max_regression,
     )
 
 
-_Figures = dict[str, Figure | str]  # the figure, or why it is not stated
+_Figures = dict[str, Estimate]
 
 
 def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
@@ -166,26 +156,14 @@ def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
 
 
 def _measured(result: LoadResult) -> _Figures:
-    low, high = result.rows_per_s_interval or (None, None)
-    rows = Figure(value=result.rows_per_s, low=low, high=high)
-    return {
-        **{f"{name}_ms": _percentile(result, name) for name in ("p50", "p99")},
-        "rows_per_s": rows if rows.value > 0 else "nothing was answered",
-    }
+    compared = {name: result.metrics[name] for name, metric in METRICS.items() if metric.is_compared}
+    return {name: replace(found, reason=found.reason or result.problem) for name, found in compared.items()}
 
 
-def _percentile(result: LoadResult, name: str) -> Figure | str:
-    value: float | None = getattr(result, f"{name}_ms")
-    if not value:
-        return result.withheld.get(name) or result.problem or "nothing was answered"
-    low, high = result.intervals_ms.get(name, (None, None))
-    return Figure(value=value, low=low, high=high)
-
-
-def _searched(search: SearchResult) -> Figure | str:
+def _searched(search: SearchResult) -> Estimate:
     if search.rate_per_s is None:
-        return "no rate held the bound"
-    return Figure(value=search.rate_per_s, low=search.rate_per_s, high=search.failed_per_s)
+        return Estimate(reason="no tested rate met the target")
+    return Estimate(value=search.rate_per_s, low=search.rate_per_s, high=search.failed_per_s)
 
 
 def _distance(high: float | None, low: float | None) -> float | None:
@@ -195,9 +173,9 @@ def _distance(high: float | None, low: float | None) -> float | None:
 
 def _remarks(before: BenchmarkReport, after: BenchmarkReport) -> Iterator[str]:
     if before.model_name != after.model_name:
-        yield f"the model was {before.model_name}, is {after.model_name}"
+        yield f"model was {before.model_name}, is {after.model_name}"
     for key in sorted({*before.environment, *after.environment} - {_HOW}):
-        was, now = before.environment.get(key, "not stated"), after.environment.get(key, "not stated")
+        was, now = before.environment.get(key, "unknown"), after.environment.get(key, "unknown")
         if was != now:
             yield f"{key} was {was}, is {now}"
     for when, report in (("before", before), ("now", after)):

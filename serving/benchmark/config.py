@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.benchmark.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
-from serving.benchmark.percentiles import LEVELS, level_name
+from serving.benchmark.metrics import METRICS
 from serving.benchmark.transport import TRANSPORTS
 from workflows.errors import ConfigError
 
 HELDOUT, GENERATED = "heldout", "generated"
 INPUTS = (HELDOUT, GENERATED)
-_SLO = re.compile(r"(?P<level>p\d+(?:\.\d+)?)\s*=\s*(?P<bound>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)")
+_SLO = re.compile(r"(?P<label>p\d+(?:\.\d+)?)\s*=\s*(?P<bound>\d+(?:\.\d+)?)\s*(?P<unit>us|ms|s)")
 _UNITS_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -20,11 +20,13 @@ class Slo:
     """A bound that a percentile of latency has to stay under.
 
     Attributes:
-        level: key of `LEVELS`.
+        metric: name of the percentile in `METRICS`.
+        level: of the percentile, 0 to 1.
         bound_ms: the bound.
     """
 
-    level: str
+    metric: str
+    level: float
     bound_ms: float
 
     @classmethod
@@ -35,13 +37,13 @@ class Slo:
             ConfigError: it is something else.
         """
         match = _SLO.fullmatch(text.strip())
-        level = match["level"].replace(".", "") if match else ""
-        if match is None or level not in LEVELS or not float(match["bound"]):
-            raise ConfigError(f"slo is {text!r}, expected one of p50, p90, p95, p99, p99.9 and a time: p99=10ms.")
-        return cls(level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
-
-    def __str__(self) -> str:
-        return f"{level_name(self.level)} below {self.bound_ms:g} ms"
+        percentiles = {
+            metric.label: (metric.name, metric.level) for metric in METRICS.values() if metric.level is not None
+        }
+        if match is None or match["label"] not in percentiles or not float(match["bound"]):
+            raise ConfigError(f"slo is {text!r}, expected one of {', '.join(percentiles)} and a time: p99=10ms.")
+        name, level = percentiles[match["label"]]
+        return cls(metric=name, level=level, bound_ms=float(match["bound"]) * _UNITS_MS[match["unit"]])
 
 
 @dataclass(frozen=True, kw_only=True)

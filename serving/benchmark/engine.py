@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from serving.benchmark.arrivals import Times
 from serving.benchmark.records import SLICE_S, SliceRecord
-from serving.benchmark.transport import OK, Answer, Transport
+from serving.benchmark.transport import OK, Answer, Connect, Transport
 
 SLICE_NS = int(SLICE_S * 1e9)
 MAX_IN_FLIGHT = 4096
@@ -27,8 +27,7 @@ class Job:
 
     Attributes:
         process: which of the client processes this is for.
-        url: HOST:PORT of the server.
-        transport: one of `TRANSPORTS`.
+        connect: opens the connection; can be pickled.
         messages: serialised requests, used in turn.
         warmup_s: slices before it has passed have negative numbers.
         time_limit_s: the run ends this long after the warm-up, if not told to earlier.
@@ -39,8 +38,7 @@ class Job:
     """
 
     process: int
-    url: str
-    transport: str
+    connect: Connect
     messages: Sequence[bytes]
     warmup_s: float
     time_limit_s: float

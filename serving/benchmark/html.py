@@ -1,16 +1,17 @@
 """The report as one HTML page that needs nothing else: no script, no font, no picture from elsewhere."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
 from typing import Any
 
 from serving.benchmark.breakdown import Breakdown
-from serving.benchmark.charts import Line, legend, line_chart, share_bar
 from serving.benchmark.markup import Markup, joined, tag
-from serving.benchmark.percentiles import CONFIDENCE, LEVELS, level_name
+from serving.benchmark.percentiles import CONFIDENCE
+from serving.benchmark.plot import svg_pictures
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.series import AXES, PERCENTILES, SHARES, curves, series, some, varying
-from serving.benchmark.words import checked, number, remarks, searched
+from serving.benchmark.table import Cell, columns, number
+from serving.benchmark.words import checked, remarks, searched
+
+_NUM_COLOURS = 8
 
 _STYLE = """
 :root{color-scheme:light dark;--back:#fff;--text:#1c2126;--soft:#59636e;--line:#d8dee4;--bad:#b3261e;
@@ -21,14 +22,12 @@ body{margin:0 auto;max-width:72rem;padding:1rem;background:var(--back);color:var
 font:1rem/1.5 system-ui,sans-serif}
 h1{font-size:1.5rem;margin:.5rem 0}h2{font-size:1.15rem;margin:2rem 0 .5rem}
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line);border-radius:.3rem;font-size:.85rem}
-.wide{overflow-x:auto}.soft,small,figcaption{color:var(--soft)}.bad{color:var(--bad);font-weight:600}
+.wide{overflow-x:auto}.soft,small{color:var(--soft)}.bad{color:var(--bad);font-weight:600}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}
 th,td{padding:.3rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;vertical-align:top}
 th:first-child,td:first-child{text-align:left}td small{display:block}td.text{white-space:normal;text-align:left}
 .charts{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr))}
-figure{margin:0}figcaption{font-size:.95rem}svg{display:block;width:100%;height:auto}
-svg line{stroke:var(--line)}svg text{fill:var(--soft);font-size:12px}svg path{fill:none;stroke:var(--c);stroke-width:2}
-svg circle{fill:var(--c)}
+figure{margin:0}svg{display:block;width:100%;height:auto}svg text{fill:currentColor}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0;padding:0;list-style:none;font-size:.85rem}
 .legend li::before{content:"";display:inline-block;width:.8em;height:.8em;margin-right:.4em;background:var(--c)}
 .bar{display:flex;min-width:8rem;height:1.1rem}.bar span{flex-basis:0;background:var(--c)}
@@ -53,7 +52,7 @@ def to_html(report: BenchmarkReport) -> str:
         *(tag("p", problem, class_="bad") for problem in report.problems),
         *(tag("p", sentence) for sentence in searched(report)),
         *_section("Figures", *_figures(report)),
-        *_section("Pictures", *_pictures(report.bench)),
+        *_section("Pictures", *_pictures(report)),
         *_section("Where the time of a request went", *_breakdowns(report.bench)),
         *_section("How it was measured", *_circumstances(report)),
         *_section("Every figure", *map(_all_of, report.bench)),
@@ -80,82 +79,23 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     if not report.bench:
         yield tag("p", "Nothing was measured.")
         return
-    names = {name: f"{level_name(name)} ms" for name in LEVELS}
-    rows = [
-        [
-            result.load.words,
-            *(_bounded(getattr(result, f"{name}_ms"), result.intervals_ms.get(name)) for name in names),
-            number(result.max_ms),
-            number(result.requests_per_s),
-            _bounded(result.rows_per_s, result.rows_per_s_interval),
-        ]
-        for result in report.bench
-    ]
-    yield _table(["load", *names.values(), "max ms", "answered/s", "rows/s"], rows)
-    lines = [f"{result.load.words}: {remark}" for result in report.bench for remark in remarks(result)]
-    if lines:
+    shown = columns(report.bench)
+    yield _table(list(shown), [[_figure(cell) for cell in cells] for cells in zip(*shown.values(), strict=True)])
+    if lines := list(remarks(report.bench)):
         yield tag("ul", *(tag("li", line) for line in lines), class_="soft")
 
 
-def _pictures(results: Sequence[LoadResult]) -> list[Markup]:
-    drawn = [*_curves(results), *_over_the_load(results), *_over_batch_sizes(results)]
+def _pictures(report: BenchmarkReport) -> list[Markup]:
+    drawn = [tag("figure", Markup(picture)) for picture in svg_pictures(report)]
     return [tag("div", *drawn, class_="charts")] if drawn else []
-
-
-def _curves(results: Sequence[LoadResult]) -> Iterator[Markup]:
-    lines = [
-        Line(name=name, points=list(zip(shares, values, strict=True)), is_marked=False)
-        for name, (shares, values) in curves(results).items()
-    ]
-    ends = [line.points[-1][0] for line in lines if line.points]
-    if ends:
-        ticks = {1 / (1 - share): f"p{100 * share:g}" for share in SHARES}
-        needed = sum(tick < max(ends) for tick in ticks) + 1
-        shown = dict(list(ticks.items())[:needed])
-        yield line_chart("Latency of all requests, ms", lines, x_label="share that was at least as fast", x_ticks=shown)
-
-
-def _over_the_load(results: Sequence[LoadResult]) -> Iterator[Markup]:
-    """Latency over the rate, the requests in flight, or the batch size: what varies."""
-    if not results:
-        return
-    key = varying(results)
-    groups = series(results, key)
-    lines = [
-        Line(
-            name=f"{level}, {name}" if name and len(groups) > 1 else level,
-            points=[(getattr(result, key), getattr(result, PERCENTILES[level])) for result in group],
-        )
-        for name, group in some(list(groups.items()))
-        for level in (PERCENTILES if len(groups) == 1 else ("p99",))
-    ]
-    if any(y for line in lines for _, y in line.points):
-        yield line_chart("Latency, ms", lines, x_label=AXES[key], x_ticks=_ticks(results, key))
-
-
-def _over_batch_sizes(results: Sequence[LoadResult]) -> Iterator[Markup]:
-    groups: dict[str, list[LoadResult]] = {}
-    for result in sorted(results, key=lambda result: result.batch_size):
-        groups.setdefault(result.load.words.partition(", ")[2] or "one at a time", []).append(result)
-    lines = [
-        Line(name=name, points=[(result.batch_size, result.rows_per_s) for result in group])
-        for name, group in some(list(groups.items()))
-    ]
-    if any(y for line in lines for _, y in line.points):
-        ticks = _ticks(results, "batch_size")
-        yield line_chart("Throughput, rows/s", lines, x_label=AXES["batch_size"], x_ticks=ticks)
-
-
-def _ticks(results: Sequence[LoadResult], key: str) -> dict[float, str]:
-    return {value: f"{value:,.0f}" for value in sorted({float(getattr(result, key)) for result in results})}
 
 
 def _breakdowns(results: Sequence[LoadResult]) -> Iterator[Markup]:
     found = [(result.load.words, result.breakdown) for result in results if result.breakdown is not None]
     if not found:
         return
-    bars = [[load, share_bar(_coarse(breakdown)), number(breakdown.total_ms)] for load, breakdown in found]
-    yield legend(list(_coarse(found[0][1])))
+    bars = [[load, _share_bar(_coarse(breakdown)), number(breakdown.total_ms)] for load, breakdown in found]
+    yield _legend(list(_coarse(found[0][1])))
     yield _table(["load", "share of the mean", "mean ms"], bars)
     parts = list(found[0][1].parts_ms())
     lines = [
@@ -190,8 +130,8 @@ def _circumstances(report: BenchmarkReport) -> Iterator[Markup]:
 
 def _all_of(result: LoadResult) -> Markup:
     """All that the JSON says of a load but the histogram, which is the curve, under the names it has there."""
-    plain = {column.name: getattr(result, column.name) for column in fields(LoadResult) if column.name != "histogram"}
-    plain.update({name: asdict(plain[name]) for name in ("server", "breakdown") if plain[name] is not None})
+    plain = result.to_dict()
+    del plain["histogram"]
     return tag("details", tag("summary", result.load.words), _pairs(dict(_flat(plain))))
 
 
@@ -205,9 +145,29 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{name}", number(value)
 
 
-def _bounded(value: float | None, bounds: tuple[float | None, float | None] | None) -> Markup:
-    shown = "" if value is None or bounds is None else tag("small", " to ".join(map(number, bounds)))
-    return joined(number(value), shown)
+def _figure(cell: Cell) -> Markup:
+    bounds = tag("small", " to ".join(map(number, cell.bounds))) if cell.bounds else ""
+    return joined(cell.text if cell.value is None else number(cell.value), bounds)
+
+
+def _share_bar(shares: Mapping[str, float]) -> Markup:
+    """A bar cut in proportion to some figures; what is not above 0 has no part of it."""
+    parts = (
+        tag("span", class_=_colour(place), style=f"flex-grow:{value:.4f}", title=f"{name}: {value:.3f}")
+        for place, (name, value) in enumerate(shares.items())
+        if value > 0
+    )
+    return tag("div", *parts, class_="bar")
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    """Which colour is which."""
+    return tag("ul", *(tag("li", name, class_=_colour(place)) for place, name in enumerate(names)), class_="legend")
+
+
+def _colour(place: int) -> str:
+    """A class of `_STYLE`."""
+    return f"s{place % _NUM_COLOURS}"
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Markup:

@@ -22,9 +22,10 @@ from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import GENERATED, LoadConfig, Slo
 from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench
-from serving.benchmark.percentiles import LEVELS, samples_needed
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.percentiles import samples_needed
+from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ResourceMeter
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult, highest_rate
 from serving.benchmark.selfcheck import Floor
 from serving.benchmark.workers import Workers
@@ -177,7 +178,7 @@ class _Program:
                 Floor(
                     concurrency=concurrency,
                     requests_per_s=result.requests_per_s,
-                    p50_ms=result.p50_ms,
+                    p50_ms=result.value("p50_ms"),
                     client_cpu_ms=result.client_cpu_ms,
                 )
             )
@@ -212,7 +213,7 @@ class _Program:
     def _search(self, bench: Bench, batch_size: int, slo: Slo) -> SearchResult:
         def holds(rate_per_s: float) -> bool:
             rate_per_s = round(rate_per_s, 1)
-            needed_s = 1.2 * samples_needed(LEVELS[slo.level]) / rate_per_s
+            needed_s = 1.2 * samples_needed(slo.level) / rate_per_s
             duration_s = max(self._config.min_duration_s, needed_s)
             config = replace(self._config, min_duration_s=duration_s, time_limit_s=duration_s)
             load = Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals)
@@ -228,14 +229,14 @@ class _CutShortError(Exception):
 
 
 def holds_slo(result: LoadResult, slo: Slo) -> bool:
-    """The percentile is stated and under the bound, the server kept up, and few enough requests had no answer."""
-    value_ms: float | None = getattr(result, f"{slo.level}_ms")
+    """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
+    value_ms = result.value(slo.metric)
     num_failed = sum(result.errors.values()) + result.num_unsent
     assert result.rate_per_s is not None
     return (
         value_ms is not None
         and value_ms <= slo.bound_ms
-        and num_failed <= (1 - LEVELS[slo.level]) * result.num_due
+        and num_failed <= (1 - slo.level) * result.num_due
         and result.num_requests >= _KEPT_UP * result.num_due
     )
 
@@ -256,8 +257,9 @@ def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
 
 
 def _note(result: LoadResult) -> str:
-    p50 = f"p50 {result.p50_ms:.2f} ms" if result.p50_ms is not None else "no latency"
-    return f"{result.load.words}: {p50}, {result.rows_per_s:,.0f} rows/s"
+    p50_ms = result.value("p50_ms")
+    latency = "no latency" if p50_ms is None else f"p50 {p50_ms:.2f} ms"
+    return f"{result.load.words}: {latency}, {result.rows_per_s:,.0f} rows/s"
 
 
 def _environment(config: LoadConfig) -> dict[str, str]:

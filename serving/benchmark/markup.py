@@ -1,4 +1,4 @@
-"""HTML and SVG from nested calls: what is no markup already is escaped, so that no text of a report becomes markup."""
+"""HTML from nested calls: what is no markup already is escaped, so that no text of a report becomes markup."""
 
 from html import escape
 
@@ -15,9 +15,9 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
     Args:
         name: of the element.
         *content: in it, one after another; what is no `Markup` is escaped.
-        **attributes: `class_` stands for class, `stroke_width` for stroke-width.
+        **attributes: `class_` stands for class.
     """
-    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"' for key, value in attributes.items())
+    given = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
     return Markup(f"<{name}{given}>{joined(*content)}</{name}>")
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +12,13 @@ from serving.benchmark.arrivals import ConstantArrivals, Times, TraceArrivals, s
 from serving.benchmark.breakdown import Breakdown, Reading, Statistics
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import LoadConfig
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SLICE_S, SliceRecord
-from serving.benchmark.report import Load, LoadResult, client_cost
+from serving.benchmark.report import LoadResult
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.selfcheck import bottleneck
 from serving.benchmark.windows import Windows
 from serving.benchmark.workers import Outcome, Workers
@@ -67,8 +70,7 @@ class Bench:
         jobs = [
             Job(
                 process=number,
-                url=self.url,
-                transport=config.transport,
+                connect=partial(connect, config.transport, self.url),
                 messages=requests.messages[number::num_processes],
                 warmup_s=config.warmup_s,
                 time_limit_s=time_limit_s,
@@ -113,41 +115,51 @@ class Bench:
     def _sum_up(
         self, load: Load, config: LoadConfig, outcome: Outcome, readings: list[Reading | None], num_processes: int
     ) -> LoadResult:
-        slices = outcome.slices or (SliceRecord(),)
-        whole = SliceRecord.merged(slices)
+        run = Run(load=load, slices=outcome.slices or (SliceRecord(),))
         windows = Windows(config.window_s, config.stability)
-        windows.follow(slices)  # anew, for answers have come in since
-        mean_ms = whole.latency.mean_ns / 1e6
-        cost = client_cost(slices)
-        refusal = bottleneck(cost, mean_ms, num_processes) if whole.latency.total else ""
-        problem = refusal
-        num_late = whole.errors["DEADLINE_EXCEEDED"]
-        if num_late and not refusal and config.slo is None:  # a search offers more than can be done
-            problem = (
-                f"{num_late:,} requests had no answer within {config.timeout_s:g} s: "
-                "the server stalled, or is asked for more than it can do."
-            )
-        if outcome.failure:
-            problem = f"{outcome.failure} after {len(slices) * SLICE_S:g} s; what is stated is from before."
-        elif not whole.latency.total:
-            errors = dict(whole.errors) or "no errors either"
-            problem = f"nothing was answered in {len(slices) * SLICE_S:g} s: {errors}."
-        breakdown: Breakdown | None = None
-        before, after = readings
-        if before is not None and after is not None and whole.latency.total:
-            breakdown = self.statistics.breakdown(
-                before, after, num_requests=whole.num_answered, latency_ms=mean_ms, client_ms=cost.latency_ms
-            )
-        return LoadResult.from_slices(
-            load,
-            slices,
+        windows.follow(run.slices)  # anew, for answers have come in since
+        latency = run.whole.latency
+        refusal = bottleneck(run.client_cost, latency.mean_ns / 1e6, num_processes) if latency.total else ""
+        return LoadResult.of_run(
+            run,
             is_stable=windows.is_stable,
             server=self.meter.result(),
-            breakdown=breakdown,
-            problem=problem,
+            breakdown=self._breakdown(run, *readings),
+            problem=_failure(run, outcome) or refusal or _lateness(run, config),
             is_refused=bool(refusal),
             is_cut_short=bool(outcome.failure),
         )
+
+    def _breakdown(self, run: Run, before: Reading | None, after: Reading | None) -> Breakdown | None:
+        if before is None or after is None or not run.whole.latency.total:
+            return None
+        return self.statistics.breakdown(
+            before,
+            after,
+            num_requests=run.whole.num_answered,
+            latency_ms=run.whole.latency.mean_ns / 1e6,
+            client_ms=run.client_cost.latency_ms,
+        )
+
+
+def _failure(run: Run, outcome: Outcome) -> str:
+    """Why the run says less than it should; empty if it does not."""
+    if outcome.failure:
+        return f"{outcome.failure} after {run.duration_s:g} s; the figures are from before that."
+    if not run.whole.latency.total:
+        return f"nothing was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors either'}."
+    return ""
+
+
+def _lateness(run: Run, config: LoadConfig) -> str:
+    """What to say of requests without an answer, but in a search, which offers more than can be done."""
+    num_late = run.whole.errors["DEADLINE_EXCEEDED"]
+    if not num_late or config.slo is not None:
+        return ""
+    return (
+        f"{num_late:,} requests had no answer within {config.timeout_s:g} s: "
+        "the server stalled, or the load is more than it can take."
+    )
 
 
 def _schedule(load: Load, config: LoadConfig) -> tuple[Times | None, float]:

@@ -1,4 +1,4 @@
-"""Percentiles with distribution-free confidence intervals; one that the samples cannot carry is withheld.
+"""Percentiles with distribution-free confidence intervals; one that has too few samples for them is not reported.
 
 The interval of a percentile lies between two order statistics. How many of n independent samples are below the true
 percentile is binomial, whatever the distribution of latency, which says which two (Conover, Practical Nonparametric
@@ -19,16 +19,10 @@ import numpy.typing as npt
 
 from serving.benchmark.histogram import LatencyHistogram
 
-LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
 _FEWEST_VALUES = 4  # that say how much a mean varies
 _FEWEST_INDEPENDENT = 3.0
-
-
-def level_name(level: str) -> str:
-    """A key of `LEVELS` as people write it."""
-    return level.replace("p999", "p99.9")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +30,16 @@ class Percentile:
     """One percentile of latency.
 
     Attributes:
-        value_ns: the estimate; None when it is withheld.
+        value_ns: the estimate; None when it is not reported.
         low_ns, high_ns: the true one lies between them with the confidence of `CONFIDENCE`; None when the samples do
             not bound it.
-        withheld: why there is no value; empty if there is one.
+        not_reported: why there is no value; empty if there is one.
     """
 
     value_ns: int | None = None
     low_ns: int | None = None
     high_ns: int | None = None
-    withheld: str = ""
+    not_reported: str = ""
 
 
 def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
@@ -57,7 +51,7 @@ def percentile(slices: Sequence[LatencyHistogram], level: float) -> Percentile:
     """
     whole = LatencyHistogram.merged(slices)
     if whole.total < (needed := samples_needed(level)):
-        return Percentile(withheld=f"{whole.total:,} samples, and {needed:,} are needed")
+        return Percentile(not_reported=f"{whole.total:,} samples, at least {needed:,} required")
     value_ns = whole.at_rank(math.ceil(level * whole.total))
     num_independent = int(whole.total / _overdispersion(slices, value_ns, level))
     low, high = interval_ranks(num_independent, level)

@@ -1,16 +1,32 @@
-"""The benchmark as a picture: latency and throughput over the load, and the latency of every share of requests."""
+"""The benchmark as pictures: latency and throughput over the load, and the latency of every share of requests."""
 
-from collections.abc import Sequence
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from serving.benchmark.metrics import METRICS
+from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.series import AXES, PERCENTILES, SHARES, curves, series, some, varying
 
-_COLOURS = {"p50": "#1b6ca8", "p95": "#e08e0b", "p99": "#b3352c"}
+_MOST_SHOWN = 8  # ticks, and lines; more would cover each other
+_SHARES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+_AXES = {
+    "rate_per_s": "requests per second offered",
+    "concurrency": "requests in flight",
+    "batch_size": "rows in a request",
+}
+_PLAIN: Any = {"text.parse_math": False, "svg.fonttype": "none"}  # names are no formulas, and text of an SVG stays text
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+_Item = TypeVar("_Item")
 
 
 def write_plot(report: BenchmarkReport, path: Path) -> None:
@@ -20,65 +36,126 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
         report: at least one result.
         path: file to write; its suffix says the format, e.g. `.png` or `.svg`.
     """
-    figure = Figure(figsize=(15, 4.2), layout="constrained")
-    latency, throughput, curves = figure.subplots(1, 3)
-    key = varying(report.bench)
-    _draw_latency(latency, report.bench, key)
-    _draw_throughput(throughput, report.bench, key)
-    for axes in (latency, throughput):
-        _scale(axes, sorted({getattr(result, key) for result in report.bench}), AXES[key])
-    _draw_curves(curves, report.bench)
-    figure.suptitle(f"{report.model_name}: raw rows in, scores out, over gRPC")
-    figure.savefig(path, dpi=150)
+    with rc_context(_PLAIN):
+        figure = Figure(figsize=(15, 4.2), layout="constrained")
+        for axes, draw in zip(figure.subplots(1, len(_PICTURES)), _PICTURES, strict=True):
+            draw(axes, report.bench)
+        figure.suptitle(f"{report.model_name}: raw rows in, scores out, over gRPC")
+        figure.savefig(path, dpi=150)
 
 
-def _draw_latency(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
-    lines = series(results, key)
-    for name, group in lines.items():
+def svg_pictures(report: BenchmarkReport) -> Iterator[str]:
+    """The same as SVG elements for a page, which take its colour of text and refer to nothing outside."""
+    if not any(result.num_requests for result in report.bench):
+        return
+    for draw in _PICTURES:
+        with rc_context(_PLAIN), io.StringIO() as text:
+            figure = Figure(figsize=(5, 4), layout="constrained")
+            draw(figure.subplots(), report.bench)
+            figure.savefig(text, format="svg", transparent=True, metadata=_NO_METADATA)
+            _, begin, element = text.getvalue().partition("<svg")
+        element = re.sub(r' (xmlns(:\w+)?|width|height)="[^"]*"', "", begin + element, count=4)
+        yield element.replace("#000000", "currentColor")
+
+
+def _draw_latency(axes: Axes, results: Sequence[LoadResult]) -> None:
+    key = _varying(results)
+    groups = _series(results, key)
+    drawn = [metric for metric in METRICS.values() if metric.is_drawn]
+    for group_name, group in groups.items():
         loads = [getattr(result, key) for result in group]
-        for label in PERCENTILES if len(lines) == 1 else ["p99"]:
-            values = [_number(getattr(result, PERCENTILES[label])) for result in group]
-            if len(lines) == 1:
-                axes.plot(loads, values, "o-", label=label, color=_COLOURS[label])
-            else:
-                axes.plot(loads, values, "o-", label=f"{label}, {name}")
+        for metric in drawn if len(groups) == 1 else drawn[-1:]:
+            values = [_number(result.value(metric.name)) for result in group]
+            label = metric.label if len(groups) == 1 else f"{metric.label}, {group_name}"
+            axes.plot(loads, values, "o-", label=label)
     axes.set_title("Latency of a request")
     axes.set_ylabel("milliseconds")
-    axes.legend()
+    axes.legend(frameon=False)
+    _scale(axes, results, key)
 
 
-def _draw_throughput(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
-    lines = series(results, key)
-    for name, group in lines.items():
+def _draw_throughput(axes: Axes, results: Sequence[LoadResult]) -> None:
+    key = _varying(results)
+    groups = _series(results, key)
+    for name, group in groups.items():
         axes.plot([getattr(result, key) for result in group], [result.rows_per_s for result in group], "o-", label=name)
-    if len(lines) > 1:
-        axes.legend()
+    if len(groups) > 1:
+        axes.legend(frameon=False)
     axes.set_title("Throughput")
     axes.set_ylabel("rows per second")
+    _scale(axes, results, key)
 
 
 def _draw_curves(axes: Axes, results: Sequence[LoadResult]) -> None:
     """Latency of each share of the requests, as far as the samples go."""
-    for name, (shares, values) in curves(results).items():
+    for name, (shares, values) in _curves(results).items():
         axes.plot(shares, values, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks([1 / (1 - share) for share in SHARES], [f"p{100 * share:g}" for share in SHARES])
+    axes.set_xticks([1 / (1 - share) for share in _SHARES], [f"p{100 * share:g}" for share in _SHARES])
     _plain_numbers(axes)
     axes.set_title("Latency of all requests")
     axes.set_xlabel("share of requests that were at least as fast")
     axes.set_ylabel("milliseconds")
     if axes.lines:
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", frameon=False)
 
 
-def _scale(axes: Axes, loads: Sequence[float], label: str) -> None:
+_PICTURES: Sequence[Callable[[Any, Sequence[LoadResult]], None]] = (_draw_latency, _draw_throughput, _draw_curves)
+
+
+def _varying(results: Sequence[LoadResult]) -> str:
+    """The figure of the load to draw others over: a key of `_AXES`."""
+    if any(result.rate_per_s is not None for result in results):
+        return "rate_per_s"
+    return "concurrency" if len({result.concurrency for result in results}) > 1 else "batch_size"
+
+
+def _series(results: Sequence[LoadResult], key: str) -> Mapping[str, Sequence[LoadResult]]:
+    """Some results that differ in `key` only, in its order, under the batch size where that differs too."""
+    found: dict[str, list[LoadResult]] = {}
+    for result in sorted(results, key=lambda result: float(getattr(result, key))):
+        found.setdefault("" if key == "batch_size" else f"{result.batch_size:,} rows", []).append(result)
+    return dict(_some(list(found.items())))
+
+
+def _curves(results: Sequence[LoadResult]) -> dict[str, tuple[list[float], list[float]]]:
+    """Name of some loads → 1 / (1 - share), and milliseconds. What reports no latency has no curve."""
+    found = {}
+    for result in _some(results):
+        values, counts = result.latencies().counts()
+        if not len(values) or result.value("mean_ms") is None:
+            continue
+        total = int(counts.sum())
+        shares = np.cumsum(counts) / total
+        known = [share for share in _SHARES if samples_needed(share) <= total]
+        shown = shares < (known[-1] if known else _SHARES[0])
+        found[result.load.words] = ((1 / (1 - shares[shown])).tolist(), (values[shown] / 1e6).tolist())
+    return found
+
+
+def _some(items: Sequence[_Item]) -> Sequence[_Item]:
+    """At most `_MOST_SHOWN` of them, evenly chosen."""
+    return items[:: -(-len(items) // _MOST_SHOWN) or 1]
+
+
+def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    ticks = some(loads)
+    ticks = _apart(sorted({float(getattr(result, key)) for result in results}))
     axes.set_xticks(ticks, [f"{load:,.0f}" for load in ticks], rotation=45)
     _plain_numbers(axes)
-    axes.set_xlabel(label)
+    axes.set_xlabel(_AXES[key])
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Of ascending values, those whose ticks do not cover each other."""
+    least = math.log(values[-1] / values[0]) / (_MOST_SHOWN + 1)
+    shown = list(values[:1])
+    for value in values[1:]:
+        if math.log(value / shown[-1]) >= least:
+            shown.append(value)
+    return shown
 
 
 def _plain_numbers(axes: Axes) -> None:

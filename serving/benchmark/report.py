@@ -4,60 +4,29 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.histogram import LatencyHistogram
-from serving.benchmark.percentiles import LEVELS, mean_interval, percentile
-from serving.benchmark.records import SLICE_S, SliceRecord
+from serving.benchmark.metrics import METRICS, Estimate, Metric, measure_all
 from serving.benchmark.resources import ServerResources
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
-from serving.benchmark.selfcheck import ClientCost, Floor
+from serving.benchmark.selfcheck import Floor
 from workflows.errors import ArtifactError
 
 FORMAT_VERSION = 2
 _Noun = TypeVar("_Noun")
 _SCALARS = {int, float, str, bool, type(None)}
-_NS_PER_MS = 1e6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What was asked of the server.
-
-    Attributes:
-        batch_size: rows in each request.
-        concurrency: requests in flight in a closed loop; None in an open one.
-        rate_per_s: requests per second that an open loop offered; None in a closed one.
-        arrivals: constant, poisson, or the file of the schedule; None in a closed loop.
-    """
-
-    batch_size: int
-    concurrency: int | None = None
-    rate_per_s: float | None = None
-    arrivals: str | None = None
-
-    @property
-    def name(self) -> str:
-        """For paths and metrics: rows_16, rows_16/concurrency_8, rows_16/rate_500."""
-        rows = f"rows_{self.batch_size}"
-        if self.rate_per_s is not None:
-            return f"{rows}/rate_{self.rate_per_s:.0f}"
-        return rows if self.concurrency == 1 else f"{rows}/concurrency_{self.concurrency}"
-
-    @property
-    def words(self) -> str:
-        """For reading: rows 16, concurrency 8."""
-        return self.name.replace("_", " ").replace("/", ", ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResult:
-    """One measurement. In an open loop latency counts from the scheduled time, in a closed loop from sending.
+    """What came of one load.
 
     Attributes:
         batch_size, concurrency, rate_per_s, arrivals: see `Load`.
@@ -67,12 +36,7 @@ class LoadResult:
         num_unsent: of these, how many could not be sent before the measurement ended.
         num_repeated: of these, how many had rows that had been sent before.
         errors: gRPC status → requests that ended with it.
-        requests_per_s, rows_per_s: answered by the wall clock.
-        rows_per_s_interval: lower and upper bound at 95 % confidence; None where the run was too short for it.
-        mean_ms, max_ms: latency; None when nothing was answered or the client was the bottleneck.
-        p50_ms, p90_ms, p95_ms, p99_ms, p999_ms: percentiles of latency; None when withheld.
-        intervals_ms: percentile → lower and upper bound at 95 % confidence; None where the samples give no bound.
-        withheld: percentile → why it is not stated.
+        metrics: name in `METRICS` → what was measured.
         is_stable: the last three windows agreed.
         lag_mean_ms, lag_p99_ms: how late requests were sent; None in a closed loop.
         client_cpu_ms: the client's processor time for one request.
@@ -94,18 +58,7 @@ class LoadResult:
     num_unsent: int
     num_repeated: int
     errors: Mapping[str, int]
-    requests_per_s: float
-    rows_per_s: float
-    rows_per_s_interval: tuple[float, float] | None
-    mean_ms: float | None
-    p50_ms: float | None
-    p90_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    p999_ms: float | None
-    max_ms: float | None
-    intervals_ms: Mapping[str, tuple[float | None, float | None]]
-    withheld: Mapping[str, str]
+    metrics: Mapping[str, Estimate]
     is_stable: bool
     lag_mean_ms: float | None
     lag_p99_ms: float | None
@@ -118,10 +71,9 @@ class LoadResult:
     histogram: str
 
     @classmethod
-    def from_slices(
+    def of_run(
         cls,
-        load: Load,
-        slices: Sequence[SliceRecord],
+        run: Run,
         *,
         is_stable: bool,
         server: ServerResources | None = None,
@@ -133,48 +85,27 @@ class LoadResult:
         """Sum up a run.
 
         Args:
-            load: what was asked.
-            slices: what was counted, at least one.
+            run: what was counted.
             is_stable: the last three windows agreed.
             server: what the server used.
             breakdown: where the time went.
             problem: what is wrong.
-            is_refused: so wrong that latency is not stated.
+            is_refused: so wrong that latency is not reported.
             is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
         """
-        whole = SliceRecord.merged(slices)
-        duration_s = len(slices) * SLICE_S
-        found = {name: percentile([record.latency for record in slices], level) for name, level in LEVELS.items()}
-        is_shown = whole.latency.total > 0 and not is_refused
-        shown = {name: _ms(p.value_ns) if is_shown else None for name, p in found.items()}
-        cost = client_cost(slices)
+        whole, cost = run.whole, run.client_cost
         return cls(
-            **asdict(load),
-            duration_s=duration_s,
+            **asdict(run.load),
+            duration_s=run.duration_s,
             num_requests=whole.latency.total,
             num_due=whole.num_due,
             num_unsent=whole.num_unsent,
             num_repeated=whole.num_repeated,
             errors=dict(whole.errors),
-            requests_per_s=whole.num_answered / duration_s,
-            rows_per_s=whole.num_answered * load.batch_size / duration_s,
-            rows_per_s_interval=mean_interval([record.num_answered * load.batch_size / SLICE_S for record in slices]),
-            mean_ms=whole.latency.mean_ns / _NS_PER_MS if is_shown else None,
-            max_ms=whole.latency.max_ns / _NS_PER_MS if is_shown else None,
-            p50_ms=shown["p50"],
-            p90_ms=shown["p90"],
-            p95_ms=shown["p95"],
-            p99_ms=shown["p99"],
-            p999_ms=shown["p999"],
-            intervals_ms={
-                name: (_ms(p.low_ns), _ms(p.high_ns)) for name, p in found.items() if is_shown and not p.withheld
-            },
-            withheld={
-                name: problem if is_refused else p.withheld for name, p in found.items() if is_refused or p.withheld
-            },
+            metrics=measure_all(run, refusal=problem if is_refused else ""),
             is_stable=is_stable,
             lag_mean_ms=cost.lag_mean_ms,
-            lag_p99_ms=_ms(whole.lag.at_rank(-(-whole.lag.total * 99 // 100))) if whole.lag.total else None,
+            lag_p99_ms=whole.lag.at_rank(-(-whole.lag.total * 99 // 100)) / 1e6 if whole.lag.total else None,
             client_cpu_ms=cost.cpu_ms,
             client_busiest=cost.busiest,
             server=server,
@@ -186,17 +117,16 @@ class LoadResult:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "LoadResult":
-        """What one entry of `BenchmarkReport.to_dict` says, read back.
+        """What `to_dict` gave, read back; a metric that it does not have has no value, one that is unknown is left out.
 
         Raises:
             KeyError, TypeError, ValueError: it says something else.
         """
-        server, breakdown, bounds = document["server"], document["breakdown"], document["rows_per_s_interval"]
+        server, breakdown = document["server"], document["breakdown"]
         return _noun(
             cls,
             document,
-            rows_per_s_interval=bounds and _pair(bounds),
-            intervals_ms={name: _pair(pair) for name, pair in document["intervals_ms"].items()},
+            metrics={name: _estimate(metric, document) for name, metric in METRICS.items()},
             server=server and _noun(ServerResources, server),
             breakdown=breakdown
             and _noun(
@@ -211,9 +141,45 @@ class LoadResult:
         """What was asked."""
         return Load(**{column.name: getattr(self, column.name) for column in fields(Load)})
 
+    @property
+    def requests_per_s(self) -> float:
+        """Answered, by the wall clock."""
+        return self.value("requests_per_s") or 0.0
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows of the answered requests, by the wall clock."""
+        return self.value("rows_per_s") or 0.0
+
+    def value(self, name: str) -> float | None:
+        """Of the metric with this name; None where it is not reported."""
+        return self.metrics[name].value
+
     def latencies(self) -> LatencyHistogram:
         """All of them."""
         return LatencyHistogram.decode(self.histogram.encode())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: each metric under its own name, intervals and reasons of all latencies together."""
+        plain = asdict(self)
+        del plain["metrics"]
+        found = [(METRICS[name], estimate) for name, estimate in self.metrics.items()]
+        bounded = [(metric, (value.low, value.high)) for metric, value in found if metric.has_interval]
+        return {
+            **plain,
+            **{metric.name: estimate.value for metric, estimate in found},
+            "intervals_ms": {
+                metric.key: pair
+                for metric, pair in bounded
+                if metric.is_latency and self.metrics[metric.name].value is not None
+            },
+            **{
+                f"{metric.name}_interval": None if pair == (None, None) else pair
+                for metric, pair in bounded
+                if not metric.is_latency
+            },
+            "withheld": {metric.key: estimate.reason for metric, estimate in found if estimate.reason},
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +226,7 @@ class BenchmarkReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of the fields; `bench` has one entry per load."""
-        return asdict(self)
+        return asdict(replace(self, bench=())) | {"bench": [result.to_dict() for result in self.bench]}
 
     @classmethod
     def from_dict(cls, document: Any, source: str) -> "BenchmarkReport":
@@ -338,42 +304,33 @@ class BenchmarkReport:
         return files
 
 
-def client_cost(slices: Sequence[SliceRecord]) -> ClientCost:
-    """What the client needed for a run."""
-    whole = SliceRecord.merged(slices)
-    duration_ns = len(slices) * SLICE_S * 1e9
-    return ClientCost(
-        cpu_ms=sum(whole.cpu_ns.values()) / max(whole.num_answered, 1) / _NS_PER_MS,
-        busiest=max(whole.cpu_ns.values(), default=0) / duration_ns,
-        send_ms=whole.send_ns / max(whole.num_due, 1) / _NS_PER_MS,
-        lag_mean_ms=whole.lag.mean_ns / _NS_PER_MS if whole.lag.total else None,
-        held_mean_ms=whole.held_ns / max(whole.lag.total, 1) / _NS_PER_MS,
-    )
-
-
 def _flat(result: LoadResult) -> dict[str, Any]:
-    figures = asdict(result)
-    nested = ("errors", "rows_per_s_interval", "intervals_ms", "withheld", "server", "breakdown", "histogram")
-    bounds = {
-        f"{name}_{side}_ms": bound
-        for name in LEVELS
-        for side, bound in zip(("low", "high"), result.intervals_ms.get(name, (None, None)), strict=True)
-    }
-    rows_low_per_s, rows_high_per_s = result.rows_per_s_interval or (None, None)
-    server = asdict(result.server) if result.server else {}
+    """One line of the CSV: what the JSON says of a load, but for what is no single figure."""
+    figures = result.to_dict()
+    nested = {"errors", "server", "breakdown", "withheld", "histogram"}
+    server = figures["server"] or {}
+    bounded = [(metric, result.metrics[metric.name]) for metric in METRICS.values() if metric.has_interval]
     return {
-        **{name: value for name, value in figures.items() if name not in nested},
-        **bounds,
-        "rows_low_per_s": rows_low_per_s,
-        "rows_high_per_s": rows_high_per_s,
+        **{name: value for name, value in figures.items() if name not in nested and "interval" not in name},
+        **{
+            name: bound
+            for metric, found in bounded
+            for name, bound in zip(metric.bound_names, (found.low, found.high), strict=True)
+        },
         "num_errors": sum(result.errors.values()),
         "server_cpu_cores": server.get("cpu_cores"),
         "server_memory_bytes": server.get("memory_bytes"),
     }
 
 
-def _ms(value_ns: int | None) -> float | None:
-    return None if value_ns is None else value_ns / _NS_PER_MS
+def _estimate(metric: Metric, document: Mapping[str, Any]) -> Estimate:
+    """What one entry of `bench` says of a metric."""
+    if metric.name not in document:
+        return Estimate(reason="the report is from before it was measured")
+    bounds = document["intervals_ms"].get(metric.key) if metric.is_latency else document.get(f"{metric.name}_interval")
+    low, high = bounds or (None, None)
+    reason = document["withheld"].get(metric.key, "")
+    return _noun(Estimate, {"value": document[metric.name], "low": low, "high": high, "reason": reason})
 
 
 def _noun(kind: type[_Noun], document: Mapping[str, Any], **read: Any) -> _Noun:
@@ -386,10 +343,3 @@ def _noun(kind: type[_Noun], document: Mapping[str, Any], **read: Any) -> _Noun:
         if kinds <= _SCALARS and type(value) not in fitting:
             raise TypeError(f"{name} is {value!r}")
     return kind(**values, **read)
-
-
-def _pair(bounds: Any) -> tuple[Any, Any]:
-    low, high = bounds
-    if not {type(low), type(high)} <= {int, float, type(None)}:
-        raise TypeError(f"bounds are {bounds!r}")
-    return low, high

@@ -3,10 +3,8 @@
 Messages are bytes that are made before the run, and answers stay bytes, so that sending costs little.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
-
-from workflows.errors import ConfigError
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 OK = "OK"
 STATUS_NAMES = (
@@ -18,8 +16,6 @@ STATUS_NAMES = (
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 TRANSPORTS = ("http2", "grpcio")
-HTTP1 = "http1"
-"""For servers that are not Triton: messages are bodies of POSTs, and a url ends with their path."""
 
 CONNECT_TIMEOUT_S = 10
 
@@ -72,29 +68,5 @@ class Transport(Protocol):
         """End the connection."""
 
 
-def connect(name: str, url: str, path: str = INFER) -> Transport:
-    """Open a connection.
-
-    Args:
-        name: one of `TRANSPORTS`. `http2` costs the client least. `grpcio` is what a program in Python sees.
-            Or `HTTP1`.
-        url: HOST:PORT, for `HTTP1` HOST:PORT/PATH.
-        path: of the method of gRPC.
-
-    Raises:
-        ConfigError: no such transport.
-        ServerError: nobody answers.
-    """
-    if name == "http2":
-        from serving.benchmark.http2 import Http2Connection
-
-        return Http2Connection(url, path)
-    if name == "grpcio":
-        from serving.benchmark.grpcio import GrpcioConnection
-
-        return GrpcioConnection(url, path)
-    if name == HTTP1:
-        from serving.benchmark.http1 import Http1Connection
-
-        return Http1Connection(url)
-    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")
+Connect: TypeAlias = Callable[[], Transport]
+"""Opens a connection in the process that calls it; raises ServerError where nobody answers."""

@@ -1,57 +1,67 @@
-"""What a report says in words, the same on the page and on the terminal."""
+"""What a report says in words, the same on the page, on the terminal and in a container."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from serving.benchmark.percentiles import level_name
+from serving.benchmark.metrics import METRICS, Metric
+from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.table import number
 
 
-def remarks(result: LoadResult) -> Iterator[str]:
-    """What a reader of a load's figures has to know, beside what is in `problem`."""
-    levels: dict[str, list[str]] = {}
-    for level, why in result.withheld.items():
-        if why != result.problem:
-            levels.setdefault(why, []).append(level_name(level))
-    for why, names in levels.items():
-        yield f"{', '.join(names)} withheld: {why}"
-    if not result.is_stable and not result.problem:
-        yield "three windows did not agree in the time there was"
-    for status, count in result.errors.items():
-        yield f"{count:,} requests ended as {status}"
-    if result.num_unsent:
-        yield f"{result.num_unsent:,} requests could not be sent in time"
-    if result.num_repeated:
-        yield f"{result.num_repeated:,} requests had rows that had been sent before"
-    if result.lag_mean_ms is not None and result.lag_p99_ms is not None:
-        yield f"sent {result.lag_mean_ms:.2f} ms late in the mean, {result.lag_p99_ms:.2f} at p99"
+def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
+    """What a reader of the figures has to know, beside what is in `problem`: a line for each metric and each load."""
+    for metric in METRICS.values():
+        yield from _not_reported(metric, results)
+    for result in results:
+        if notes := "; ".join(_notes(result)):
+            yield f"{result.load.words}: {notes}"
 
 
 def checked(report: BenchmarkReport) -> str:
     """How many scores were looked at, and how right they were."""
     if not report.num_checked:
         return "no scores were compared with expected ones"
-    return (
-        f"{report.num_checked:,} scores were compared with the expected ones; "
-        f"the worst is {number(report.max_abs_error)} off"
-    )
+    error = number(report.max_abs_error)
+    return f"{report.num_checked:,} scores compared with the expected ones, largest difference {error}"
 
 
 def searched(report: BenchmarkReport) -> Iterator[str]:
     """What a search found, for each batch size."""
     for batch_size, search in (report.searches or {}).items():
-        held = "no rate holds it" if search.rate_per_s is None else f"held up to {number(search.rate_per_s)} requests/s"
+        rows = "1 row" if batch_size == 1 else f"{batch_size:,} rows"
+        tried = f"{search.num_probes} rates tested"
+        if search.rate_per_s is None:
+            yield f"{report.slo} with {rows} per request: no tested rate met the target ({tried})"
+            continue
         failed = "" if search.failed_per_s is None else f", not at {number(search.failed_per_s)}"
-        yield f"{report.slo}, {batch_size:,} rows in a request: {held}{failed}; {search.num_probes} rates tried"
+        met = f"met up to {number(search.rate_per_s)} requests/s{failed}"
+        yield f"{report.slo} with {rows} per request: {met} ({tried})"
 
 
-def number(value: object) -> str:
-    """A value for reading: four digits of a fraction, all digits of a count, a dash for None."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return str(value)
+def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:
+    """Why loads have no value of a metric, said once for all of them; a load's `problem` is not said again."""
+    loads: dict[str, list[LoadResult]] = {}
+    for result in results:
+        if (reason := result.metrics[metric.name].reason) and reason != result.problem:
+            loads.setdefault(reason, []).append(result)
+    if metric.level is not None and len(loads) > 1:  # they differ in the number of samples
+        few = [result for of_reason in loads.values() for result in of_reason]
+        counts = [result.num_requests for result in few]
+        required = samples_needed(metric.level)
+        loads = {f"{min(counts):,} to {max(counts):,} samples, at least {required:,} required": few}
+    for reason, without in loads.items():
+        named = "" if len(without) == len(results) else " for " + "; ".join(result.load.words for result in without)
+        yield f"{metric.label} not reported{named}: {reason}"
+
+
+def _notes(result: LoadResult) -> Iterator[str]:
+    if not result.is_stable and not result.problem:
+        yield "latency did not stabilise within the time limit"
+    for status, count in result.errors.items():
+        yield f"{count:,} requests failed with {status}"
+    if result.num_unsent:
+        yield f"{result.num_unsent:,} requests were not sent before the end"
+    if result.num_repeated:
+        yield f"{result.num_repeated:,} requests repeated rows sent before"
+    if result.lag_mean_ms is not None and result.lag_p99_ms is not None:
+        yield f"requests sent {result.lag_mean_ms:.2f} ms late on average, {result.lag_p99_ms:.2f} ms at p99"

@@ -12,7 +12,6 @@ from typing import Any
 
 from serving.benchmark.engine import Engine, Job
 from serving.benchmark.records import SLICE_S, SliceRecord
-from serving.benchmark.transport import connect
 from workflows.errors import ServingError
 
 _START_DELAY_NS = 20_000_000  # so that all processes have read their job when the first one is to send
@@ -238,7 +237,7 @@ def _serve(pipe: Connection) -> None:
 
 def _run_job(pipe: Connection, job: Job) -> None:
     try:
-        transport = connect(job.transport, job.url)
+        transport = job.connect()
     except ServingError as error:
         pipe.send(error)
         return

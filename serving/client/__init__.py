@@ -17,9 +17,10 @@ A model whose rows may hold several candidates scores many of them for one row i
     tensors     a column → the tensors of an input
     requests    rows → checked, cut to what the server takes, laid out for the wire
     config      timeouts, retries, encryption, transport
-    grpc        the wire, sync and asyncio; `http` and `shared_memory` in place of it or beside it
+    transport   the wire, in coroutines: `grpc`, or `http`; `shared_memory` beside it
     failures    what the server said → an exception
-    sync, aio   `Client` and `AsyncClient`
+    core        what both clients do
+    sync, aio   `Client` and `AsyncClient`, its two faces
 """
 
 from serving.client.aio import AsyncClient

@@ -1,4 +1,4 @@
-"""Triton's protocol over gRPC, through tritonclient's stubs: sync and asyncio."""
+"""Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,15 +21,25 @@ _CONNECT_TIMEOUT_MS = 5_000
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
 
-class _Messages:
-    """What both faces share: messages, and the regions that inputs go to where memory is shared."""
+class GrpcTransport:
+    """Implements `Transport`. Threads may share a blocking one; a call of an asynchronous one is cancelled on the wire.
 
-    def __init__(self, url: str, config: ClientConfig) -> None:
+    Where memory is shared, inputs go to regions of it.
+    """
+
+    def __init__(self, url: str, config: ClientConfig, *, is_async: bool) -> None:
+        self._is_async = is_async
         self._pool = RegionPool() if config.shared_memory else None
         self._options: dict[str, Any] = {"timeout": config.timeout_s}
         if config.key is not None:
             self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
-        self._channel_options = _channel_options(url)
+        channels, credentials, options = grpc.aio if is_async else grpc, _credentials(config), _channel_options(url)
+        self._channel = (
+            channels.insecure_channel(url, options=options)
+            if credentials is None
+            else channels.secure_channel(url, credentials, options=options)
+        )
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
         """A `ModelInferRequest`; where memory is shared, what becomes one when it is sent."""
@@ -45,97 +55,6 @@ class _Messages:
     def decode(self, response: Any, tensor: TensorSchema) -> Array:
         """The output, [num_rows, ...]."""
         return decode(response.raw_output_contents[0], response.outputs[0].shape, tensor)
-
-
-class GrpcTransport(_Messages):
-    """Implements `Transport`; safe to share between threads."""
-
-    def __init__(self, url: str, config: ClientConfig) -> None:
-        super().__init__(url, config)
-        credentials, options = _credentials(config), self._channel_options
-        self._channel = (
-            grpc.insecure_channel(url, options=options)
-            if credentials is None
-            else grpc.secure_channel(url, credentials, options=options)
-        )
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-
-    def describe(self, model_name: str) -> Any:
-        """The model's `inference.ModelConfig`."""
-        return self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model_name)).config
-
-    def model_names(self) -> list[str]:
-        """Models that are ready."""
-        index = self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True))
-        return sorted(model.name for model in index.models)
-
-    def infer(self, message: Any) -> Any:
-        """Send a message."""
-        if self._pool is None:
-            return self._call(self._stub.ModelInfer, message)
-        try:
-            return self._infer_shared(*message)
-        except CallError as failure:
-            if not failure.is_unknown_region:
-                raise
-        return self._infer_shared(*message)  # a new server is told of the region
-
-    def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
-        assert self._pool is not None
-        region = self._pool.take(tensors)
-        if region is None:
-            self._unregister(self._pool.lost())
-            region = self._pool.make(tensors)
-        try:
-            if not region.is_registered:
-                self._call(self._stub.SystemSharedMemoryRegister, region.registration)
-                region.is_registered = True
-            response = self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
-        except BaseException as error:  # a cancelled task too
-            self._pool.give_back_failed(region, error)
-            raise
-        self._pool.give_back(region)
-        return response
-
-    def _unregister(self, regions: Iterable[Region]) -> None:
-        """Have the server unmap regions, but for those that it still reads."""
-        assert self._pool is not None
-        for region in regions:
-            try:
-                self._call(self._stub.SystemSharedMemoryUnregister, region.unregistration)
-            except CallError as failure:
-                if not failure.is_region_in_use:  # the server is gone, and its mapping too
-                    break
-            else:
-                self._pool.forget(region)
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._pool is not None:
-            self._unregister(self._pool.close())
-        self._channel.close()
-
-    def _call(self, method: Any, message: Any) -> Any:
-        try:
-            return method(message, **self._options)
-        except grpc.RpcError as error:
-            raise _failed(error) from error
-        except ValueError as error:  # what grpcio raises of a channel that is closed
-            raise CallError(UNAVAILABLE, str(error)) from error
-
-
-class AsyncGrpcTransport(_Messages):
-    """Implements `AsyncTransport`. A call that is cancelled is cancelled on the wire."""
-
-    def __init__(self, url: str, config: ClientConfig) -> None:
-        super().__init__(url, config)
-        credentials, options = _credentials(config), self._channel_options
-        self._channel = (
-            grpc.aio.insecure_channel(url, options=options)
-            if credentials is None
-            else grpc.aio.secure_channel(url, credentials, options=options)
-        )
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def describe(self, model_name: str) -> Any:
         """The model's `inference.ModelConfig`."""
@@ -190,14 +109,17 @@ class AsyncGrpcTransport(_Messages):
         """End the connection."""
         if self._pool is not None:
             await self._unregister(self._pool.close())
-        await self._channel.close()
+        closing = self._channel.close()
+        if self._is_async:
+            await closing
 
     async def _call(self, method: Any, message: Any) -> Any:
         try:
-            return await method(message, **self._options)
+            answer = method(message, **self._options)
+            return await answer if self._is_async else answer
         except grpc.RpcError as error:
             raise _failed(error) from error
-        except grpc.aio.UsageError as error:  # the channel is closed
+        except (ValueError, grpc.aio.UsageError) as error:  # of a channel that is closed, blocking or not
             raise CallError(UNAVAILABLE, str(error)) from error
 
 

@@ -1,6 +1,7 @@
 """Triton's protocol over HTTP, through tritonclient: for where gRPC does not get through."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
@@ -27,36 +28,76 @@ _STATUS_OF = {
 }
 
 
-class HttpTransport:
-    """Implements `Transport`: a connection for each thread that uses it."""
+class HttpTransport(ABC):
+    """Implements `Transport` but for what depends on the library below."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+
+    async def describe(self, model_name: str) -> Any:
+        """The model's `inference.ModelConfig`."""
+        answer = await self._call("get_model_config", model_name)
+        return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+
+    async def model_names(self) -> list[str]:
+        """Models that are ready."""
+        index = await self._call("get_model_repository_index")
+        return sorted(entry["name"] for entry in index if entry.get("state") == "READY")
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
+        """The arguments of tritonclient's `infer`: model, inputs, version and outputs."""
+        inputs = []
+        for tensor in tensors:
+            entry = triton.InferInput(tensor.schema.name, list(tensor.shape), tensor.schema.datatype)
+            values = deserialize_bytes_tensor(tensor.data) if tensor.schema.dtype.hasobject else tensor.data
+            entry.set_data_from_numpy(values.reshape(tensor.shape))
+            inputs.append(entry)
+        return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
+
+    async def infer(self, message: Any) -> Any:
+        """Send a message."""
+        return await self._call("infer", *message)
+
+    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+        """The output, [num_rows, ...], of tritonclient's `InferResult`.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        values: Array | None = response.as_numpy(tensor.name)
+        if values is None or values.dtype != tensor.dtype:
+            raise ValueError(f"output is {'missing' if values is None else values.dtype}, not {tensor.dtype}")
+        return values
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the connection."""
+
+    @abstractmethod
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of tritonclient's client.
+
+        Raises:
+            CallError: it was not answered.
+        """
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        """What goes with every request; made anew, since tritonclient writes into it."""
+        return {} if self._config.key is None else {KEY_HEADER: self._config.key}
+
+
+class BlockingHttpTransport(HttpTransport):
+    """A connection for each thread that uses it."""
 
     def __init__(self, url: str, config: ClientConfig) -> None:
-        self._address, self._config = address_of(url, config), config
+        super().__init__(config)
+        self._address = address_of(url, config)
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
 
-    def describe(self, model_name: str) -> Any:
-        """The model's `inference.ModelConfig`."""
-        return model_config(self._call("get_model_config", model_name))
-
-    def model_names(self) -> list[str]:
-        """Models that are ready."""
-        return ready_models(self._call("get_model_repository_index"))
-
-    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """The arguments of tritonclient's `infer`."""
-        return encode(schema, tensors)
-
-    def infer(self, message: Any) -> Any:
-        """Send a message."""
-        return self._call("infer", *message)
-
-    def decode(self, response: Any, tensor: TensorSchema) -> Array:
-        """The output, [num_rows, ...]."""
-        return decode(response, tensor)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the connections."""
         with self._lock:
             clients, self._clients = self._clients, []
@@ -64,9 +105,9 @@ class HttpTransport:
             client.close()
         self._local = threading.local()
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._client(), method)(*arguments, headers=headers_of(self._config))
+            return getattr(self._client(), method)(*arguments, headers=self._headers)
         except InferenceServerException as error:
             raise failed(error) from error
         except TimeoutError as error:
@@ -99,44 +140,6 @@ def address_of(url: str, config: ClientConfig) -> str:
     if url.startswith("https://") and config.tls is None:
         raise ConfigError(f"{url} would be asked without encryption. Give ClientConfig(tls=ClientTls()), or http://.")
     return url.removeprefix("http://").removeprefix("https://")
-
-
-def headers_of(config: ClientConfig) -> dict[str, str]:
-    """What goes with every request; made anew, since tritonclient writes into it."""
-    return {} if config.key is None else {KEY_HEADER: config.key}
-
-
-def model_config(answer: Any) -> Any:
-    """The `inference.ModelConfig` in the server's JSON."""
-    return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
-
-
-def ready_models(answer: Any) -> list[str]:
-    """Names in the server's index of models."""
-    return sorted(entry["name"] for entry in answer if entry.get("state") == "READY")
-
-
-def encode(schema: ModelSchema, tensors: Sequence[WireTensor]) -> tuple[str, list[Any], str, list[Any]]:
-    """Model, inputs, version and outputs, as `infer` takes them."""
-    inputs = []
-    for tensor in tensors:
-        entry = triton.InferInput(tensor.schema.name, list(tensor.shape), tensor.schema.datatype)
-        values = deserialize_bytes_tensor(tensor.data) if tensor.schema.dtype.hasobject else tensor.data
-        entry.set_data_from_numpy(values.reshape(tensor.shape))
-        inputs.append(entry)
-    return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
-
-
-def decode(response: Any, tensor: TensorSchema) -> Array:
-    """The output of tritonclient's `InferResult`.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    values: Array | None = response.as_numpy(tensor.name)
-    if values is None or values.dtype != tensor.dtype:
-        raise ValueError(f"output is {'missing' if values is None else values.dtype}, not {tensor.dtype}")
-    return values
 
 
 def failed(error: InferenceServerException) -> CallError:

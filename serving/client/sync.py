@@ -1,19 +1,16 @@
 """The client that waits for each answer."""
 
-import random
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from serving.client.config import DEFAULTS, ClientConfig
-from serving.client.failures import CallError, explain
-from serving.client.requests import Columns, PreparedRequest, join_scores, prepare, prepare_ranking
+from serving.client.core import Core, run
+from serving.client.requests import Columns, PreparedRequest
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array
 from serving.client.transport import connect
-from workflows.errors import RequestError, ServingError
 
 
 class Client:
@@ -35,13 +32,9 @@ class Client:
         self, url: str, model_name: str, config: ClientConfig = DEFAULTS, *, timeout_s: float | None = None
     ) -> None:
         self.url = url
-        self._config = config if timeout_s is None else replace(config, timeout_s=timeout_s)
-        self._transport = connect(url, self._config)
-        try:
-            self.schema = ModelSchema.from_config(self._call(self._transport.describe, model_name, model_name))
-        except BaseException:
-            self.close()
-            raise
+        config = config if timeout_s is None else replace(config, timeout_s=timeout_s)
+        self._core = Core(url, model_name, config, connect(url, config, is_async=False), _sleep)
+        run(self._core.connect())
 
     def __enter__(self) -> "Client":
         return self
@@ -51,7 +44,12 @@ class Client:
 
     def close(self) -> None:
         """Close the connection."""
-        self._transport.close()
+        run(self._core.close())
+
+    @property
+    def schema(self) -> ModelSchema:
+        """What the model takes and gives."""
+        return self._core.schema
 
     def predict(self, columns: Columns) -> Array:
         """Score rows; more than `max_batch_size` are sent in several requests.
@@ -97,7 +95,7 @@ class Client:
         Raises:
             RequestError: as `rank`.
         """
-        return prepare_ranking(row, candidates, self.schema, self._transport.encode)
+        return self._core.prepare_ranking(row, candidates)
 
     def prepare(self, columns: Columns) -> PreparedRequest:
         """Check rows against the model and lay them out for the wire.
@@ -105,7 +103,7 @@ class Client:
         Raises:
             RequestError: a column is missing, unknown, of another length, or its values do not fit.
         """
-        return prepare(columns, self.schema, self._transport.encode)
+        return self._core.prepare(columns)
 
     def infer(self, request: PreparedRequest) -> Array:
         """Send a prepared request and wait for the scores.
@@ -116,25 +114,8 @@ class Client:
         Raises:
             ServingError: as `predict`.
         """
-        responses = [self._call(self._transport.infer, message, self.schema.name) for message in request.messages]
-        output = self.schema.outputs[0]
-        answers = (self._transport.decode(response, output) for response in responses)
-        return join_scores(answers, self.schema, request)
+        return run(self._core.infer(request))
 
-    def _call(self, method: Callable[[Any], Any], argument: Any, model_name: str) -> Any:
-        attempt = 0
-        while True:
-            try:
-                return method(argument)
-            except CallError as failure:
-                if attempt == self._config.retries or not self._config.may_retry(failure):
-                    raise self._explained(failure, model_name) from failure.__cause__
-            time.sleep(self._config.pause_s(attempt, random.random()))
-            attempt += 1
 
-    def _explained(self, failure: CallError, model_name: str) -> ServingError:
-        if failure.is_unknown_model:
-            with suppress(CallError):  # a server may keep its list to itself
-                names = self._transport.model_names()
-                return RequestError(f"{self.url} has no model {model_name!r}. Available: {names}.")
-        return explain(failure, url=self.url, model_name=model_name, timeout_s=self._config.timeout_s)
+async def _sleep(duration_s: float) -> None:
+    time.sleep(duration_s)

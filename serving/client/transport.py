@@ -1,4 +1,8 @@
-"""What carries requests to a server and answers back, and the choice of it."""
+"""What carries requests to a server and answers back, and the choice of it.
+
+A transport is written once for both clients, in coroutines. Those of a blocking one never give up control, so `Client`
+runs them to their end at once (`core.run`); those of the others wait in the event loop.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -10,78 +14,48 @@ from workflows.extras import require
 
 
 class Transport(Protocol):
-    """A connection that waits for each answer. Calls raise `CallError`."""
+    """A connection. Calls raise `CallError`."""
 
-    def describe(self, model_name: str) -> Any:
+    async def describe(self, model_name: str) -> Any:
         """The model's `inference.ModelConfig`."""
 
-    def model_names(self) -> list[str]:
+    async def model_names(self) -> list[str]:
         """Models that are ready."""
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
         """A message that asks for the first output."""
 
-    def infer(self, message: Any) -> Any:
+    async def infer(self, message: Any) -> Any:
         """Send a message; returns what `decode` takes."""
 
     def decode(self, response: Any, tensor: TensorSchema) -> Array:
         """The output, [num_rows, ...]. Raises ValueError, IndexError or struct.error where it does not fit."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the connection."""
 
 
-class AsyncTransport(Protocol):
-    """The same for asyncio."""
-
-    async def describe(self, model_name: str) -> Any:
-        """See `Transport`."""
-
-    async def model_names(self) -> list[str]:
-        """See `Transport`."""
-
-    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """See `Transport`."""
-
-    async def infer(self, message: Any) -> Any:
-        """See `Transport`."""
-
-    def decode(self, response: Any, tensor: TensorSchema) -> Array:
-        """See `Transport`."""
-
-    async def close(self) -> None:
-        """See `Transport`."""
-
-
-def connect(url: str, config: ClientConfig) -> Transport:
+def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
     """Make a connection; nothing is sent yet.
 
-    Raises:
-        ConfigError: `url` asks for HTTPS, and the config has no `tls`.
-        MissingExtraError: HTTP needs packages that are not installed.
-    """
-    if config.transport == HTTP:
-        require("geventhttpclient", feature="transport 'http'", extra="http")
-        from serving.client.http import HttpTransport
-
-        return HttpTransport(url, config)
-    from serving.client.grpc import GrpcTransport
-
-    return GrpcTransport(url, config)
-
-
-def connect_async(url: str, config: ClientConfig) -> AsyncTransport:
-    """Make a connection for the running event loop; nothing is sent yet.
+    Args:
+        url: of the server.
+        config: which transport, and its choices.
+        is_async: for the running event loop; else calls block.
 
     Raises:
         ConfigError: `url` asks for HTTPS, and the config has no `tls`.
         MissingExtraError: HTTP needs packages that are not installed.
     """
-    if config.transport == HTTP:
-        require("aiohttp", feature="transport 'http'", extra="http")
+    if config.transport != HTTP:
+        from serving.client.grpc import GrpcTransport
+
+        return GrpcTransport(url, config, is_async=is_async)
+    require("aiohttp" if is_async else "geventhttpclient", feature="transport 'http'", extra="http")
+    if is_async:
         from serving.client.http_aio import AsyncHttpTransport
 
         return AsyncHttpTransport(url, config)
-    from serving.client.grpc import AsyncGrpcTransport
+    from serving.client.http import BlockingHttpTransport
 
-    return AsyncGrpcTransport(url, config)
+    return BlockingHttpTransport(url, config)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from serving.benchmark.load import check_batch_sizes, measure
 from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.table import columns
 from serving.benchmark.words import checked, remarks
 from serving.client import Client
 from workflows.auc import exact_auc
@@ -43,13 +44,11 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
 
 def show(report: BenchmarkReport) -> int:
     """Print the figures, and what is wrong with them to standard error; the exit status, which is 1 if anything is."""
-    print(f"{'rows':>7}{'p50 ms':>10}{'p99 ms':>10}{'requests/s':>12}{'rows/s':>12}")
-    for load in report.bench:
-        latencies = "".join(f"{'–' if ms is None else f'{ms:.2f}':>10}" for ms in (load.p50_ms, load.p99_ms))
-        print(f"{load.batch_size:>7,}{latencies}{load.requests_per_s:>12,.0f}{load.rows_per_s:>12,.0f}")
-    for load in report.bench:
-        for remark in remarks(load):
-            print(f"{load.load.words}: {remark}")
+    shown = columns(report.bench)
+    for line in (shown, *zip(*([cell.text for cell in cells] for cells in shown.values()), strict=True)):
+        print("".join(f"{text:>12}" for text in line))
+    for remark in remarks(report.bench):
+        print(remark)
     print(checked(report))
     for problem in report.problems:
         print(problem, file=sys.stderr)

@@ -11,11 +11,12 @@ import numpy as np
 
 from training.agreement import check_same
 from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.join import join_world
+from training.models.mlp import MLPConfig
 from training.observers import Observer
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
@@ -24,7 +25,11 @@ from workflows.prepared import PreparedData
 GLOBAL_ROWS, UNEVEN = 100, (61, 39)
 OPTIMIZERS = ("sgd", "adam", "lazy_adam", "rowwise_adagrad")
 BASE = TrainConfig(
-    hidden=(16, 8), learning_rate=0.01, l2_embedding=0.01, l2_linear=0.01, weight_decay=0.001, warmup_steps=2, seed=3
+    model=MLPConfig(hidden=(16, 8), l2_embedding=0.01, l2_linear=0.01),
+    learning_rate=0.01,
+    weight_decay=0.001,
+    warmup_steps=2,
+    seed=3,
 )
 CASES: dict[str, tuple[TrainConfig, WorkersConfig]] = {
     **{name: (replace(BASE, optimizer=name), WorkersConfig()) for name in OPTIMIZERS},
@@ -32,9 +37,14 @@ CASES: dict[str, tuple[TrainConfig, WorkersConfig]] = {
     "float16": (replace(BASE, optimizer="lazy_adam", precision="float16"), WorkersConfig()),
 }
 RUN = TrainConfig(
-    hidden=(16,), batch_size=60, epochs=2, learning_rate=0.01, learning_rate_decay="cosine", early_stopping_patience=0,
-    dropout=0.2, seed=3,
-)  # fmt: skip
+    model=MLPConfig(hidden=(16,), dropout=0.2),
+    batch_size=60,
+    epochs=2,
+    learning_rate=0.01,
+    learning_rate_decay="cosine",
+    early_stopping_patience=0,
+    seed=3,
+)
 RUN_WORKERS = WorkersConfig(scale_learning_rate="linear", timeout_s=20)
 COPIED_AFTER_STEP = 7
 OVERFLOW, LARGE = 2, 2e4
@@ -43,7 +53,7 @@ OVERFLOW, LARGE = 2, 2e4
 def global_batches(directory: Path) -> list[Any]:
     """The rows of a few steps of all workers: the last step has fewer."""
     spec = FeatureSpec.read(directory / "prepared")
-    batches = TensorFlowFit.batches(directory / "prepared", spec, "train", GLOBAL_ROWS, shuffle=True, seed=0)
+    batches = TensorFlowTrainer.batches(directory / "prepared", spec, "train", GLOBAL_ROWS, shuffle=True, seed=0)
     *whole, (inputs, labels) = list(batches)[:6]
     return [*whole, share((inputs, labels), 0, 57)]
 
@@ -61,12 +71,12 @@ def share(batch: Any, start: int, stop: int) -> Any:
     return found, labels[start:stop]
 
 
-def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
+def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
     """A fit that took some steps, with more rows on worker 0 than on worker 1."""
     config = replace(CASES[name][0], batch_size=GLOBAL_ROWS)
     batches = global_batches(directory)
-    fit = TensorFlowFit(FeatureSpec.read(directory / "prepared"), config, num_steps=len(batches), world=world)
-    fit.share_state()
+    trainer = TensorFlowTrainer(FeatureSpec.read(directory / "prepared"), config, num_steps=len(batches), world=world)
+    trainer.share_state()
     for number, (inputs, labels) in enumerate(batches):
         of_first = labels.shape[0] * UNEVEN[0] // sum(UNEVEN)
         if name == "float16" and number == OVERFLOW:  # of the gradients that worker 1 finds
@@ -75,9 +85,9 @@ def fitted(directory: Path, name: str, world: World) -> TensorFlowFit:
         rows = (0, labels.shape[0])
         if world.size > 1:
             rows = (0, of_first) if world.rank == 0 else (of_first, labels.shape[0])
-        fit.step(*share((inputs, labels), *rows))
-        fit.average()
-    return fit
+        trainer.step(*share((inputs, labels), *rows))
+        trainer.average()
+    return trainer
 
 
 class Copy(Observer):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import client, criteo, loader, serving, stacks, training
+from bench import client, criteo, loader, movielens, serving, stacks, training
 from bench.report import median_ratio, take_turns
+from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import Load, LoadResult
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load, Run
 from workflows.errors import ConfigError
 
 
@@ -30,7 +32,7 @@ def test_the_loader_benchmark_reports_its_ratios() -> None:
 
 
 def test_the_training_benchmark_reports_its_ratios() -> None:
-    report = training.run_movielens(1, num_rows=250_000, turn_s=0.2)
+    report = movielens.run_movielens(1, num_rows=250_000, turn_s=0.2)
     rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
     assert report.ratios == pytest.approx(
         {
@@ -145,8 +147,9 @@ def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree
 
 def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_are_not_counted() -> None:
     def result(interval_ns: tuple[int, int | None] | None) -> LoadResult:
-        found = LoadResult.from_slices(Load(batch_size=1, concurrency=1), [SliceRecord()], is_stable=True)
-        return replace(found, intervals_ms={} if interval_ns is None else {"p50": interval_ns})
+        found = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(),)), is_stable=True)
+        low, high = interval_ns or (None, None)
+        return replace(found, metrics={**found.metrics, "p50_ms": Estimate(value=1.0, low=low, high=high)})
 
     runs = [result(interval) for interval in ((1, 3), (2, 5), (5, 6), (1, 2), (3, 4))]
     assert client.pairs_that_agree(runs, "p50") == [True, True, False, False]

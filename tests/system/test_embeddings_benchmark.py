@@ -1,14 +1,12 @@
 """The benchmark of embeddings, on little data and in short turns: what it reports, not how fast it is."""
 
-from dataclasses import replace
-
 import pytest
 
 from bench import embeddings
 
 
 def test_it_compares_sizes_of_tables_and_one_table_with_many() -> None:
-    network = replace(embeddings.NETWORK, numbers_hidden=(8,), hidden=(8,), batch_size=64)
+    network = embeddings.NETWORK.with_choices(bottom_mlp=(8,), top_mlp=(8,), batch_size=64)
     report = embeddings.run(1, sizes=(2_600, 5_200, 26_000), network=network, batch_sizes=(1, 32), turn_s=0.02)
     step_ms = {side: figures["step_ms"] for side, figures in report.results.items()}
     assert report.ratios == pytest.approx(

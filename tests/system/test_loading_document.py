@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.config import TrainConfig
-from training.models.mlp import build
+from training.models.config import StepConfig
+from training.models.mlp import MLPConfig
 from workflows.feature_spec import Feature, FeatureSpec
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def small_model() -> Any:
     ]
     channels = {"categorical": ("userId", "movieId", "genres"), "label": ("rating",)}
     spec = FeatureSpec(features=(*features, Feature(name="rating", dtype="float32")), channels=channels)
-    model = build(spec, TrainConfig(hidden=(4,)))
+    model = MLPConfig(hidden=(4,)).build(spec, StepConfig())
     model.compile("sgd", "binary_crossentropy")
     return model
 

@@ -7,7 +7,7 @@ from training.layers.dense_features import DenseFeatures, Lists
 from training.layers.evolution import Augru, DienBlock, Gru
 from training.layers.interactions import Cross, DotProductInteraction
 from training.layers.mlp import Mlp, Prelu
-from training.layers.recency import Likeness, PriorShift, Recency, RecencyMean
+from training.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
 from training.layers.scalar_features import FUSED_IDS, ScalarDenseFeatures
 from training.layers.search import HardSearch, SoftSearch
 from training.layers.sequence_features import PaddedLists, SequenceFeatures
@@ -23,10 +23,10 @@ __all__ = [
     "DinAttention",
     "DinUnit",
     "DotAttention",
+    "DotProductFeatures",
     "DotProductInteraction",
     "Gru",
     "HardSearch",
-    "Likeness",
     "Lists",
     "Mlp",
     "PaddedLists",

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.layers.mlp import SIGMOID, Mlp, product
 from workflows.errors import ConfigError
 
@@ -51,8 +50,8 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
     def __init__(
         self,
-        units: Sequence[int] = TrainConfig.aux_hidden,
-        weight: float = TrainConfig.aux_weight,
+        units: Sequence[int],
+        weight: float = 1.0,
         reference: bool = False,
         **kwargs: Any,
     ) -> None:

@@ -70,7 +70,7 @@ class RecencyMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow ha
         return {**super().get_config(), "max_items": self.max_items}
 
 
-class Likeness(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DotProductFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The dot product of the candidate and a summary of the history, feature by feature, each with a learned factor.
 
     Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to join a logit.
@@ -92,7 +92,7 @@ class Likeness(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has n
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Compare; see the class."""
+        """Multiply; see the class."""
         targets, summary = inputs
         summary = summary if summary.shape.rank == 3 else summary[:, None]
         # In float32: a sum over all numbers of a feature.

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
+from training.models.config import NetworkConfig, StepConfig
 from workflows.categories import FIRST_UNSEEN_ID
 from workflows.errors import SpecError
 from workflows.feature_spec import Feature, FeatureSpec
@@ -62,16 +62,10 @@ def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
     return inputs
 
 
-def embedding_columns(features: Iterable[Feature], config: TrainConfig) -> list[Any]:
+def embedding_columns(features: Iterable[Feature], model: NetworkConfig) -> list[Any]:
     """One embedding column per feature; lists are averaged."""
-    return [
-        _embedding_column(
-            feature,
-            config.embedding_dim or min(feature.embedding_shape[1], config.embedding_dim_cap),
-            UniformIds(config.embedding_init) if config.embedding_init else None,
-        )
-        for feature in features
-    ]
+    initializer = UniformIds(model.embedding_init) if model.embedding_init else None
+    return [_embedding_column(feature, model.table_width(feature), initializer) for feature in features]
 
 
 def number_columns(features: Iterable[Feature]) -> list[Any]:
@@ -86,25 +80,25 @@ def number_columns(features: Iterable[Feature]) -> list[Any]:
     return [tf.feature_column.numeric_column(feature.name) for feature in features]
 
 
-def feature_layer(columns: Sequence[Any], features: Iterable[Feature], config: TrainConfig, **options: Any) -> Any:
+def feature_layer(columns: Sequence[Any], features: Iterable[Feature], step: StepConfig, **options: Any) -> Any:
     """The layer that turns columns about `features` into a matrix."""
     if any(feature.is_list for feature in features):
         return DenseFeatures(columns, **options)
-    return scalar_layer(columns, config, **options)
+    return scalar_layer(columns, step, **options)
 
 
-def scalar_layer(columns: Sequence[Any], config: TrainConfig, **options: Any) -> Any:
-    """The same where no feature is a list; tables are fused if that is faster for the batches of `config`."""
-    num_ids = config.batch_size * sum(hasattr(column, "categorical_column") for column in columns)
+def scalar_layer(columns: Sequence[Any], step: StepConfig, **options: Any) -> Any:
+    """The same where no feature is a list; tables are fused if that is faster for batches of that size."""
+    num_ids = step.batch_size * sum(hasattr(column, "categorical_column") for column in columns)
     return ScalarDenseFeatures(columns, fused=num_ids <= FUSED_IDS, **options)
 
 
-def embedded(inputs: Any, spec: FeatureSpec, config: TrainConfig) -> Any:
+def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
     """Embeddings and numbers of all features side by side, with dropout."""
-    columns = embedding_columns(spec.categorical, config) + number_columns(spec.continuous)
-    regularizer = penalty(config.l2_embedding)
-    layer = feature_layer(columns, spec.categorical, config, activity_regularizer=regularizer, name="features")
-    return dropped(layer(inputs), config.embedding_dropout)
+    columns = embedding_columns(spec.categorical, model) + number_columns(spec.continuous)
+    regularizer = penalty(model.l2_embedding)
+    layer = feature_layer(columns, spec.categorical, step, activity_regularizer=regularizer, name="features")
+    return dropped(layer(inputs), model.embedding_dropout)
 
 
 def dropped(x: Any, share: float) -> Any:
@@ -130,13 +124,13 @@ def logit(x: Any) -> Any:
     return tf.keras.layers.Dense(1, dtype=tf.float32)(x)
 
 
-def score(logit: Any, inputs: Any, spec: FeatureSpec, config: TrainConfig) -> Any:
+def score(logit: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
     """The probability "output", (N, 1): with `linear_terms` the weights of the row's ids are added to the logit."""
-    if config.linear_terms and spec.categorical:
+    if model.linear_terms and spec.categorical:
         columns = [_embedding_column(feature, 1, tf.keras.initializers.Zeros()) for feature in spec.categorical]
-        options = {"activity_regularizer": penalty(config.l2_linear), "dtype": tf.float32, "name": "linear"}
-        weights = feature_layer(columns, spec.categorical, config, **options)(inputs)
-        logit += config.linear_scale * tf.reduce_sum(weights, axis=1, keepdims=True)
+        options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
+        weights = feature_layer(columns, spec.categorical, step, **options)(inputs)
+        logit += model.linear_scale * tf.reduce_sum(weights, axis=1, keepdims=True)
     return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name="output")(logit)
 
 

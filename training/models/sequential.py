@@ -9,39 +9,31 @@ from typing import Any
 
 import tensorflow as tf
 
-from training.config import TrainConfig
-from training.layers import Likeness, Mlp, PriorShift, RecencyMean, SequenceFeatures
+from training.layers import DotProductFeatures, Mlp, PriorShift, RecencyMean, SequenceFeatures
 from training.models import check_rows
 from training.models.base import UniformIds, dropped, logit
-from workflows.errors import ConfigError, SpecError
+from training.models.config import SequentialConfig
+from workflows.errors import SpecError
 from workflows.feature_spec import CATEGORICAL, HISTORY, NEGATIVES, FeatureSpec
 
-REFERENCE = "reference"
-"""The profile that does as NVIDIA's SIM for TensorFlow 2."""
 
-
-def check(spec: FeatureSpec, config: TrainConfig) -> None:
+def check(spec: FeatureSpec, model: SequentialConfig) -> None:
     """Refuse what a model with histories cannot be built from.
 
     Raises:
         SpecError: the rows have no histories, or features beside those of users and items.
-        ConfigError: `embedding_dim` is 0.
     """
-    check_rows(spec, config.model)
+    check_rows(spec, model)
     if others := [feature.name for feature in (*spec.channel(CATEGORICAL), *spec.continuous)]:
         raise SpecError(
-            f"model {config.model!r} takes ids of users, items and histories only, got {others} in other channels. "
+            f"model {model.name!r} takes ids of users, items and histories only, got {others} in other channels. "
             "Leave them out, or put ids into channel 'user_features'."
         )
-    if not config.embedding_dim:
-        raise ConfigError(
-            f"embedding_dim is 0, model {config.model!r} needs one width for all embeddings. Give one, such as 16."
-        )
 
 
-def learns_from_negatives(spec: FeatureSpec, config: TrainConfig) -> bool:
+def learns_from_negatives(spec: FeatureSpec, model: SequentialConfig) -> bool:
     """Whether there is an auxiliary loss."""
-    return bool(config.aux_weight and spec.channel(NEGATIVES))
+    return model.uses_negatives and bool(spec.channel(NEGATIVES))
 
 
 def longest_history(spec: FeatureSpec) -> int:
@@ -49,13 +41,13 @@ def longest_history(spec: FeatureSpec) -> int:
     return max(feature.max_length or 0 for feature in spec.channel(HISTORY))
 
 
-def look_up(inputs: Any, spec: FeatureSpec, config: TrainConfig, **options: Any) -> dict[str, Any]:
+def look_up(inputs: Any, spec: FeatureSpec, model: SequentialConfig, **options: Any) -> dict[str, Any]:
     """Users, candidates and histories as embeddings, with penalties and dropout.
 
     Args:
         inputs: of `training.models.base.keras_inputs`.
         spec: says which features there are, and how large their tables are.
-        config: choices about the network.
+        model: its choices.
         **options: of `SequenceFeatures`.
 
     Returns:
@@ -64,63 +56,63 @@ def look_up(inputs: Any, spec: FeatureSpec, config: TrainConfig, **options: Any)
     """
     layer = SequenceFeatures(
         spec,
-        dimension=config.embedding_dim,
-        initializer=_initializer(config),
-        users=config.user_embeddings,
-        biases=config.linear_terms,
+        dimension=model.embedding_dim,
+        initializer=_initializer(model),
+        users=model.user_embeddings,
+        biases=model.linear_terms,
         name="features",
         **options,
     )
     found = dict(layer(inputs))  # Keras keeps the original
     for name in ("target", "history", "user", "negatives"):
         if name in found:
-            found[name] = dropped(_held(found[name], config.l2_embedding, name), config.embedding_dropout)
+            found[name] = dropped(_held(found[name], model.l2_embedding, name), model.embedding_dropout)
     if "bias" in found:
-        found["bias"] = _held(found["bias"], config.l2_linear, "bias")
+        found["bias"] = _held(found["bias"], model.l2_linear, "bias")
     return found
 
 
-def hidden(parts: Any, units: Any, config: TrainConfig) -> Any:
+def hidden(parts: Any, units: Any, model: SequentialConfig) -> Any:
     """Dense layers on `parts` side by side, see `Beside`; (N, C, units[-1])."""
-    return Mlp(units, dropout=config.dropout)(Beside()([part for part in parts if part is not None]))
+    return Mlp(units, dropout=model.dropout)(Beside()([part for part in parts if part is not None]))
 
 
-def recent(found: dict[str, Any], max_items: int, config: TrainConfig) -> tuple[Any | None, Any | None]:
+def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tuple[Any | None, Any | None]:
     """What the history is by how long ago its items were chosen, and its product with the candidates.
 
     Args:
         found: of `look_up`.
         max_items: of the longest history in it.
-        config: choices about the network.
+        model: its choices.
 
     Returns:
         (N, D) and (N, C, D), with `recency`; else nothing.
     """
-    if not config.recency:
+    if not model.recency:
         return None, None
     mean = RecencyMean(max_items)([found["history"], found["mask"]])
     return mean, tf.keras.layers.Multiply()([found["target"], mean[:, None]])
 
 
-def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, config: TrainConfig) -> Any:
+def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, model: SequentialConfig) -> Any:
     """The probabilities "output", (N, C).
 
-    With `linear_terms` the weights of the candidate's ids join the logit, with `likeness` the dot products of candidate
-    and summaries.
+    With `linear_terms` the weights of the candidate's ids join the logit, with `dot_product_features` the dot products
+    of candidate and summaries.
 
     Args:
         x: (N, C, H).
         found: of `look_up`.
         summaries: of the history, (N, C, D) or (N, D); None for one that there is not.
         spec: the features.
-        config: choices about the network.
+        model: its choices.
     """
     logits = logit(x)[..., 0]
     if "bias" in found:
-        logits += config.linear_scale * found["bias"]
-    for summary in summaries if config.likeness else ():
+        logits += model.linear_scale * found["bias"]
+    for summary in summaries if model.dot_product_features else ():
         if summary is not None:
-            logits += Likeness(config.embedding_dim)([found["target"], summary])
+            logits += DotProductFeatures(model.embedding_dim)([found["target"], summary])
     return probability(logits, "output", spec)
 
 
@@ -190,10 +182,10 @@ def _held(x: Any, l2: float, name: str) -> Any:
     return tf.keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
 
 
-def _initializer(config: TrainConfig) -> Any:
+def _initializer(model: SequentialConfig) -> Any:
     """What tables start from."""
-    if config.embedding_init:
-        return UniformIds(config.embedding_init)
-    if config.profile == REFERENCE:  # uniform in ± 1/√rows
+    if model.embedding_init:
+        return UniformIds(model.embedding_init)
+    if model.is_reference:  # uniform in ± 1/√rows
         return tf.keras.initializers.VarianceScaling(scale=1 / 3, mode="fan_in", distribution="uniform")
-    return tf.keras.initializers.TruncatedNormal(stddev=config.embedding_dim**-0.5)
+    return tf.keras.initializers.TruncatedNormal(stddev=model.embedding_dim**-0.5)

@@ -50,7 +50,8 @@ def long_tailed_counts(
 def lognormal_shares(size: int, sd: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Popularities that sum to 1."""
     weights = rng.lognormal(sigma=sd, size=size)
-    return weights / weights.sum()
+    shares: npt.NDArray[np.float64] = weights / weights.sum()
+    return shares
 
 
 def clear_truth(directory: Path) -> None:

@@ -13,8 +13,9 @@ from rankline.cli.main import app
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 
@@ -28,9 +29,8 @@ def report() -> BenchmarkReport:
     for number in range(400):
         record.latency.record((number + 1) * 1000)
     step = StepTimes(queue_ms=1, input_ms=1, infer_ms=1, output_ms=1)
-    result = LoadResult.from_slices(
-        Load(batch_size=1, rate_per_s=5.0, arrivals="poisson"),
-        [record] * 4,
+    result = LoadResult.of_run(
+        Run(load=Load(batch_size=1, rate_per_s=5.0, arrivals="poisson"), slices=tuple([record] * 4)),
         is_stable=True,
         server=ServerResources(cpu_cores=1.0, memory_bytes=1, num_processes=1),
         breakdown=Breakdown(total_ms=6, client_ms=1, network_ms=1, steps={"model": step}, remainder_ms=0),

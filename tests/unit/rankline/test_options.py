@@ -1,11 +1,15 @@
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from rankline.options import Overrides, with_options
+from rankline.options import Overrides, flags_of, with_options
+from training.config import TrainConfig
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,27 @@ def test_help_comes_from_the_docstring_of_the_class() -> None:
     result = CliRunner().invoke(app([]), ["--help"], terminal_width=120)
     assert "Of the water, in degrees." in result.output
     assert "Brew options" in result.output
+
+
+def test_defaults_are_those_of_the_config_that_is_given() -> None:
+    command = with_options(BrewConfig(sizes=(5,), bean="geisha"))(lambda *, overrides: None)
+    app = typer.Typer(rich_markup_mode="markdown")
+    app.command()(command)
+    output = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert "[default: 5]" in output
+    assert "[default: geisha]" in output
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"epochs": 2, "hidden": (3,)}, TrainConfig(epochs=2, model=MLPConfig(hidden=(3,)))),
+        ({"model": DLRMConfig(), "top_mlp": (3,)}, TrainConfig(model=DLRMConfig(top_mlp=(3,)))),
+    ],
+)
+def test_options_reach_the_config_that_a_config_holds(values: dict[str, Any], expected: TrainConfig) -> None:
+    assert Overrides(values).apply(TrainConfig()) == expected
+    assert {"--epochs", "--hidden", "--model"} <= set(flags_of(TrainConfig))
 
 
 def test_a_list_that_is_none_is_refused() -> None:

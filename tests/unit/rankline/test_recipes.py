@@ -2,9 +2,10 @@ import pytest
 
 from rankline.options import Overrides
 from rankline.recipes import Recipe, available, recipe_named
-from training.fit import fit_for
-from training.models import model_named
 from training.models.base import embedding_columns
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
+from training.trainers import trainer_for
 from workflows.datasets.amazon import AMAZON
 from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.errors import ConfigError
@@ -20,24 +21,28 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
     label = Feature(name="label", dtype="float32")
     spec = FeatureSpec(features=(label,), channels={"label": ("label",)})
-    fit_for(model_named(recipe.train.model).backend).check(spec, recipe.train)
+    trainer_for(recipe.train.model.backend).check(spec, recipe.train)
 
 
 def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:
     config = recipe_named("movielens-torch").train
-    assert (config.model, config.embedding_dim_cap, config.hidden) == ("torch_mlp", 512, (128, 128, 128))
+    model = config.model
+    assert isinstance(model, TorchMLPConfig)
+    assert (model.embedding_dim_cap, model.hidden) == (512, (128, 128, 128))
     assert (config.optimizer, config.learning_rate, config.batch_size) == ("adam", 0.01, 32_768)
-    assert not config.linear_terms
+    assert not model.linear_terms
     assert config.early_stopping_patience > 0
 
 
 def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
     """The notebook's tables for MovieLens-25M give 1,040 columns after the embeddings, nothing beside them."""
     config = recipe_named("movielens-seed").train
+    model = config.model
+    assert isinstance(model, MLPConfig)
     shapes = {"genres": (21, 16), "movieId": (56_586, 512), "userId": (162_542, 512)}
     features = [Feature(name=n, dtype="int64", cardinality=c, embedding_dim=d) for n, (c, d) in shapes.items()]
-    assert sum(column.dimension for column in embedding_columns(features, config)) == 1_040
-    assert (config.hidden, config.linear_terms, config.dropout, config.l2_embedding) == ((128, 128, 128), False, 0, 0)
+    assert sum(column.dimension for column in embedding_columns(features, model)) == 1_040
+    assert (model.hidden, model.linear_terms, model.dropout, model.l2_embedding) == ((128, 128, 128), False, 0, 0)
     assert (config.optimizer, config.batch_size, config.epochs) == ("sgd", 32_768, 1)
     assert (config.weight_averaging, config.early_stopping_patience) == (False, 0)
 
@@ -45,20 +50,6 @@ def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
 def test_a_recipe_whose_encoding_is_of_another_kind_of_data_is_refused() -> None:
     with pytest.raises(ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon takes Sequence"):
         Recipe(name="mine", summary="", dataset=AMAZON)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "given", "message"),
-    [
-        ("movielens", {"negatives": 4}, r"does not take --negatives: movielens has no histories. It takes .*--split, "),
-        ("amazon-din", {"valid_share": 0.1, "split": "time"}, "take --split, --valid-share: amazon .*--max-history, "),
-    ],
-)
-def test_an_option_of_another_kind_of_data_is_refused_with_those_that_there_are(
-    recipe: str, given: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        recipe_named(recipe).with_overrides(Overrides(given))
 
 
 def test_options_take_the_place_of_the_recipes_values_and_others_stay() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rankline.tracking import UnkeptReportError, find_report, log_report, read_report
+from rankline.tracking import ReportNotSavedError, find_report, log_report, read_report
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 from workflows.errors import ArtifactError
 
 FILES = {"bench.json", "bench.csv", "bench.html", "bench.png", "histograms"}
@@ -40,7 +41,7 @@ def report() -> BenchmarkReport:
     record = SliceRecord(num_due=400, num_answered=400)
     for number in range(400):
         record.latency.record((number + 1) * 10_000)
-    result = LoadResult.from_slices(Load(batch_size=4, concurrency=8), [record], is_stable=True)
+    result = LoadResult.of_run(Run(load=Load(batch_size=4, concurrency=8), slices=(record,)), is_stable=True)
     return BenchmarkReport(model_name="m", bench=(result,), num_checked=0, max_abs_error=None, environment={})
 
 
@@ -54,15 +55,15 @@ def test_a_report_is_on_disk_and_in_the_run_and_read_back(
     assert {path.name for path in tmp_path.iterdir()} == FILES == store.files(run_id)
     assert [path.name for path in tmp_path.glob("histograms/*")] == ["rows_4_concurrency_8.hdr"]
     metrics = store.client.get_run(run_id).data.metrics
-    assert metrics["bench/rows_4/concurrency_8/p50_ms"] == report.bench[0].p50_ms
-    assert "bench/rows_4/concurrency_8/p999_ms" not in metrics  # withheld
+    assert metrics["bench/rows_4/concurrency_8/p50_ms"] == report.bench[0].value("p50_ms")
+    assert "bench/rows_4/concurrency_8/p999_ms" not in metrics  # not reported
     assert read_report(store.uri, run_id) == report
 
 
 def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     (tmp_path / "bench.csv" / "in_the_way").mkdir(parents=True)
-    with pytest.raises(UnkeptReportError, match=r"bench\.csv cannot be written to .*: Is a directory") as caught:
+    with pytest.raises(ReportNotSavedError, match=r"bench\.csv cannot be written to .*: Is a directory") as caught:
         log_report(report, store.uri, run_id, tmp_path)
     assert caught.value.report == report
     assert json.loads((tmp_path / "bench.json").read_text())["model_name"] == "m"
@@ -75,7 +76,7 @@ def test_without_a_directory_the_run_still_gets_the_report(
 ) -> None:
     run_id = store.run()
     (tmp_path / "file").touch()
-    with pytest.raises(UnkeptReportError, match=r"nothing can be written to .*file/below: Not a dir.* has all"):
+    with pytest.raises(ReportNotSavedError, match=r"nothing can be written to .*file/below: Not a dir.* has the whole"):
         log_report(report, store.uri, run_id, tmp_path / "file" / "below")
     assert store.files(run_id) == FILES
     assert read_report(store.uri, run_id) == report
@@ -84,7 +85,7 @@ def test_without_a_directory_the_run_still_gets_the_report(
 def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     store.client.delete_run(run_id)
-    with pytest.raises(UnkeptReportError, match=f"MLflow run {run_id} in sqlite:.* does not take it") as caught:
+    with pytest.raises(ReportNotSavedError, match=f"MLflow run {run_id} in sqlite:.* refused it") as caught:
         log_report(report, store.uri, run_id, tmp_path)
     assert caught.value.report == report
     assert {path.name for path in tmp_path.iterdir()} == FILES

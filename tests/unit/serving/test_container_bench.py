@@ -1,7 +1,8 @@
 import pytest
 
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 from serving.container.bench import show
 
 
@@ -9,8 +10,11 @@ def report(problem: str = "", stopped: str = "") -> BenchmarkReport:
     record = SliceRecord(num_due=400, num_answered=400)
     for number in range(400):
         record.latency.record((number + 1) * 1_000_000)
-    result = LoadResult.from_slices(
-        Load(batch_size=1024, concurrency=1), [record], is_stable=True, problem=problem, is_refused=bool(problem)
+    result = LoadResult.of_run(
+        Run(load=Load(batch_size=1024, concurrency=1), slices=(record,)),
+        is_stable=True,
+        problem=problem,
+        is_refused=bool(problem),
     )
     return BenchmarkReport(
         model_name="m", bench=(result,), num_checked=50, max_abs_error=0.0, environment={}, problem=stopped
@@ -22,10 +26,10 @@ def test_figures_that_nothing_is_wrong_with_are_a_success(capsys: pytest.Capture
     printed = capsys.readouterr()
     row = printed.out.splitlines()[1].split()
     assert row[0] == "1,024"
-    assert [float(cell) for cell in row[1:3]] == pytest.approx([200, 396], rel=0.001)
-    assert row[3:] == ["1,600", "1,638,400"]
-    assert "p99.9 withheld: 400 samples" in printed.out
-    assert "50 scores were compared" in printed.out
+    assert [float(cell) for cell in row[1:5]] == pytest.approx([200, 360, 380, 396], rel=0.001)
+    assert (row[5], row[7]) == ("–", "1,638,400")
+    assert "p99.9 not reported: 400 samples" in printed.out
+    assert "50 scores compared" in printed.out
     assert printed.err == ""
 
 

@@ -18,8 +18,11 @@ import torch
 from serving.backends.offline import offline_model, scoring_model
 from serving.onnx import convert
 from serving.plan import Padded
-from training.config import TrainConfig
-from training.models import dcnv2, dlrm, mlp, torch_mlp
+from training.models.config import ModelConfig, StepConfig
+from training.models.dcnv2 import DCNv2Config
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
 from training.saved_model import export_saved_model
 from training.torch_script import export_torch_script
 from workflows.artifacts import publish
@@ -55,7 +58,7 @@ def publish_model(path: Path, backend: str, write: Callable[[Path], object], spe
 
 def keras_mlp(path: Path) -> TrainedModel:
     tf.keras.utils.set_random_seed(0)
-    model = mlp.build(SPEC, TrainConfig(hidden=(16, 16), linear_terms=True))
+    model = MLPConfig(hidden=(16, 16), linear_terms=True).build(SPEC, StepConfig())
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))
     return publish_model(path, "tensorflow", lambda at: export_saved_model(model, SPEC, at / "model.savedmodel"))
@@ -63,7 +66,7 @@ def keras_mlp(path: Path) -> TrainedModel:
 
 def torch_mlp_script(path: Path) -> TrainedModel:
     torch.manual_seed(0)
-    model = torch_mlp.build(SPEC, TrainConfig(hidden=(16, 16), embedding_init=1.0, linear_terms=True))
+    model = TorchMLPConfig(hidden=(16, 16), embedding_init=1.0, linear_terms=True).build(SPEC, StepConfig())
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.normal_(std=0.3)
@@ -121,13 +124,17 @@ SCALARS = FeatureSpec(
         "label": ("label",),
     },
 )
-FUSED = TrainConfig(embedding_dim=8, numbers_hidden=(16,), hidden=(16, 16), cross_layers=2, precision="bfloat16")
+FUSED: list[ModelConfig] = [
+    MLPConfig(embedding_dim=8, hidden=(16, 16)),
+    DLRMConfig(embedding_dim=8, bottom_mlp=(16,), top_mlp=(16, 16)),
+    DCNv2Config(embedding_dim=8, hidden=(16, 16), cross_layers=2),
+]
 
 
-@pytest.mark.parametrize("module", [mlp, dlrm, dcnv2])
-def test_models_with_fused_tables_score_as_they_did(module: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", FUSED, ids=lambda config: config.name)
+def test_models_with_fused_tables_score_as_they_did(config: ModelConfig, tmp_path: Path) -> None:
     tf.keras.utils.set_random_seed(0)
-    model = module.build(SCALARS, FUSED)
+    model = config.build(SCALARS, StepConfig(precision="bfloat16"))
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))
     trained = publish_model(

@@ -87,7 +87,7 @@ def test_the_layer_holds_states_against_the_items_after_them(reference: bool) ->
 
 def test_its_gradient_reaches_states_items_and_negatives_that_count() -> None:
     inputs = example()
-    layer = AuxiliaryLoss()
+    layer = AuxiliaryLoss((100, 50))
     with tf.GradientTape() as tape:
         tape.watch(inputs)
         layer(inputs, training=True)
@@ -119,18 +119,18 @@ def test_a_model_has_the_loss_while_it_is_trained_only_and_the_weights_always() 
 
 def test_one_step_has_nothing_to_tell_and_adds_zero() -> None:
     x, *sequences = example()
-    layer = AuxiliaryLoss()
+    layer = AuxiliaryLoss((100, 50))
     layer([x, *(part[:, -1:] for part in sequences)], training=True)
     assert layer.losses[0] == 0
 
 
 def test_half_precision_comes_close(half: str) -> None:
-    inputs, layer = example(), AuxiliaryLoss()
+    inputs, layer = example(), AuxiliaryLoss((100, 50))
     layer(inputs, training=True)
     (got,) = layer.losses
     assert got.dtype == tf.float32
     tf.keras.mixed_precision.set_global_policy("float32")
-    single = AuxiliaryLoss()
+    single = AuxiliaryLoss((100, 50))
     single(inputs)
     single.set_weights(layer.get_weights())
     single(inputs, training=True)
@@ -138,7 +138,7 @@ def test_half_precision_comes_close(half: str) -> None:
 
 
 def test_xla_gives_the_same() -> None:
-    inputs, layer = example(), AuxiliaryLoss()
+    inputs, layer = example(), AuxiliaryLoss((100, 50))
 
     def loss() -> Any:
         layer(inputs, training=True)

@@ -23,14 +23,15 @@ from training.checkpoints import (
     refuse_to_replace,
 )
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
-from training.fit_torch import TorchFit
 from training.loader.tfrecord import write_tfrecords
+from training.models.mlp import MLPConfig
+from training.trainers.tensorflow import TensorFlowTrainer
+from training.trainers.torch import TorchTrainer
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec, Source
 
-CONFIG = TrainConfig(hidden=(8, 4))
+CONFIG = TrainConfig(model=MLPConfig(hidden=(8, 4)))
 POSITION = Position(step=14, epoch=2, batch=4, loss_sum=0.1)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8])
 ARRAYS = arrays(DTYPES, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=st.integers(0, 9))
@@ -136,7 +137,7 @@ def test_only_the_learning_rate_may_differ_and_others_are_named(tmp_path: Path) 
     loaded = Checkpoint.load(written(tmp_path))
     loaded.check(replace(CONFIG, learning_rate=0.5), "f" * 64)
     with pytest.raises(ConfigError, match=r"got hidden \[8\], expected \[8, 4\]; seed 3, expected 0\. Give"):
-        loaded.check(replace(CONFIG, hidden=(8,), seed=3), "f" * 64)
+        loaded.check(CONFIG.with_choices(hidden=(8,), seed=3), "f" * 64)
     with pytest.raises(ArtifactError, match="prepared data ffffffffffff, got gggggggggggg"):
         loaded.check(CONFIG, "g" * 64)
 
@@ -208,13 +209,13 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
 def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     kind: str, position: Position, prepared: Path, tmp_path: Path
 ) -> None:
-    fit = TorchFit if kind == "torch" else TensorFlowFit
+    trainer = TorchTrainer if kind == "torch" else TensorFlowTrainer
     directory, spec = prepared, FeatureSpec.read(prepared)
     if kind == "tfrecord":
         directory, spec = tmp_path, tfrecord_spec(prepared, tmp_path)
 
     def reader() -> Reader:
-        return Reader(fit.batches(directory, spec, "train", 600, shuffle=True, seed=3))
+        return Reader(trainer.batches(directory, spec, "train", 600, shuffle=True, seed=3))
 
     def ages(epoch: Any) -> list[list[float]]:
         return [inputs["age"].numpy()[:, 0].tolist() for inputs, _ in epoch]
@@ -227,13 +228,13 @@ def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     assert ages(resumed) == epochs[position.epoch]
 
 
-@pytest.mark.parametrize("fit", [TensorFlowFit, TorchFit])
-def test_a_position_in_other_data_is_refused(fit: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fit", [TensorFlowTrainer, TorchTrainer])
+def test_a_position_in_other_data_is_refused(trainer: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
     other = new_prepared(tmp_path / "prepared", num_train=60)
 
     def reader(directory: Path) -> Reader:
         spec = FeatureSpec.read(directory)
-        return Reader(fit.batches(directory, spec, "train", 20, shuffle=True, seed=0))
+        return Reader(trainer.batches(directory, spec, "train", 20, shuffle=True, seed=0))
 
     with pytest.raises(ConfigError, match="the saved position has data"):
         reader(prepared).seek(Position(), reader(other).order)

@@ -1,23 +1,22 @@
+import json
 import subprocess
 import sys
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 
 from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.models import MODELS
+from training.models.config import ModelConfig
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
 from workflows.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     "option",
     [
-        {"hidden": (128, 0)},
-        {"embedding_dim_cap": 0},
-        {"embedding_init": -0.1},
-        {"dropout": 1.0},
-        {"embedding_dropout": -0.1},
-        {"l2_embedding": -1.0},
         {"weight_decay": float("nan")},
         {"learning_rate": 0.0},
         {"learning_rate": float("inf")},
@@ -25,10 +24,6 @@ from workflows.errors import ConfigError
         {"warmup_steps": -1},
         {"decay_start_step": -1},
         {"precision": "float64"},
-        {"numbers_hidden": (0,)},
-        {"cross_layers": 0},
-        {"cross_rank": -1},
-        {"embedding_dim": -1},
         {"batch_size": 0},
         {"epochs": 0},
         {"early_stopping_patience": -1},
@@ -69,7 +64,7 @@ def test_choices_of_a_session_out_of_range_are_refused(options: dict[str, Any], 
 def test_a_run_of_several_workers_has_the_rows_of_all_and_a_rate_to_match(
     options: dict[str, Any], size: int, batch_size: int, learning_rate: float
 ) -> None:
-    config = TrainConfig(batch_size=100, learning_rate=0.01, hidden=(7,))
+    config = TrainConfig(model=MLPConfig(hidden=(7,)), batch_size=100, learning_rate=0.01)
     whole = WorkersConfig(**options).of_world(config, size)
     assert whole.learning_rate == pytest.approx(learning_rate)
     assert whole == replace(config, batch_size=batch_size, learning_rate=whole.learning_rate)
@@ -106,8 +101,68 @@ def test_an_elastic_run_begins_between_its_bounds() -> None:
             WorkersConfig(workers=workers, min_workers=2, max_workers=4)
 
 
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [
+        ("mlp", {"hidden": (128, 0)}),
+        ("mlp", {"embedding_dim": -1}),
+        ("mlp", {"embedding_dim_cap": 0}),
+        ("mlp", {"embedding_init": -0.1}),
+        ("mlp", {"linear_scale": 0.0}),
+        ("torch_mlp", {"dropout": 1.0}),
+        ("torch_mlp", {"embedding_dropout": -0.1}),
+        ("dlrm", {"embedding_dim": 0}),
+        ("dlrm", {"bottom_mlp": (0,)}),
+        ("dlrm", {"top_mlp": (8, 0)}),
+        ("dcnv2", {"cross_layers": 0}),
+        ("dcnv2", {"cross_rank": -1}),
+        ("din", {"l2_embedding": -1.0}),
+        ("din", {"embedding_dim": 0}),
+        ("din", {"variant": "corect"}),
+        ("dien", {"aux_weight": float("inf")}),
+        ("dien", {"aux_hidden": (0,)}),
+        ("dien", {"short_history": 0}),
+        ("sim", {"search": "wide"}),
+        ("sim", {"num_searched": 0}),
+        ("sim", {"stage_one_hidden": (0,)}),
+    ],
+)
+def test_choices_of_a_model_out_of_range_are_refused(model: str, option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*, expected"):
+        MODELS[model](**option)
+
+
 def test_no_hidden_layer_is_a_choice() -> None:
-    assert TrainConfig(hidden=()).hidden == ()
+    assert MLPConfig(hidden=()).hidden == ()
+
+
+def test_a_run_has_the_choices_of_its_model_and_no_others() -> None:
+    config = TrainConfig(model=DLRMConfig(bottom_mlp=(8,)), epochs=2)
+    changed = config.with_choices(top_mlp=(4,), seed=5)
+    assert changed == TrainConfig(model=DLRMConfig(bottom_mlp=(8,), top_mlp=(4,)), epochs=2, seed=5)
+    with pytest.raises(ConfigError, match=r"model 'dlrm' has no gru_units, hidden. It has: .*bottom_mlp, .*seed"):
+        config.with_choices(gru_units=4, hidden=(3,))
+    with pytest.raises(TypeError, match="gru_units"):
+        MLPConfig(gru_units=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_choices_are_flat_in_manifests_and_come_back_from_them(model: type[ModelConfig]) -> None:
+    config = TrainConfig(model=model(), learning_rate=0.5)
+    flat = json.loads(json.dumps(config.to_dict()))
+    assert (flat["model"], flat["learning_rate"], flat["dropout"]) == (model.name, 0.5, 0.0)
+    assert not any(isinstance(value, dict) for value in flat.values())
+    assert TrainConfig.from_dict(flat) == config
+
+
+def test_a_model_with_a_choice_that_every_run_has_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Greedy(ModelConfig):
+        name: ClassVar[str] = "greedy"
+        epochs: int = 3
+
+    with pytest.raises(ConfigError, match=r"model 'greedy' and every run have \['epochs'\]. Rename the model's"):
+        TrainConfig(model=Greedy())
 
 
 def test_importing_it_imports_no_tensorflow() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from training.config import TrainConfig
 from training.convert import convert
+from training.models.mlp import MLPConfig
 from training.tracking import TrackingConfig
 from training.train import train
 from workflows.artifacts import Manifest, load_manifest
@@ -99,7 +100,9 @@ def test_rows_that_do_not_fit_the_spec_leave_the_old_data(tmp_path: Path, new_pr
 
 
 def test_a_model_trains_on_tfrecord(tmp_path: Path, prepared: Path) -> None:
-    config = TrainConfig(hidden=(8,), epochs=2, batch_size=500, learning_rate=0.01, early_stopping_patience=0)
+    config = TrainConfig(
+        model=MLPConfig(hidden=(8,)), epochs=2, batch_size=500, learning_rate=0.01, early_stopping_patience=0
+    )
     data = convert(prepared, tmp_path / "data", "tfrecord", prebatch=64)
     tracking = TrackingConfig(directory=tmp_path / "work", experiment="convert")
     trained = train(data.path, tmp_path / "model", config, tracking=tracking)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.layers import Cross
-from training.models import dcnv2
+from training.models.config import StepConfig
+from training.models.dcnv2 import DCNv2Config
 from workflows.feature_spec import Feature, FeatureSpec
 
 SPEC = FeatureSpec(
@@ -21,7 +21,7 @@ SPEC = FeatureSpec(
     ),
     channels={"categorical": ("C0", "C1"), "continuous": ("I0",), "label": ("label",)},
 )
-CONFIG = TrainConfig(model="dcnv2", hidden=(5,), cross_layers=2, embedding_init=1.0, linear_terms=False)
+CONFIG, STEP = DCNv2Config(hidden=(5,), cross_layers=2, embedding_init=1.0, linear_terms=False), StepConfig()
 
 
 def rows(num_rows: int = 6) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def rows(num_rows: int = 6) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_its_score_is_cross_layers_and_then_dense_ones(rank: int) -> None:
-    model = dcnv2.build(SPEC, replace(CONFIG, cross_rank=rank))
+    model = replace(CONFIG, cross_rank=rank).build(SPEC, STEP)
     model.set_weights([np.random.default_rng(n).normal(size=w.shape) for n, w in enumerate(model.get_weights())])
     inputs = rows()
     tables = [model.get_layer("features").table(name).numpy() for name in ("C0", "C1")]
@@ -49,12 +49,12 @@ def test_its_score_is_cross_layers_and_then_dense_ones(rank: int) -> None:
 
 
 def test_there_are_as_many_cross_layers_as_asked_for_and_hidden_ones_may_be_left_out() -> None:
-    model = dcnv2.build(SPEC, replace(CONFIG, cross_layers=4, hidden=()))
+    model = replace(CONFIG, cross_layers=4, hidden=()).build(SPEC, STEP)
     assert sum(isinstance(layer, Cross) for layer in model.layers) == 4
     assert [layer.units for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)] == [1]
 
 
 def test_embedding_dropout_acts_in_training_only() -> None:
-    model = dcnv2.build(SPEC, replace(CONFIG, embedding_dropout=0.5))
+    model = replace(CONFIG, embedding_dropout=0.5).build(SPEC, STEP)
     np.testing.assert_array_equal(model(rows()), model(rows()))
     assert not np.array_equal(model(rows(), training=True), model(rows(), training=True))

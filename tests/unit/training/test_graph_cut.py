@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.config import TrainConfig
 from training.graph_cut import split_at_features
-from training.models import model_builder
+from training.models.config import StepConfig
+from training.models.mlp import MLPConfig
 from workflows.errors import ExportError
 from workflows.feature_spec import FeatureSpec
 
 
 def test_the_two_parts_one_behind_the_other_are_the_model(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(linear_terms=True))
+    model = MLPConfig(linear_terms=True).build(spec, StepConfig())
     layers, head = split_at_features(model)
     row = {name: tf.ones((1, 1), tensor.dtype) for name, tensor in model.input.items()}
     assert [layer.name for layer in layers] == ["features", "linear"]

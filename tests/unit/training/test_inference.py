@@ -1,6 +1,7 @@
 """Scorers of SavedModels, of checkpoints and of nothing, for each model with histories."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,23 +12,29 @@ from sequence_rows import make_prepared, make_spec
 from tests.unit.training import conftest as ratings
 from training.checkpoints import Best, Checkpoint, Position, plain
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.inference import from_checkpoint, saved, score_each_size, untrained, with_rows
 from training.loader.splits import tensorflow_loader
-from training.models import learnt_from
-from workflows.errors import ArtifactError, SpecError
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.sim import SIMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
+from workflows.errors import ArtifactError, ConfigError, SpecError
 from workflows.feature_spec import FeatureSpec, Source
 
 BATCH_SIZE = 150
 
 
+DIN = DINConfig(hidden=(8,), embedding_dim=6)
+DIEN = DIENConfig(**vars(DIN), aux_hidden=(6,), gru_units=6, short_history=3)
+SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=4)
+MODELS = {model.name: model for model in (DIN, DIEN, SIM)}
+
+
 def config_of(model: str, **changes: Any) -> TrainConfig:
-    choices: dict[str, Any] = {
-        "model": model, "hidden": (8,), "stage_one_hidden": (8,), "aux_hidden": (6,), "gru_units": 6,
-        "short_history": 3, "num_searched": 4, "embedding_dim": 6, "optimizer": "lazy_adam", "learning_rate": 0.02,
-        "batch_size": 100, "weight_averaging": False,
-    }  # fmt: skip
-    return TrainConfig(**{**choices, **changes})
+    config = TrainConfig(
+        model=MODELS[model], optimizer="lazy_adam", learning_rate=0.02, batch_size=100, weight_averaging=False
+    )
+    return config.with_choices(**changes)
 
 
 class Trained(NamedTuple):
@@ -59,14 +66,16 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
         key = f"{model}{changes}"
         if key not in found:
             config, spec = config_of(model, **changes), FeatureSpec.read(prepared)
-            fit = TensorFlowFit(learnt_from(spec, config), config, num_steps=12)
-            loader = TensorFlowFit.batches(prepared, learnt_from(spec, config), "train", 100, shuffle=True, seed=1)
+            trainer = TensorFlowTrainer(config.model.training_view(spec), config, num_steps=12)
+            loader = TensorFlowTrainer.batches(
+                prepared, config.model.training_view(spec), "train", 100, shuffle=True, seed=1
+            )
             for number, (inputs, labels) in enumerate(loader):
-                fit.step(inputs, labels)
+                trainer.step(inputs, labels)
                 if number % 4 == 3:
-                    fit.average()
-            state = fit.state()
-            fit.set_weights(fit.weights())
+                    trainer.average()
+            state = trainer.state()
+            trainer.set_weights(trainer.weights())
             checkpoint = Checkpoint(
                 config=plain(config),
                 fingerprint="f",
@@ -77,8 +86,8 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
                 best=Best(),
                 state=state,
             )
-            scores = [fit.score(inputs)[:, None] for inputs in batches]
-            found[key] = Trained(fit.export, checkpoint, scores)
+            scores = [trainer.score(inputs)[:, None] for inputs in batches]
+            found[key] = Trained(trainer.export, checkpoint, scores)
         return found[key]
 
     return train
@@ -121,7 +130,9 @@ def test_a_checkpoint_of_another_model_is_refused(prepared: Path, trained: Any) 
     checkpoint = trained("din").checkpoint
     other = {**checkpoint.config, "hidden": [9]}
     with pytest.raises(ArtifactError, match="another model"):
-        from_checkpoint(Checkpoint(**{**vars(checkpoint), "config": other}), FeatureSpec.read(prepared))
+        from_checkpoint(replace(checkpoint, config=other), FeatureSpec.read(prepared))
+    with pytest.raises(ConfigError, match="of model 'os:getcwd', expected one of dcnv2"):
+        from_checkpoint(replace(checkpoint, config={**other, "model": "os:getcwd"}), FeatureSpec.read(prepared))
 
 
 def test_nobody_mistakes_random_weights_for_learnt_ones(prepared: Path, trained: Any, batches: list[Any]) -> None:

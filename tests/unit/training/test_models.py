@@ -6,9 +6,12 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.keras_policy import policy
-from training.config import TrainConfig
-from training.models import MODELS, model_builder
+from training.models import MODELS, model_named
 from training.models.base import UniformIds
+from training.models.config import NetworkConfig, StepConfig
+from training.models.dcnv2 import DCNv2Config
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.trained import TENSORFLOW
@@ -24,8 +27,15 @@ def batch() -> dict[str, Any]:
     }
 
 
+SMALL: dict[str, Any] = {"embedding_dim": 4, "embedding_init": 0.5}
+CONFIGS: dict[str, NetworkConfig] = {
+    "mlp": MLPConfig(**SMALL, hidden=(16, 8)),
+    "dlrm": DLRMConfig(**SMALL, bottom_mlp=(8,), top_mlp=(16, 8)),
+    "dcnv2": DCNv2Config(**SMALL, hidden=(16, 8)),
+}
 KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW and not model.takes_histories]
 TAKE_LISTS = ["mlp", "dcnv2"]
+STEP = StepConfig()
 
 SCALARS = FeatureSpec(
     features=(
@@ -37,7 +47,6 @@ SCALARS = FeatureSpec(
     ),
     channels={"categorical": ("userId", "movieId"), "continuous": ("age", "price"), "label": ("rating",)},
 )
-CONFIG = TrainConfig(embedding_dim=4, hidden=(16, 8), numbers_hidden=(8,), embedding_init=0.5)
 
 
 def scalars(num_rows: int = 3) -> dict[str, Any]:
@@ -53,7 +62,7 @@ def scalars(num_rows: int = 3) -> dict[str, Any]:
 @pytest.mark.parametrize("name", KERAS_MODELS)
 @pytest.mark.parametrize("num_rows", [0, 1, 5])
 def test_every_keras_model_takes_the_loaders_names_and_gives_a_probability(name: str, num_rows: int) -> None:
-    model = model_builder(name)(SCALARS, CONFIG)
+    model = CONFIGS[name].build(SCALARS, STEP)
     scores = model(scalars(num_rows)).numpy()
     assert sorted(model.input) == sorted(scalars())
     assert model.output_names == ["output"]
@@ -63,7 +72,7 @@ def test_every_keras_model_takes_the_loaders_names_and_gives_a_probability(name:
 
 @pytest.mark.parametrize("name", TAKE_LISTS)
 def test_lists_are_taken_where_embeddings_stand_side_by_side(name: str, spec: FeatureSpec) -> None:
-    model = model_builder(name)(spec, CONFIG)
+    model = CONFIGS[name].build(spec, STEP)
     scores = model(batch()).numpy()
     assert sorted(model.input) == sorted(batch())
     assert scores.shape == (3, 1)
@@ -73,10 +82,10 @@ def test_lists_are_taken_where_embeddings_stand_side_by_side(name: str, spec: Fe
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", KERAS_MODELS)
 def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, precision: str) -> None:
-    config = replace(CONFIG, precision=precision)
-    exact = model_builder(name)(SCALARS, config)
+    config, step = CONFIGS[name], StepConfig(precision=precision)
+    exact = config.build(SCALARS, step)
     with policy(f"mixed_{precision}"):
-        mixed = model_builder(name)(SCALARS, config)
+        mixed = config.build(SCALARS, step)
     mixed.set_weights(exact.get_weights())
     with tf.GradientTape() as tape:
         scores = mixed(scalars(64), training=True)
@@ -92,7 +101,7 @@ def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, 
 
 @pytest.mark.parametrize("name", KERAS_MODELS)
 def test_tables_get_sparse_gradients(name: str) -> None:
-    model = model_builder(name)(SCALARS, CONFIG)
+    model = CONFIGS[name].build(SCALARS, STEP)
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(model(scalars()))
     gradients = zip(model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True)
@@ -105,7 +114,7 @@ def test_tables_get_sparse_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("name", KERAS_MODELS)
 def test_fused_linear_terms_add_one_weight_per_id_to_the_logit(name: str) -> None:
-    model = model_builder(name)(SCALARS, replace(CONFIG, linear_scale=2.0))
+    model = replace(CONFIGS[name], linear_scale=2.0).build(SCALARS, STEP)
     rows = scalars()
     before = model(rows).numpy()
     # The tables stand in the order of the columns' names: movieId, userId.
@@ -119,19 +128,19 @@ def test_fused_linear_terms_add_one_weight_per_id_to_the_logit(name: str) -> Non
 
 
 def test_embedding_dimensions_follow_the_spec_up_to_the_cap(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(embedding_dim_cap=12))
+    model = MLPConfig(embedding_dim_cap=12).build(spec, STEP)
     shapes = {name: tuple(table.shape) for name, table in model.get_layer("features").tables.items()}
     assert shapes == {"userId": (60, 12), "movieId": (40, 12), "genres": (8, 4)}
     assert [layer.units for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)] == [128, 128, 128, 1]
 
 
 def test_an_embedding_dim_is_that_of_every_table(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(embedding_dim=20, embedding_dim_cap=12))
+    model = MLPConfig(embedding_dim=20, embedding_dim_cap=12).build(spec, STEP)
     assert {table.shape[1] for table in model.get_layer("features").tables.values()} == {20}
 
 
 def test_linear_terms_add_one_weight_per_id_to_the_logit(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(linear_terms=True, linear_scale=2.0))
+    model = MLPConfig(linear_terms=True, linear_scale=2.0).build(spec, STEP)
     before = model(batch()).numpy()
     weights = model.get_layer("linear").tables
     weights["userId"].scatter_update(tf.IndexedSlices([[0.5]], [3]))
@@ -139,11 +148,11 @@ def test_linear_terms_add_one_weight_per_id_to_the_logit(spec: FeatureSpec) -> N
     after = model(batch()).numpy()
     logit = [np.log(score / (1 - score))[:, 0] for score in (before, after)]
     np.testing.assert_allclose(logit[1] - logit[0], [1.0, 0.0, 0.5], atol=1e-5)
-    assert "linear" not in [layer.name for layer in model_builder("mlp")(spec, TrainConfig(linear_terms=False)).layers]
+    assert "linear" not in [layer.name for layer in MLPConfig(linear_terms=False).build(spec, STEP).layers]
 
 
 def test_l2_is_the_mean_squared_norm_of_the_looked_up_rows(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(l2_embedding=0.5, l2_linear=0.0))
+    model = MLPConfig(l2_embedding=0.5, l2_linear=0.0).build(spec, STEP)
     with tf.GradientTape() as tape:
         model(batch(), training=True)
         (penalty,) = model.losses
@@ -155,7 +164,7 @@ def test_l2_is_the_mean_squared_norm_of_the_looked_up_rows(spec: FeatureSpec) ->
 
 
 def test_dropout_acts_in_training_only(spec: FeatureSpec) -> None:
-    model = model_builder("mlp")(spec, TrainConfig(dropout=0.5, embedding_dropout=0.5, embedding_init=1.0))
+    model = MLPConfig(dropout=0.5, embedding_dropout=0.5, embedding_init=1.0).build(spec, STEP)
     np.testing.assert_array_equal(model(batch()), model(batch()))
     assert not np.array_equal(model(batch(), training=True), model(batch(), training=True))
 
@@ -169,7 +178,7 @@ def test_reserved_ids_start_at_zero_and_known_ones_within_the_scale() -> None:
 
 
 def test_without_a_scale_tables_start_as_the_embedding_columns_do(spec: FeatureSpec) -> None:
-    table = model_builder("mlp")(spec, TrainConfig(embedding_init=0.0)).get_layer("features").tables["userId"].numpy()
+    table = MLPConfig(embedding_init=0.0).build(spec, STEP).get_layer("features").tables["userId"].numpy()
     assert table.std() == pytest.approx(0.88 / np.sqrt(16), rel=0.15)  # a normal cut at two deviations has 0.88 of it
 
 
@@ -180,16 +189,16 @@ def test_a_list_of_numbers_is_refused_by_name(name: str) -> None:
         features=(*SCALARS.features, lists), channels={**SCALARS.channels, "continuous": ("age", "prices")}
     )
     with pytest.raises(SpecError, match=r"continuous features \['prices'\] are lists, expected one number per row"):
-        model_builder(name)(spec, CONFIG)
+        CONFIGS[name].build(spec, STEP)
 
 
 @pytest.mark.parametrize("name", TAKE_LISTS)
 def test_numbers_alone_will_do(name: str) -> None:
     spec = FeatureSpec(features=SCALARS.features, channels={**SCALARS.channels, "categorical": ()})
-    model = model_builder(name)(spec, CONFIG)
+    model = CONFIGS[name].build(spec, STEP)
     assert model({key: scalars()[key] for key in ("age", "price")}).shape == (3, 1)
 
 
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, dien, din, dlrm, mlp, sim, torch_mlp"):
-        model_builder("mpl")
+        model_named("mpl")

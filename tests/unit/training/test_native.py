@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.peers.native import build_model, feature_columns, hashed, make_dataset, num_buckets
+from bench.peers.native import feature_columns, hashed, make_dataset, num_buckets, peer
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.graph_cut import split_at_features
 from training.loader.tfrecord import write_tfrecords
+from training.models.dlrm import DLRMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.auc import exact_auc
 from workflows.feature_spec import Feature, FeatureSpec, Source
 
 CARDINALITIES = {"C1": 400, "C2": 40, "C3": 1}
 NUM_ROWS, BATCH_SIZE = 4_000, 500
+MODEL = DLRMConfig(bottom_mlp=(16,), embedding_dim=4, top_mlp=(32, 16))
 CONFIG = TrainConfig(
-    model="dlrm",
-    numbers_hidden=(16,),
-    hidden=(32, 16),
-    embedding_dim=4,
+    model=MODEL,
     optimizer="lazy_adam",
     learning_rate=0.03,
     batch_size=BATCH_SIZE,
@@ -70,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, spec: FeatureSpec, rows: pa.
 
 
 def dataset(files: Files, spec: FeatureSpec, *, accelerated: bool) -> Any:
-    columns = feature_columns(spec, CONFIG, accelerated=accelerated)
+    columns = feature_columns(spec, MODEL, accelerated=accelerated)
     return make_dataset(files(accelerated), spec, columns, BATCH_SIZE, accelerated=accelerated)
 
 
@@ -86,16 +84,18 @@ def one_epoch(files: Files, spec: FeatureSpec, *, accelerated: bool) -> dict[str
     return {name: values[order] for name, values in joined.items()}
 
 
-def fitted(files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> tuple[TensorFlowFit, float]:
+def fitted(
+    files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool
+) -> tuple[TensorFlowTrainer, float]:
     """A model after two epochs, and its AUC on the same rows."""
-    fit = TensorFlowFit(spec, config, num_steps=1, build=partial(build_model, accelerated=accelerated))
+    trainer = TensorFlowTrainer(spec, peer(config, accelerated=accelerated), num_steps=1)
     batches = dataset(files, spec, accelerated=accelerated)
     for _ in range(2):
         for inputs, labels in batches:
-            fit.step(inputs, labels)
-    scored = [(fit.array(labels), fit.score(inputs)) for inputs, labels in batches]
+            trainer.step(inputs, labels)
+    scored = [(trainer.array(labels), trainer.score(inputs)) for inputs, labels in batches]
     labels, scores = (np.concatenate(parts) for parts in zip(*scored, strict=True))
-    return fit, exact_auc(labels, scores)
+    return trainer, exact_auc(labels, scores)
 
 
 def tables(model: Any) -> list[Any]:
@@ -134,14 +134,14 @@ def test_a_column_has_three_quarters_of_its_ids_as_buckets_but_at_least_one(spec
 
 def test_both_models_have_the_same_weights(spec: FeatureSpec) -> None:
     native, accelerated = (
-        TensorFlowFit(spec, CONFIG, num_steps=1, build=partial(build_model, accelerated=side)) for side in (False, True)
+        TensorFlowTrainer(spec, peer(CONFIG, accelerated=side), num_steps=1) for side in (False, True)
     )
     assert native.num_parameters() == accelerated.num_parameters()
-    assert native.num_parameters()[0] == (300 + 30 + 1) * CONFIG.embedding_dim
+    assert native.num_parameters()[0] == (300 + 30 + 1) * MODEL.embedding_dim
 
 
 def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -> None:
-    native, accelerated = (build_model(spec, CONFIG, accelerated=side) for side in (False, True))
+    native, accelerated = (peer(CONFIG, accelerated=side).model.build(spec, CONFIG) for side in (False, True))
     vectors = dict(zip(CARDINALITIES, np.random.default_rng(1).standard_normal((3, 4)), strict=True))
     for table in tables(native):
         table.assign(np.tile(vectors[column_of(table)], (table.shape[0], 1)))
@@ -159,6 +159,6 @@ def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -
 def test_both_models_learn_in_every_way_to_compute(
     files: Files, spec: FeatureSpec, accelerated: bool, precision: str, xla: bool
 ) -> None:
-    fit, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
-    assert fit.diverged_at() is None
+    trainer, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
+    assert trainer.diverged_at() is None
     assert auc > 0.75

@@ -1,10 +1,10 @@
-"""Places of a history by how long ago they are, likeness of candidate and history, and the odds of many negatives."""
+"""Places of a history by how long ago they are, its dot products with a candidate, and the odds of many negatives."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from training.layers.recency import Likeness, PriorShift, Recency, RecencyMean
+from training.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
 
 RNG = np.random.default_rng(0)
 
@@ -42,8 +42,8 @@ def test_padding_in_front_changes_no_mean() -> None:
     assert layer(padded).numpy() == pytest.approx(short.numpy(), abs=1e-6)
 
 
-def test_likeness_is_the_dot_product_of_each_feature_with_a_factor_of_its_own() -> None:
-    layer, targets, summary = Likeness(2), normal(3, 4, 6), normal(3, 6)
+def test_a_dot_product_feature_is_that_of_each_feature_with_a_factor_of_its_own() -> None:
+    layer, targets, summary = DotProductFeatures(2), normal(3, 4, 6), normal(3, 6)
     products = (targets * summary[:, None]).numpy()
     assert layer([targets, summary]).numpy() == pytest.approx(products.sum(axis=-1), abs=1e-5)
     layer.set_weights([np.array([1, 10, 0], np.float32)])

@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
-from training.config import TrainConfig
-from training.models import model_builder
+from training.models.config import ModelConfig, StepConfig
+from training.models.dcnv2 import DCNv2Config
+from training.models.dlrm import DLRMConfig
+from training.models.mlp import MLPConfig
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature, send_tables
 from training.splitting import Splitting, splitting
 from training.table_parts import own_rows
@@ -22,7 +24,7 @@ WIDTH = 4
 
 @pytest.fixture(scope="module")
 def model(spec: FeatureSpec, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    keras_model = model_builder("mlp")(spec, TrainConfig(embedding_init=1.0, linear_terms=True))
+    keras_model = MLPConfig(embedding_init=1.0, linear_terms=True).build(spec, StepConfig())
     rng = np.random.default_rng(0)
     keras_model.set_weights([rng.normal(scale=0.3, size=w.shape) for w in keras_model.get_weights()])
     path = tmp_path_factory.mktemp("export") / "model.savedmodel"
@@ -109,12 +111,12 @@ SCALARS = FeatureSpec(
         "label": ("label",),
     },
 )
-FUSED = {
-    "mlp": TrainConfig(embedding_init=1.0),
-    "dlrm": TrainConfig(embedding_dim=8, numbers_hidden=(16,), embedding_init=1.0),
-    "dlrm, tables apart": TrainConfig(embedding_dim=8, embedding_init=1.0, batch_size=65_536),
-    "dlrm, padded": TrainConfig(embedding_dim=8, numbers_hidden=(16,), embedding_init=1.0, precision="bfloat16"),
-    "dcnv2": TrainConfig(cross_rank=4, embedding_init=1.0),
+FUSED: dict[str, tuple[ModelConfig, StepConfig]] = {
+    "mlp": (MLPConfig(embedding_init=1.0), StepConfig()),
+    "dlrm": (DLRMConfig(bottom_mlp=(16,), embedding_init=1.0), StepConfig()),
+    "dlrm, tables apart": (DLRMConfig(embedding_init=1.0), StepConfig(batch_size=65_536)),
+    "dlrm, padded": (DLRMConfig(bottom_mlp=(16,), embedding_init=1.0), StepConfig(precision="bfloat16")),
+    "dcnv2": (DCNv2Config(cross_rank=4, embedding_init=1.0), StepConfig()),
 }
 
 
@@ -124,16 +126,20 @@ def scalars(num_rows: int) -> dict[str, Any]:
     return {**ids, **{f"I{n}": tf.constant(rng.random(num_rows, np.float32)) for n in range(3)}}
 
 
+def built(model: ModelConfig, step: StepConfig) -> Any:
+    return model.build(SCALARS, step)
+
+
 @pytest.fixture(scope="module", params=FUSED)
 def fused(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    keras_model = model_builder(request.param.split(",")[0])(SCALARS, FUSED[request.param])
+    keras_model = built(*FUSED[request.param])
     path = tmp_path_factory.mktemp("fused") / "model.savedmodel"
     export_saved_model(keras_model, SCALARS, path)
     return keras_model, path
 
 
 def test_tables_that_learnt_apart_are_served_as_one(tmp_path: Path) -> None:
-    keras_model = model_builder("dlrm")(SCALARS, FUSED["dlrm, tables apart"])
+    keras_model = built(*FUSED["dlrm, tables apart"])
     assert len(keras_model.get_layer("features").tables) == 5
     export_saved_model(keras_model, SCALARS, tmp_path / "m")
     shapes = [shape for _, shape in tf.train.list_variables(str(tmp_path / "m" / "variables" / "variables"))]
@@ -192,7 +198,7 @@ def test_pyfunc_scores_data_frames(model: tuple[Any, Path]) -> None:
 
 
 def test_a_model_that_bypasses_dense_features_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
-    keras_model = model_builder("mlp")(spec, TrainConfig())
+    keras_model = MLPConfig().build(spec, StepConfig())
     shifted = keras_model.output * keras_model.input["age"]
     with pytest.raises(ExportError, match="outside of DenseFeatures"):
         export_saved_model(tf.keras.Model(keras_model.input, shifted), spec, tmp_path / "m")
@@ -213,14 +219,14 @@ def test_what_is_no_savedmodel_or_lacks_the_signature_is_refused(model: tuple[An
 
 
 def test_split_tables_are_exported_whole(spec: FeatureSpec, tmp_path: Path) -> None:
-    config = TrainConfig(embedding_init=1.0, embedding_dim=4)
-    whole, alone = model_builder("mlp")(spec, config), tmp_path / "alone"
+    config = MLPConfig(embedding_init=1.0, embedding_dim=4)
+    whole, alone = config.build(spec, StepConfig()), tmp_path / "alone"
     export_saved_model(whole, spec, alone)
     building = Lock()
 
     def export(world: ThreadedWorker) -> None:
         with building, splitting(Splitting(world=world, above_bytes=200)):  # not that of the genres
-            model = model_builder("mlp")(spec, config)
+            model = config.build(spec, StepConfig())
         for variable, other in zip(model.weights, whole.weights, strict=True):
             is_split = variable.shape != other.shape
             variable.assign(own_rows(other.numpy(), world) if is_split else other)

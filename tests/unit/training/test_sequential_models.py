@@ -11,26 +11,28 @@ from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
 from tests.unit.training.keras_policy import policy
 from training.config import TrainConfig
-from training.models import check_rows, model_builder
+from training.models import MODELS, check_rows
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
 from training.models.sequential import Beside, SplitHistory
-from training.models.sim import WithLatest
+from training.models.sim import SIMConfig
+from training.models.sim.network import WithLatest
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec, SpecMetadata
 
-CONFIG = TrainConfig(
-    hidden=(16, 8), stage_one_hidden=(8,), aux_hidden=(6,), gru_units=5, short_history=4, num_searched=3,
-    embedding_dim=4, embedding_init=0.5,
-)  # fmt: skip
+DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
+DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
+SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=3)
 SPEC = make_spec()
 KINDS = {
-    "din": replace(CONFIG, model="din"),
-    "dien": replace(CONFIG, model="dien"),
-    "sim": replace(CONFIG, model="sim"),
-    "sim, hard": replace(CONFIG, model="sim", search="hard"),
-    "din, recency": replace(CONFIG, model="din", recency=True, likeness=True),
-    "sim, recency": replace(CONFIG, model="sim", recency=True, likeness=True),
-    "din, reference": replace(CONFIG, model="din", profile="reference"),
-    "sim, reference": replace(CONFIG, model="sim", profile="reference"),
+    "din": TrainConfig(model=DIN),
+    "dien": TrainConfig(model=DIEN),
+    "sim": TrainConfig(model=SIM),
+    "sim, hard": TrainConfig(model=SIM).with_choices(search="hard"),
+    "din, recency": TrainConfig(model=DIN).with_choices(recency=True, dot_product_features=True),
+    "sim, recency": TrainConfig(model=SIM).with_choices(recency=True, dot_product_features=True),
+    "din, reference": TrainConfig(model=DIN).with_choices(variant="reference"),
+    "sim, reference": TrainConfig(model=SIM).with_choices(variant="reference"),
 }
 all_kinds = pytest.mark.parametrize("config", KINDS.values(), ids=list(KINDS))
 
@@ -38,7 +40,11 @@ all_kinds = pytest.mark.parametrize("config", KINDS.values(), ids=list(KINDS))
 @cache
 def built(config: TrainConfig) -> Any:
     """A model with weights that make differences plain. Tests share it, so none may change it."""
-    return with_large_weights(model_builder(config.model)(SPEC, config))
+    return with_large_weights(config.model.build(SPEC, config))
+
+
+def built_of(spec: FeatureSpec, config: TrainConfig) -> Any:
+    return config.model.build(spec, config)
 
 
 def with_large_weights(model: Any) -> Any:
@@ -111,7 +117,7 @@ def test_what_a_model_sees_of_a_history() -> None:
         with_lists(rows, lambda v, at=at: [*v[:at], 3 + (v[at] - 2) % 3, *v[at + 1 :]]) for at in (1, 10)
     )
     for config, sees_far in ((KINDS["din"], True), (KINDS["dien"], False), (KINDS["sim"], True)):
-        model = built(replace(config, num_searched=MAX_LENGTH))
+        model = built(config.with_choices(num_searched=MAX_LENGTH))
         before, far, near = (scores(model, keras_batch(table)) for table in (rows, swapped_far, swapped_near))
         assert np.any(far != before) == sees_far
         assert np.any(near != before)
@@ -152,7 +158,7 @@ def test_the_user_can_be_left_out(name: str) -> None:
     rows = keras_batch(make_table(5, seed=0))
     others = rows | {"user_id": 3 + (rows["user_id"] - 2) % 30}
     assert np.any(scores(built(config), rows) != scores(built(config), others))
-    without = built(replace(config, user_embeddings=False))
+    without = built(config.with_choices(user_embeddings=False))
     np.testing.assert_array_equal(scores(without, rows), scores(without, others))
     assert "user_id" not in without.get_layer("features").tables
 
@@ -190,7 +196,7 @@ def test_any_number_of_features(name: str, num_user_features: int, num_item_feat
             batch |= {f"{feature.name}__nnzs": tf.constant([[1], [2]], tf.int32)}
         else:
             batch[feature.name] = tf.constant([[3], [4]], tf.int64)
-    model = with_large_weights(model_builder(name)(spec, KINDS[name]))
+    model = with_large_weights(built_of(spec, KINDS[name]))
     assert scores(model, batch).shape == (2, 1)
     assert len(model.get_layer("features").tables) == num_user_features + num_item_features
 
@@ -198,28 +204,28 @@ def test_any_number_of_features(name: str, num_user_features: int, num_item_feat
 @pytest.mark.parametrize("name", ["din", "sim"])
 def test_linear_terms_add_one_weight_per_id_of_the_target(name: str) -> None:
     rows = keras_batch(make_table(3, seed=0))
-    model = with_large_weights(model_builder(name)(SPEC, replace(KINDS[name], linear_scale=2.0)))
+    model = with_large_weights(built_of(SPEC, KINDS[name].with_choices(linear_scale=2.0)))
     before = scores(model, rows)
     for key, weight in (("item_id_trgt", 0.5), ("category_id_trgt", 0.25)):
         table = model.get_layer("features").bias_tables[key]
         table.assign_add(tf.fill(table.shape, weight))
     logits = [np.log(found / (1 - found)) for found in (before, scores(model, rows))]
     np.testing.assert_allclose(logits[1] - logits[0], np.full((3, 1), 1.5), atol=1e-4)
-    without = model_builder(name)(SPEC, replace(KINDS[name], linear_terms=False))
+    without = built_of(SPEC, KINDS[name].with_choices(linear_terms=False))
     assert not without.get_layer("features").bias_tables
 
 
 @pytest.mark.parametrize("name", ["din", "dien", "sim", "sim, hard"])
 def test_a_fixed_length_as_xla_wants_it_gives_the_same(name: str) -> None:
     config = KINDS[name]
-    model, fixed = built(config), built(replace(config, xla=True))
+    model, fixed = built(config), built(config.with_choices(xla=True))
     rows = keras_batch(with_lists(make_table(6, seed=0), lambda values: values[:5]))
     assert fixed.get_layer("features").length is not None
     np.testing.assert_allclose(scores(fixed, rows), scores(model, rows), atol=1e-6)
 
 
 def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penalty_per_part() -> None:
-    model = model_builder("sim")(SPEC, replace(KINDS["sim"], l2_embedding=0.5, l2_linear=0.25, aux_weight=0.0))
+    model = built_of(SPEC, KINDS["sim"].with_choices(l2_embedding=0.5, l2_linear=0.25, aux_weight=0.0))
     rows = keras_batch(make_table(8, seed=0))
     with tf.GradientTape() as tape:
         tf.nest.flatten(model(rows, training=True))
@@ -236,10 +242,13 @@ def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penal
     ("name", "precision"), [("din, recency", "bfloat16"), ("sim", "float16"), ("sim, recency", "bfloat16")]
 )
 def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, precision: str) -> None:
-    config, rows = replace(KINDS[name], l2_embedding=0.1, embedding_dropout=0.1), keras_batch(make_table(32, seed=0))
+    config, rows = (
+        KINDS[name].with_choices(l2_embedding=0.1, embedding_dropout=0.1),
+        keras_batch(make_table(32, seed=0)),
+    )
     exact = built(config)
     with policy(f"mixed_{precision}"):
-        mixed = model_builder(config.model)(SPEC, config)
+        mixed = config.model.build(SPEC, config)
     mixed.set_weights(exact.get_weights())
     with tf.GradientTape() as tape:
         loss = tf.add_n([tf.reduce_mean(x) for x in tf.nest.flatten(mixed(rows, training=True))] + mixed.losses)
@@ -253,7 +262,7 @@ def test_in_mixed_precision_weights_and_scores_are_float32_and_close(name: str, 
 @pytest.mark.parametrize("name", ["dien", "sim"])
 def test_the_auxiliary_loss_is_finite_whatever_the_logits(name: str) -> None:
     """The reference takes a probability and adds a number to it, which then may pass 1: its logarithm is NaN."""
-    model = model_builder(name)(SPEC, KINDS[name])
+    model = built_of(SPEC, KINDS[name])
     model.set_weights([weight * 1e4 for weight in model.get_weights()])
     rows = keras_batch(with_lists(make_table(20, seed=0), lambda values: values * 2))
     with tf.GradientTape() as tape:
@@ -273,7 +282,7 @@ def test_the_auxiliary_loss_is_finite_whatever_the_logits(name: str) -> None:
 def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
     name: str, spec: FeatureSpec, aux_weight: float
 ) -> None:
-    model = model_builder(name)(spec, replace(KINDS[name], aux_weight=aux_weight))
+    model = built_of(spec, KINDS[name].with_choices(aux_weight=aux_weight))
     model(keras_batch(make_table(5, seed=0), spec), training=True)
     assert model.losses == []
     assert not any("auxiliary" in variable.name for variable in model.variables)
@@ -282,7 +291,7 @@ def test_without_negatives_or_weight_there_is_no_auxiliary_loss(
 @pytest.mark.parametrize("name", ["din", "sim"])
 def test_with_several_negatives_each_a_score_is_still_that_of_one(name: str) -> None:
     spec = replace(SPEC, metadata=SpecMetadata(negatives=4))
-    model, rows = with_large_weights(model_builder(name)(spec, KINDS[name])), keras_batch(make_table(5, seed=0))
+    model, rows = with_large_weights(built_of(spec, KINDS[name])), keras_batch(make_table(5, seed=0))
     np.testing.assert_array_equal(scores(model, rows), scores(built(KINDS[name]), rows))
     for learnt, scored in zip(*(tf.nest.flatten(model(rows, training=mode)) for mode in (True, False)), strict=True):
         np.testing.assert_allclose(4 * learnt / (1 - learnt), scored / (1 - scored), rtol=1e-4)
@@ -314,12 +323,12 @@ def test_what_a_search_kept_is_joined_by_the_latest_items_that_are_there(num_ste
 @pytest.mark.parametrize("search", ["soft", "hard"])
 def test_the_exact_search_weighs_findings_against_the_latest_items_and_knows_how_long_ago(search: str) -> None:
     """The recurrent part is held at zero, so that nothing else sees the latest items."""
-    config = replace(KINDS["sim"], search=search, num_searched=MAX_LENGTH, aux_weight=0.0)
+    config = KINDS["sim"].with_choices(search=search, num_searched=MAX_LENGTH, aux_weight=0.0)
     rows = with_lists(make_table(6, seed=2), lambda values: (values * MAX_LENGTH or [3] * MAX_LENGTH)[:MAX_LENGTH])
     latest_swapped = with_lists(rows, lambda v: [*v[:-2], v[-1], v[-2]])
     earlier_swapped = with_lists(rows, lambda v: [v[1], v[0], *v[2:]])
-    for profile, sees in (("corrected", True), ("reference", False)):
-        model = model_builder("sim")(SPEC, replace(config, profile=profile))
+    for variant, sees in (("corrected", True), ("reference", False)):
+        model = built_of(SPEC, config.with_choices(variant=variant))
         model = without_evolution(with_large_weights(model))
         before, latest, earlier = (
             scores(model, keras_batch(table)) for table in (rows, latest_swapped, earlier_swapped)
@@ -347,27 +356,27 @@ def test_rows_without_histories_are_refused(name: str) -> None:
         SpecError,
         match=rf"model '{name}' takes rows with a history .* has rows without: .* Choose one of dcnv2, dlrm, mlp",
     ):
-        model_builder(name)(PLAIN, KINDS[name])
+        built_of(PLAIN, KINDS[name])
 
 
 @pytest.mark.parametrize("name", ["mlp", "dlrm", "dcnv2", "torch_mlp"])
 def test_rows_with_histories_are_refused_by_models_that_do_not_know_them(name: str) -> None:
-    check_rows(PLAIN, name)
+    check_rows(PLAIN, MODELS[name]())
     with pytest.raises(SpecError, match=rf"model '{name}' takes rows without .* Choose one of dien, din, sim\."):
-        check_rows(SPEC, name)
+        check_rows(SPEC, MODELS[name]())
 
 
 def test_other_features_and_no_width_are_refused_by_name() -> None:
     age = Feature(name="age", dtype="float32")
     spec = FeatureSpec(features=(*SPEC.features, age), channels={**SPEC.channels, "continuous": ("age",)})
     with pytest.raises(SpecError, match=r"model 'din' takes ids of users, items and histories only, got \['age'\]"):
-        model_builder("din")(spec, KINDS["din"])
-    with pytest.raises(ConfigError, match="embedding_dim is 0, model 'sim' needs one width"):
-        model_builder("sim")(SPEC, replace(KINDS["sim"], embedding_dim=0))
+        built_of(spec, KINDS["din"])
+    with pytest.raises(ConfigError, match="embedding_dim is 0, expected a whole number of at least 1"):
+        built_of(SPEC, KINDS["sim"].with_choices(embedding_dim=0))
 
 
-@pytest.mark.parametrize(("profile", "deviation"), [("corrected", 0.88 / 4), ("reference", 64**-0.5 / 3**0.5)])
-def test_without_a_scale_tables_start_as_in_the_profile(profile: str, deviation: float) -> None:
-    config = replace(KINDS["din"], embedding_init=0.0, embedding_dim=16, profile=profile)
-    table = model_builder("din")(SPEC, config).get_layer("features").tables["item_id_trgt"].numpy()
+@pytest.mark.parametrize(("variant", "deviation"), [("corrected", 0.88 / 4), ("reference", 64**-0.5 / 3**0.5)])
+def test_without_a_scale_tables_start_as_in_the_variant(variant: str, deviation: float) -> None:
+    config = KINDS["din"].with_choices(embedding_init=0.0, embedding_dim=16, variant=variant)
+    table = built_of(SPEC, config).get_layer("features").tables["item_id_trgt"].numpy()
     assert table.std() == pytest.approx(deviation, rel=0.1)

@@ -1,6 +1,5 @@
 """DIN, DIEN and SIM as SavedModels."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,20 +11,23 @@ import tensorflow as tf
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
 from training.config import TrainConfig
-from training.models import model_builder
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.sim import SIMConfig
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 from workflows.trained import padded_rows
 
-CONFIG = TrainConfig(
-    hidden=(16, 8), stage_one_hidden=(8,), aux_hidden=(6,), gru_units=5, short_history=4, num_searched=3,
-    embedding_dim=4, embedding_init=0.5,
-)  # fmt: skip
+DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
+DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
+SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=3)
 KINDS = {
-    "din": replace(CONFIG, model="din"),
-    "dien": replace(CONFIG, model="dien"),
-    "sim": replace(CONFIG, model="sim"),
-    "sim, hard, xla": replace(CONFIG, model="sim", search="hard", xla=True, recency=True, likeness=True),
+    "din": TrainConfig(model=DIN),
+    "dien": TrainConfig(model=DIEN),
+    "sim": TrainConfig(model=SIM),
+    "sim, hard, xla": TrainConfig(model=SIM).with_choices(
+        search="hard", xla=True, recency=True, dot_product_features=True
+    ),
 }
 SINGLES, HISTORIES = ("user_id", "item_id_trgt", "category_id_trgt"), LISTS[:2]
 SPEC = make_spec()
@@ -42,7 +44,7 @@ class Exported(NamedTuple):
 @pytest.fixture(scope="module", params=KINDS)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     config = KINDS[request.param]
-    model = model_builder(config.model)(SPEC, config)
+    model = config.model.build(SPEC, config)
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(scale=0.4, size=weight.shape) for weight in model.get_weights()])
     path = tmp_path_factory.mktemp("export") / "model.savedmodel"

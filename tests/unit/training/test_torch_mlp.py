@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from training.config import TrainConfig
-from training.models import MODELS, model_builder
-from training.models.torch_mlp import TorchMLP, build
+from training.models import MODELS
+from training.models.config import StepConfig
+from training.models.torch_mlp import TorchMLPConfig
+from training.models.torch_mlp.network import TorchMLP
 from workflows.errors import SpecError
 from workflows.feature_spec import FeatureSpec
 from workflows.trained import PYTORCH
 
-CONFIG = TrainConfig(model="torch_mlp", linear_terms=False)
+CONFIG, STEP = TorchMLPConfig(linear_terms=False), StepConfig()
 TORCH_MODELS = [name for name, model in MODELS.items() if model.backend == PYTORCH]
 
 
@@ -28,14 +29,14 @@ def batch() -> dict[str, Any]:
 
 def model_of(spec: FeatureSpec, **options: Any) -> TorchMLP:
     torch.manual_seed(0)
-    model = build(spec, replace(CONFIG, **options))
+    model = replace(CONFIG, **options).build(spec, STEP)
     assert isinstance(model, TorchMLP)
     return model.eval()
 
 
 @pytest.mark.parametrize("name", TORCH_MODELS)
 def test_every_torch_model_takes_the_loaders_batches_and_gives_a_logit_per_row(name: str, spec: FeatureSpec) -> None:
-    output = model_builder(name)(spec, TrainConfig(model=name))(batch())
+    output = MODELS[name]().build(spec, STEP)(batch())
     assert (tuple(output.logit.shape), output.logit.dtype) == ((3,), torch.float32)
     assert output.penalty.shape == ()
 
@@ -140,4 +141,4 @@ def test_continuous_lists_are_refused(spec: FeatureSpec) -> None:
         replace(feature, is_list=True, max_length=3) if feature.name == "age" else feature for feature in spec.features
     )
     with pytest.raises(SpecError, match=r"continuous features \['age'\] are lists"):
-        build(replace(spec, features=features), CONFIG)
+        CONFIG.build(replace(spec, features=features), STEP)

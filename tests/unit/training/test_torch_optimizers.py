@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from training.config import DECAYS, TrainConfig
+from training.models.torch_mlp import TorchMLPConfig
 from training.precision import GROWTH_STEPS, INITIAL_SCALE
 from training.schedules import Schedule
 from training.torch_optimizers import OPTIMIZERS, LossScale, Optimizers, check_optimizer
 from workflows.errors import ConfigError
 
 CONFIG = TrainConfig(
-    model="torch_mlp", optimizer="sgd", learning_rate=0.1, weight_averaging=False, linear_terms=False, batch_size=4
+    model=TorchMLPConfig(linear_terms=False), optimizer="sgd", learning_rate=0.1, weight_averaging=False, batch_size=4
 )
 
 
@@ -34,7 +35,7 @@ class Tiny(torch.nn.Module):
 def stepped(ids: list[list[int]], num_steps: int = 10, **options: Any) -> tuple[Tiny, list[torch.Tensor]]:
     """The model after one step per entry of `ids`, and the table after each."""
     model = Tiny()
-    optimizers = Optimizers(model, replace(CONFIG, **options), num_steps)
+    optimizers = Optimizers(model, CONFIG.with_choices(**options), num_steps)
     tables = []
     for batch in ids:
         optimizers.step(model(torch.tensor(batch)))
@@ -90,7 +91,7 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_rows_mean_squares() -> None:
 def test_the_learning_rate_follows_the_schedule(decay: str, warmup_steps: int) -> None:
     model, schedule = Tiny(), Schedule(num_steps=6, decay=decay, warmup_steps=warmup_steps, decay_start_step=3)
     options = {"learning_rate_decay": decay, "warmup_steps": warmup_steps, "decay_start_step": 3}
-    optimizers = Optimizers(model, replace(CONFIG, **options), num_steps=6)
+    optimizers = Optimizers(model, CONFIG.with_choices(**options), num_steps=6)
     for step in range(6):
         before = model.table.weight.detach().clone()
         optimizers.step(model(torch.tensor([1])))
@@ -126,7 +127,7 @@ def test_table_lr_scale_moves_tables_only(name: str) -> None:
 )
 def test_what_it_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_optimizer(replace(CONFIG, **options))
+        check_optimizer(CONFIG.with_choices(**options))
 
 
 def gradients(model: Tiny) -> list[torch.Tensor]:

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from training.config import TrainConfig
-from training.models.torch_mlp import Output, build
+from training.models.config import StepConfig
+from training.models.torch_mlp import TorchMLPConfig
+from training.models.torch_mlp.network import Output
 from training.torch_script import _load_pyfunc, export_torch_script, load_torch_script
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
@@ -22,8 +23,8 @@ NAMES = ["userId", "movieId", "genres__values", "genres__nnzs", "age"]
 @pytest.fixture(scope="module")
 def exported(spec: FeatureSpec, tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Path]:
     torch.manual_seed(0)
-    config = TrainConfig(embedding_init=1.0, dropout=0.5, embedding_dropout=0.5, l2_embedding=0.1, l2_linear=0.1)
-    model = build(spec, config)
+    held = {"dropout": 0.5, "embedding_dropout": 0.5, "l2_embedding": 0.1, "l2_linear": 0.1}
+    model = TorchMLPConfig(embedding_init=1.0, **held).build(spec, StepConfig())
     for table in model.linear:  # type: ignore[union-attr]
         torch.nn.init.normal_(table.weight)  # type: ignore[arg-type]
     path = tmp_path_factory.mktemp("export") / "model.pt"
@@ -103,7 +104,7 @@ def test_a_name_that_no_argument_can_have_is_refused(spec: FeatureSpec, tmp_path
     channels = {"categorical": ("user-id",), "label": ("rating",)}
     odd = FeatureSpec(features=features, channels=channels)
     with pytest.raises(ExportError, match=r"arguments called \['user-id'\]. Rename"):
-        export_torch_script(build(odd, TrainConfig()), odd, tmp_path / "model.pt")
+        export_torch_script(TorchMLPConfig().build(odd, StepConfig()), odd, tmp_path / "model.pt")
 
 
 def test_a_model_that_looks_at_its_rows_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:

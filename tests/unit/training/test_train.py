@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from training.config import TrainConfig
-from training.fit_tensorflow import _Average
-from training.metrics import exact_auc
+from training.metrics import METRICS, Metric, exact_auc
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import _Average
 from workflows.artifacts import load_manifest
 from workflows.errors import ArtifactError, DataError, RanklineError
 from workflows.trained import TrainedModel
@@ -49,7 +49,9 @@ def notes() -> Notes:
 
 @pytest.fixture(scope="module")
 def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: Notes) -> TrainedModel:
-    return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
+        return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
 
 
 def valid_rows(prepared: Path) -> tuple[Any, dict[str, Any]]:
@@ -67,6 +69,7 @@ def test_it_learns_and_the_saved_model_has_the_reported_auc(trained: TrainedMode
     assert trained.metrics["valid_auc"] > 0.8
     assert exact_auc(labels, scores) == pytest.approx(trained.metrics["valid_auc"], abs=1e-4)
     assert trained.metrics["valid_logloss"] < 0.6
+    assert 0 < trained.metrics["valid_brier"] < 0.25  # a metric that was added from outside
     assert 0.6 < trained.metrics["valid_gauc"] < trained.metrics["valid_auc"]
 
 
@@ -94,7 +97,7 @@ def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, pr
     assert epochs == list(range(1, len(epochs) + 1))
     assert {
         "train_loss", "train_samples_per_s", "valid_auc_200_thresholds", "valid_logloss", "valid_calibration",
-        "valid_gauc",
+        "valid_gauc", "valid_brier",
     } <= set(run.data.metrics)  # fmt: skip
     assert run.data.metrics["train_samples_per_s"] > 0
     fingerprint = load_manifest(prepared, "prepared-data").fingerprint
@@ -165,7 +168,7 @@ def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, 
 def test_other_choices_train_too(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
 ) -> None:
-    config = TrainConfig(**{"batch_size": 64, "epochs": 2, "early_stopping_patience": 0, **options})
+    config = TrainConfig(batch_size=64, epochs=2, early_stopping_patience=0).with_choices(**options)
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     assert model.metrics["valid_auc"] > 0.7
     assert model.metrics["epoch"] == 2

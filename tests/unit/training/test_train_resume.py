@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation
+from training.models.mlp import MLPConfig
+from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig, tracked_run
 from training.train import train
@@ -27,14 +29,22 @@ from workflows.errors import ArtifactError, ConfigError, RanklineError
 from workflows.trained import PYTORCH, TrainedModel
 
 BASE = TrainConfig(
-    hidden=(16,), batch_size=400, epochs=3, seed=3, optimizer="lazy_adam", learning_rate=0.01,
-    learning_rate_decay="cosine", dropout=0.2, embedding_dropout=0.1, early_stopping_patience=2,
-)  # fmt: skip
+    model=MLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1),
+    batch_size=400,
+    epochs=3,
+    seed=3,
+    optimizer="lazy_adam",
+    learning_rate=0.01,
+    learning_rate_decay="cosine",
+    early_stopping_patience=2,
+)
+TORCH = TorchMLPConfig(**vars(BASE.model))
+MODELS = {model.name: model for model in (BASE.model, TORCH)}
 CONFIGS = {
     "tensorflow": BASE,
-    "torch": replace(BASE, model="torch_mlp"),
+    "torch": replace(BASE, model=TORCH),
     "tensorflow-float16": replace(BASE, optimizer="rowwise_adagrad", precision="float16", warmup_steps=12),
-    "torch-bfloat16": replace(BASE, model="torch_mlp", optimizer="rowwise_adagrad", precision="bfloat16"),
+    "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 KILLED = """
@@ -51,7 +61,7 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 train(
-    Path({prepared!r}), Path({output!r}), TrainConfig(**json.loads({config!r})),
+    Path({prepared!r}), Path({output!r}), TrainConfig.from_dict(json.loads({config!r})),
     session=SessionConfig(checkpoint_every={every}),
     tracking=TrackingConfig(directory=Path({work!r}), experiment="resume"), progress=Killer(),
 )
@@ -140,7 +150,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
     output, config = tmp_path / "model", CONFIGS[name]
     # Killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
     code = KILLED.format(
-        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(asdict(config)), every=7,
+        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(config.to_dict()), every=7,
         work=str(work),
     )  # fmt: skip
     root = Path(__file__).parents[3]
@@ -260,7 +270,7 @@ def test_another_configuration_other_data_and_none_are_refused_before_a_run_exis
     cut_off(output, BASE, at=NUM_ROWS, every=3)
     session = SessionConfig(resume=True)
     with pytest.raises(ConfigError, match=r"got batch_size 32, expected 400; dropout 0\.5, expected 0\.2"):
-        train(prepared, output, replace(BASE, batch_size=32, dropout=0.5), session=session, tracking=tracking)
+        train(prepared, output, BASE.with_choices(batch_size=32, dropout=0.5), session=session, tracking=tracking)
     with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
         other = new_prepared(tmp_path / "other", num_train=600)
         train(other, output, BASE, session=session, tracking=tracking)
@@ -289,7 +299,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_check
     model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
-    output, config = tmp_path / "model", replace(BASE, model=model)
+    output, config = tmp_path / "model", replace(BASE, model=MODELS[model])
     messages = []
     for resume in (False, True):  # what goes on exactly comes to the same end
         with pytest.raises(RanklineError, match=r"the training loss is nan since .*Lower the learning rate") as caught:
@@ -320,7 +330,9 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
 def test_with_another_learning_rate_the_rest_is_learnt_with_that(
     model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
-    config = replace(BASE, model=model, epochs=2, learning_rate_decay=decay, weight_averaging=False, dropout=0.0)
+    config = BASE.with_choices(
+        model=MODELS[model], epochs=2, learning_rate_decay=decay, weight_averaging=False, dropout=0.0
+    )
     output = tmp_path / "model"
     left = cut_off(output, config, at=NUM_ROWS, every=3)
     session, slower = SessionConfig(checkpoint_every=1, resume=True), replace(config, learning_rate=1e-12)
@@ -343,7 +355,7 @@ def test_tensorboard_gets_curves_and_a_profile(
     model: str, trace: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
     session = SessionConfig(profile_steps=(12, 14))
-    config = replace(BASE, model=model, epochs=2)
+    config = replace(BASE, model=MODELS[model], epochs=2)
     trained = train(prepared, tmp_path / "model", config, session=session, tracking=tracking)
     directory = tmp_path / "tensorboard" / trained.run_id
     assert list(directory.rglob(trace))

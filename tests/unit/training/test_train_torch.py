@@ -15,17 +15,18 @@ import pytest
 import torch
 
 from training.config import TrainConfig
-from training.fit import fit_for
-from training.fit_torch import TorchFit, _Average
 from training.metrics import exact_auc
+from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers import trainer_for
+from training.trainers.torch import TorchTrainer, _Average
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
 from workflows.trained import PYTORCH, TrainedModel, padded_rows
 
-CONFIG = TrainConfig(model="torch_mlp", batch_size=64, seed=3)
+CONFIG = TrainConfig(model=TorchMLPConfig(), batch_size=64, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +87,14 @@ def test_the_same_seed_gives_the_same_scores(
 def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     prepared = new_prepared(tmp_path / "prepared", num_train=601)  # the last batch of an epoch has one row
     config = TrainConfig(
-        model="torch_mlp", batch_size=60, epochs=30, optimizer="adam", learning_rate=0.02, weight_averaging=False,
+        model=TorchMLPConfig(),
+        batch_size=60,
+        epochs=30,
+        optimizer="adam",
+        learning_rate=0.02,
+        weight_averaging=False,
         early_stopping_patience=2,
-    )  # fmt: skip
+    )
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")
     by_epoch = {metric.step: metric.value for metric in history}
@@ -109,9 +115,7 @@ def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, 
 def test_other_choices_train_too(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, options: dict[str, Any]
 ) -> None:
-    config = TrainConfig(
-        **{"model": "torch_mlp", "batch_size": 64, "epochs": 2, "early_stopping_patience": 0, **options}
-    )
+    config = replace(CONFIG, epochs=2, early_stopping_patience=0).with_choices(**options, seed=0)
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     assert model.metrics["valid_auc"] > 0.7
     assert model.metrics["epoch"] == 2
@@ -132,32 +136,32 @@ def test_the_average_starts_at_the_first_sample_and_favours_late_ones() -> None:
 
 
 def test_the_average_is_scored_and_kept_with_its_running_statistics(spec: FeatureSpec, prepared: Path) -> None:
-    fit = TorchFit(spec, CONFIG, num_steps=100)
-    batches = TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0)
+    trainer = TorchTrainer(spec, CONFIG, num_steps=100)
+    batches = TorchTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0)
     for inputs, labels in batches:
-        fit.step(inputs, labels)
-        fit.average()
-    own = fit.score(inputs)
-    with fit.averaged():
-        averaged = fit.score(inputs)
-    np.testing.assert_array_equal(fit.score(inputs), own)
+        trainer.step(inputs, labels)
+        trainer.average()
+    own = trainer.score(inputs)
+    with trainer.averaged():
+        averaged = trainer.score(inputs)
+    np.testing.assert_array_equal(trainer.score(inputs), own)
     assert np.abs(averaged - own).max() > 1e-4
-    fit.set_weights(fit.weights())
-    np.testing.assert_array_equal(fit.score(inputs), averaged)
+    trainer.set_weights(trainer.weights())
+    np.testing.assert_array_equal(trainer.score(inputs), averaged)
 
 
 def test_the_loss_is_the_sum_over_the_rows_without_penalties(spec: FeatureSpec, prepared: Path) -> None:
-    config = TrainConfig(model="torch_mlp", l2_embedding=100.0, embedding_init=0.5)
-    fit = TorchFit(spec, config, num_steps=100)
-    batches = TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 500, shuffle=True, seed=0)
+    config = TrainConfig(model=TorchMLPConfig(l2_embedding=100.0, embedding_init=0.5))
+    trainer = TorchTrainer(spec, config, num_steps=100)
+    batches = TorchTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 500, shuffle=True, seed=0)
     inputs, labels = next(iter(batches))
-    fit.model.train()
-    logit = fit.model(inputs).logit.detach()
+    trainer.model.train()
+    logit = trainer.model(inputs).logit.detach()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logit, labels, reduction="sum")
-    fit.step(inputs, labels)
-    assert fit.loss_sum() == pytest.approx(float(expected), rel=1e-5)
-    fit.step(inputs, labels)
-    assert fit.loss_sum() > 1.5 * float(expected)
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() == pytest.approx(float(expected), rel=1e-5)
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() > 1.5 * float(expected)
 
 
 def test_an_id_outside_its_table_is_told_with_file_and_column(
@@ -174,7 +178,7 @@ def test_an_id_outside_its_table_is_told_with_file_and_column(
 
 
 def test_a_loss_that_is_no_number_stops_the_run(prepared: Path, tmp_path: Path, tracking: TrackingConfig) -> None:
-    config = TrainConfig(model="torch_mlp", batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
+    config = TrainConfig(model=TorchMLPConfig(), batch_size=500, epochs=1, optimizer="sgd", learning_rate=1e30)
     with pytest.raises(
         RanklineError, match=r"loss is nan since step \d \(epoch 1, batch \d of 8\).*Lower the learning rate"
     ):
@@ -185,18 +189,18 @@ def test_a_loss_that_is_no_number_stops_the_run(prepared: Path, tmp_path: Path, 
 def test_an_unknown_optimizer_is_refused_before_anything_is_recorded(prepared: Path, tmp_path: Path) -> None:
     tracking = TrackingConfig(directory=tmp_path / "work", experiment="movielens")
     with pytest.raises(ConfigError, match="optimizer is 'magic'. Available for torch_mlp: adagrad"):
-        train(prepared, tmp_path / "model", TrainConfig(model="torch_mlp", optimizer="magic"), tracking=tracking)
+        train(prepared, tmp_path / "model", TrainConfig(model=TorchMLPConfig(), optimizer="magic"), tracking=tracking)
     assert not tracking.directory.exists()
 
 
 def test_data_that_is_not_parquet_is_refused(spec: FeatureSpec) -> None:
     converted = replace(spec, sources={"train": Source(files=("train/a.tfrecord",), num_rows=1, type="tfrecord")})
     with pytest.raises(ConfigError, match="a PyTorch model reads parquet only"):
-        TorchFit.check(converted, CONFIG)
+        TorchTrainer.check(converted, CONFIG)
 
 
 def test_the_framework_is_found_by_the_backend() -> None:
-    assert fit_for(PYTORCH) is TorchFit
+    assert trainer_for(PYTORCH) is TorchTrainer
 
 
 TRAIN = """
@@ -205,9 +209,10 @@ from dataclasses import replace
 from pathlib import Path
 {hide}
 from training.config import TrainConfig
+from training.models import MODELS
 from training.tracking import TrackingConfig
 from training.train import train
-train(Path({prepared!r}), Path("model"), TrainConfig(model={model!r}, batch_size=512, epochs=1),
+train(Path({prepared!r}), Path("model"), TrainConfig(model=MODELS[{model!r}](), batch_size=512, epochs=1),
       tracking=TrackingConfig(directory=Path("work"), experiment="x"))
 assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if module}}
 """

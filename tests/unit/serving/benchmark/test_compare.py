@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.benchmark.compare import Difference, Figure, compare
+from serving.benchmark.compare import Difference, compare
+from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
 from workflows.errors import ArtifactError, ConfigError
 
@@ -23,7 +25,7 @@ def result(load: Load, *, slower: float = 1.0, count: int = 2000) -> LoadResult:
         slices.append(SliceRecord(num_due=len(part), num_answered=round(len(part) / slower)))
         for latency in part:
             slices[-1].latency.record(round(latency * 1e6))
-    return LoadResult.from_slices(load, slices, is_stable=True)
+    return LoadResult.of_run(Run(load=load, slices=tuple(slices)), is_stable=True)
 
 
 def report(*results: LoadResult, **changes: Any) -> BenchmarkReport:
@@ -36,7 +38,10 @@ BASE = report(result(ONE))
 
 
 def test_known_bounds_give_a_known_difference() -> None:
-    before, after = Figure(value=10, low=8, high=10 * math.exp(0.3)), Figure(value=20, low=20 * math.exp(-0.4), high=25)
+    before, after = (
+        Estimate(value=10, low=8, high=10 * math.exp(0.3)),
+        Estimate(value=20, low=20 * math.exp(-0.4), high=25),
+    )
     found = Difference.between("rows_1", "p50_ms", before, after)
     assert found.change == pytest.approx(1.0)
     assert found.low == pytest.approx(2 * math.exp(-0.5) - 1)  # 0.3 and 0.4 to the bounds: 0.5 together
@@ -45,7 +50,7 @@ def test_known_bounds_give_a_known_difference() -> None:
 
 @given(*[st.floats(0.1, 100)] * 2, *[st.floats(1, 3)] * 4)
 def test_the_other_way_round_is_the_inverse(old: float, new: float, a: float, b: float, c: float, d: float) -> None:
-    before, after = Figure(value=old, low=old / a, high=old * b), Figure(value=new, low=new / c, high=new * d)
+    before, after = Estimate(value=old, low=old / a, high=old * b), Estimate(value=new, low=new / c, high=new * d)
     there = Difference.between("l", "p50_ms", before, after)
     back = Difference.between("l", "p50_ms", after, before)
     assert there.low is not None
@@ -57,7 +62,9 @@ def test_the_other_way_round_is_the_inverse(old: float, new: float, a: float, b:
 
 
 def test_a_bound_that_is_not_stated_bounds_nothing_and_fails_nobody() -> None:
-    found = Difference.between("l", "p99_ms", Figure(value=1, low=0.9, high=None), Figure(value=3, low=2.9, high=3.1))
+    found = Difference.between(
+        "l", "p99_ms", Estimate(value=1, low=0.9, high=None), Estimate(value=3, low=2.9, high=3.1)
+    )
     assert found.low is None
     assert found.high is not None
     assert not found.regressed(0.1)
@@ -88,7 +95,7 @@ def test_a_report_against_itself_has_not_changed() -> None:
     assert [(d.load, d.figure, d.change) for d in found.differences] == [
         ("rows_1", name, 0) for name in ("p50_ms", "p99_ms", "rows_per_s")
     ]
-    assert not any((found.regressions, found.undecided, found.remarks, found.only_before, found.only_after))
+    assert not any((found.regressions, found.inconclusive, found.remarks, found.only_before, found.only_after))
 
 
 def test_a_slower_run_regressed_in_all_figures() -> None:
@@ -106,20 +113,20 @@ def test_loads_that_are_not_in_both_are_named() -> None:
     )
     assert found.only_before == ("rows_64/concurrency_8",)
     assert found.only_after == ("rows_4/rate_250 (poisson)",)
-    with pytest.raises(ConfigError, match="no load is in both reports: rows_1 before, rows_4/rate_250"):
+    with pytest.raises(ConfigError, match="the reports have no load in common: rows_1 before, rows_4/rate_250"):
         compare(BASE, report(result(open_loop)), 0.1)
 
 
 def test_what_a_report_does_not_state_is_named_with_the_reason() -> None:
     found = compare(BASE, report(result(ONE, count=100)), 0.1)
-    assert found.unstated == ("rows_1, p99_ms, now: 100 samples, and 368 are needed",)
+    assert found.not_reported == ("rows_1, p99_ms, now: 100 samples, at least 368 required",)
     assert {d.figure for d in found.differences} == {"p50_ms", "rows_per_s"}
 
 
 def test_what_else_differs_is_said() -> None:
     other = replace(BASE, model_name="criteo", environment={"cpu": "two", "command": "b"}, problem="stopped by Ctrl-C")
     assert compare(BASE, other, 0.1).remarks == (
-        "the model was movielens, is criteo", "cpu was one, is two", "now, stopped by Ctrl-C"
+        "model was movielens, is criteo", "cpu was one, is two", "now, stopped by Ctrl-C"
     )  # fmt: skip
 
 
@@ -132,13 +139,13 @@ def test_of_a_search_the_highest_rate_is_compared() -> None:
     assert (found.load, found.figure) == ("rows_1, p99=10ms", "highest_requests_per_s")
     assert found.change == pytest.approx(-0.5)
     assert (found.low, found.high) == pytest.approx((500 / 1050 - 1, 525 / 1000 - 1))
-    assert compare(searched(1000, 1050), searched(None, 1), 0.1).unstated == (
-        "rows_1, p99=10ms, highest_requests_per_s, now: no rate held the bound",
+    assert compare(searched(1000, 1050), searched(None, 1), 0.1).not_reported == (
+        "rows_1, p99=10ms, highest_requests_per_s, now: no tested rate met the target",
     )
 
 
 def test_a_bound_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"largest regression is -0\.1"):
+    with pytest.raises(ConfigError, match=r"largest regression allowed is -0\.1"):
         compare(BASE, BASE, -0.1)
 
 

@@ -71,8 +71,9 @@ def run(simulation: Simulation, job: Job) -> dict[int, SliceRecord]:
 
 def job(due_ms: Sequence[int] | None = None, **changes: object) -> Job:
     settings: dict[str, object] = {
-        "process": 0, "url": "", "transport": "", "messages": [b"a", b"b", b"c"], "warmup_s": 0.0, "time_limit_s": 2.0,
-        "timeout_s": 1e6, "sample_every": 1, "due_ns": None if due_ms is None else np.asarray(due_ms, np.int64) * MS,
+        "process": 0, "connect": lambda: Simulation([1]), "messages": [b"a", b"b", b"c"], "warmup_s": 0.0,
+        "time_limit_s": 2.0, "timeout_s": 1e6, "sample_every": 1,
+        "due_ns": None if due_ms is None else np.asarray(due_ms, np.int64) * MS,
     }  # fmt: skip
     return Job(**{**settings, **changes})  # type: ignore[arg-type]
 

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from serving.benchmark.transport import OK, Answer, Transport, connect
+from serving.benchmark.connections import connect
+from serving.benchmark.transport import OK, Answer, Transport
 from workflows.errors import ConfigError, ServerError
 
 MEBIBYTE = 1 << 20

@@ -3,7 +3,8 @@ import pytest
 from serving.benchmark.config import Slo
 from serving.benchmark.load import check_batch_sizes, holds_slo
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import Load, LoadResult
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load, Run
 from workflows.errors import ConfigError
 
 
@@ -12,7 +13,7 @@ def result(latency_ms: float, **counts: int) -> LoadResult:
     for _ in range(counts.pop("answered", 400)):
         record.latency.record(int(latency_ms * 1e6))
     record.errors.update(counts)
-    return LoadResult.from_slices(Load(batch_size=1, rate_per_s=100), [record], is_stable=True)
+    return LoadResult.of_run(Run(load=Load(batch_size=1, rate_per_s=100), slices=(record,)), is_stable=True)
 
 
 def test_a_bound_holds_only_for_a_server_that_keeps_up_and_answers() -> None:
@@ -22,7 +23,7 @@ def test_a_bound_holds_only_for_a_server_that_keeps_up_and_answers() -> None:
     assert not holds_slo(result(11), slo)
     assert not holds_slo(result(9, answered=395, UNAVAILABLE=5), slo)
     assert not holds_slo(result(9, answered=370), slo)  # the others have not come back
-    assert not holds_slo(result(9, answered=300), slo)  # withheld
+    assert not holds_slo(result(9, answered=300), slo)  # too few for a p99
 
 
 def test_batch_sizes_up_to_the_limit_pass() -> None:

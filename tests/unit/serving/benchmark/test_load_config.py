@@ -34,11 +34,15 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize(
-    ("text", "level", "bound_ms"),
-    [("p99=10ms", "p99", 10), ("p99.9 = 0.5s", "p999", 500), ("p50=250us", "p50", 0.25)],
+    ("text", "metric", "level", "bound_ms"),
+    [
+        ("p99=10ms", "p99_ms", 0.99, 10),
+        ("p99.9 = 0.5s", "p999_ms", 0.999, 500),
+        ("p50=250us", "p50_ms", 0.5, 0.25),
+    ],
 )
-def test_a_bound_is_read_with_its_unit(text: str, level: str, bound_ms: float) -> None:
-    assert Slo.parse(text) == Slo(level=level, bound_ms=bound_ms)
+def test_a_bound_is_read_with_its_unit(text: str, metric: str, level: float, bound_ms: float) -> None:
+    assert Slo.parse(text) == Slo(metric=metric, level=level, bound_ms=bound_ms)
 
 
 @pytest.mark.parametrize("text", ["p98=10ms", "p99=10", "p99=0ms", "p99<10ms", "", "p99=-1ms"])

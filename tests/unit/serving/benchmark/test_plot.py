@@ -6,14 +6,15 @@ import pytest
 
 from serving.benchmark.plot import write_plot
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 
 
 def result(load: Load, count: int = 400, scale: int = 10_000) -> LoadResult:
     record = SliceRecord(num_due=count, num_answered=count)
     for latency in np.arange(1, count + 1) * scale:
         record.latency.record(int(latency))
-    return LoadResult.from_slices(load, [record], is_stable=True)
+    return LoadResult.of_run(Run(load=load, slices=(record,)), is_stable=True)
 
 
 def report(*loads: Load) -> BenchmarkReport:
@@ -45,19 +46,28 @@ def test_suffix_says_the_format(tmp_path: Path, suffix: str, header: bytes) -> N
     [
         (BY_SIZE, ("16,384", "p99", "rows per second", "movielens", "rows in a request")),
         (BY_CONCURRENCY, ("32", "p99, 64 rows", "requests in flight", "p99.9")),
-        (BY_RATE, ("800", "p50", "requests per second offered", "rows 1/rate 100")),
+        (BY_RATE, ("800", "p50", "requests per second offered", "rows 1, rate 100")),
     ],
 )
 def test_what_varies_is_the_axis(tmp_path: Path, drawn: BenchmarkReport, labels: tuple[str, ...]) -> None:
     write_plot(drawn, tmp_path / "bench.svg")
-    text = (tmp_path / "bench.svg").read_text()  # Matplotlib writes each text as a comment beside its outlines
+    text = (tmp_path / "bench.svg").read_text()
     for label in labels:
-        assert f"<!-- {label}" in text
+        assert f">{label}" in text
+
+
+def test_ticks_of_rates_that_lie_close_do_not_cover_each_other(tmp_path: Path) -> None:
+    rates = [700.0 + step for step in range(12)] + [1400.0]
+    write_plot(report(*(Load(batch_size=1, rate_per_s=rate, arrivals="poisson") for rate in rates)), tmp_path / "b.svg")
+    text = (tmp_path / "b.svg").read_text()
+    assert [text.count(f">{rate}<") for rate in ("700", "701", "1,400")] == [2, 0, 2]  # latency and throughput
 
 
 def test_what_has_no_latency_is_left_out(tmp_path: Path) -> None:
-    empty = LoadResult.from_slices(
-        Load(batch_size=1, concurrency=1), [SliceRecord(num_due=3)], is_stable=False, problem="nothing"
+    empty = LoadResult.of_run(
+        Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(num_due=3),)),
+        is_stable=False,
+        problem="nothing",
     )
     both = BenchmarkReport(
         model_name="m",
@@ -67,5 +77,5 @@ def test_what_has_no_latency_is_left_out(tmp_path: Path) -> None:
         environment={},
     )
     write_plot(both, tmp_path / "bench.svg")
-    assert "<!-- rows 4" in (tmp_path / "bench.svg").read_text()
-    assert "<!-- rows 1 " not in (tmp_path / "bench.svg").read_text()
+    assert ">rows 4" in (tmp_path / "bench.svg").read_text()
+    assert ">rows 1<" not in (tmp_path / "bench.svg").read_text()

@@ -10,9 +10,11 @@ import pytest
 from hdrh.histogram import HdrHistogram
 
 from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 
@@ -29,9 +31,11 @@ def slices_of(latency_ms: np.ndarray, count: int = 4) -> list[SliceRecord]:
 @pytest.fixture
 def result() -> LoadResult:
     step = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
-    return LoadResult.from_slices(
-        Load(batch_size=16, concurrency=1),
-        slices_of(np.random.default_rng(0).permutation(np.arange(1, 501))),
+    return LoadResult.of_run(
+        Run(
+            load=Load(batch_size=16, concurrency=1),
+            slices=tuple(slices_of(np.random.default_rng(0).permutation(np.arange(1, 501)))),
+        ),
         is_stable=True,
         server=ServerResources(cpu_cores=0.5, memory_bytes=1 << 20, num_processes=2),
         breakdown=Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"m": step}, remainder_ms=1),
@@ -45,42 +49,44 @@ def report_of(*results: LoadResult) -> BenchmarkReport:
 
 
 def test_figures_of_a_known_run(result: LoadResult) -> None:
-    figures = (result.p50_ms, result.p90_ms, result.p95_ms, result.p99_ms, result.max_ms)
+    figures = [result.value(f"{name}_ms") for name in ("p50", "p90", "p95", "p99", "max")]
     assert figures == pytest.approx((250, 450, 475, 495, 500), rel=0.001)
-    assert result.mean_ms == pytest.approx(250.5, rel=0.001)
+    assert result.value("mean_ms") == pytest.approx(250.5, rel=0.001)
     assert (result.num_requests, result.duration_s) == (500, 1.0)
     assert (result.requests_per_s, result.rows_per_s) == (500, 8000)
     assert result.client_busiest == pytest.approx(0.2)
     assert result.client_cpu_ms == pytest.approx(0.4)
-    low, high = result.intervals_ms["p50"]
-    assert low is not None
-    assert high is not None
-    assert 200 < low < 250 < high < 300
+    median = result.metrics["p50_ms"]
+    assert median.low is not None
+    assert median.high is not None
+    assert 200 < median.low < 250 < median.high < 300
 
 
-def test_what_is_withheld_has_no_value_and_a_reason(result: LoadResult) -> None:
-    assert result.p999_ms is None
-    assert "500 samples, and 3,688 are needed" in result.withheld["p999"]
-    assert "p999" not in result.intervals_ms
+def test_what_is_not_reported_has_no_value_and_a_reason(result: LoadResult) -> None:
+    found = result.metrics["p999_ms"]
+    assert found == Estimate(reason="500 samples, at least 3,688 required")
+    entry = result.to_dict()
+    assert (entry["p999_ms"], entry["withheld"]) == (None, {"p999": found.reason})
+    assert "p999" not in entry["intervals_ms"]
 
 
 def test_a_refused_measurement_states_no_latency() -> None:
-    refused = LoadResult.from_slices(
-        Load(batch_size=1, concurrency=1),
-        slices_of(np.arange(1, 501)),
+    refused = LoadResult.of_run(
+        Run(load=Load(batch_size=1, concurrency=1), slices=tuple(slices_of(np.arange(1, 501)))),
         is_stable=True,
         problem="client",
         is_refused=True,
     )
-    assert refused.p50_ms is refused.mean_ms is refused.max_ms is None
-    assert refused.withheld["p50"] == "client"
+    assert {refused.metrics[name] for name in ("p50_ms", "mean_ms", "max_ms")} == {Estimate(reason="client")}
     assert refused.requests_per_s == 500
     assert report_of(refused).problems == ("rows_1: client",)
 
 
 def test_nothing_answered_is_no_division_by_zero() -> None:
-    empty = LoadResult.from_slices(Load(batch_size=1, rate_per_s=5), [SliceRecord(num_due=3)], is_stable=False)
-    assert empty.mean_ms is empty.p50_ms is empty.lag_mean_ms is None
+    empty = LoadResult.of_run(
+        Run(load=Load(batch_size=1, rate_per_s=5), slices=(SliceRecord(num_due=3),)), is_stable=False
+    )
+    assert empty.value("mean_ms") is empty.value("p50_ms") is empty.lag_mean_ms is None
     assert empty.requests_per_s == 0
 
 
@@ -96,15 +102,16 @@ def test_json_holds_all_of_it_and_the_histogram(result: LoadResult) -> None:
 
 def test_csv_has_a_line_per_load_with_its_bounds(result: LoadResult) -> None:
     (line,) = csv.DictReader(io.StringIO(report_of(result).to_csv()))
-    assert float(line["p50_ms"]) == result.p50_ms
-    assert float(line["p50_low_ms"]) == result.intervals_ms["p50"][0]
+    assert float(line["p50_ms"]) == result.value("p50_ms")
+    assert float(line["p50_low_ms"]) == result.metrics["p50_ms"].low
     assert (line["p999_ms"], line["p999_low_ms"]) == ("", "")
     assert (line["num_errors"], line["server_cpu_cores"]) == ("0", "0.5")
 
 
 def test_histograms_are_files_by_load(result: LoadResult) -> None:
-    at_rate = LoadResult.from_slices(
-        Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), slices_of(np.arange(1, 9)), is_stable=False
+    at_rate = LoadResult.of_run(
+        Run(load=Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), slices=tuple(slices_of(np.arange(1, 9)))),
+        is_stable=False,
     )
     files = report_of(result, at_rate).histograms()
     assert list(files) == ["rows_16.hdr", "rows_1_rate_500.hdr"]
@@ -115,7 +122,7 @@ def test_histograms_are_files_by_load(result: LoadResult) -> None:
 def test_a_rate_that_was_tried_again_has_a_histogram_of_its_own() -> None:
     def tried(count: int, rate_per_s: float) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
-        return LoadResult.from_slices(load, slices_of(np.arange(1, count)), is_stable=True)
+        return LoadResult.of_run(Run(load=load, slices=tuple(slices_of(np.arange(1, count)))), is_stable=True)
 
     report = report_of(tried(9, 500.0), tried(13, 500.0), tried(17, 499.8), tried(21, 250.0))
     files = report.histograms()
@@ -149,7 +156,9 @@ def test_the_parts_of_a_breakdown_are_in_the_order_of_a_request(result: LoadResu
 
 
 def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> None:
-    short = LoadResult.from_slices(Load(batch_size=1, rate_per_s=5), [SliceRecord(num_due=3)], is_stable=False)
+    short = LoadResult.of_run(
+        Run(load=Load(batch_size=1, rate_per_s=5), slices=(SliceRecord(num_due=3),)), is_stable=False
+    )
     report = replace(
         report_of(result, short),
         floors=(Floor(concurrency=1, requests_per_s=6000.0, p50_ms=None, client_cpu_ms=0.1),),
@@ -161,9 +170,9 @@ def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> 
 
 
 def test_throughput_has_bounds_where_the_run_was_long_enough(result: LoadResult) -> None:
-    assert result.rows_per_s_interval == (8000, 8000)  # the same in each of four slices
-    brief = LoadResult.from_slices(result.load, slices_of(np.arange(1, 9), count=2), is_stable=True)
-    assert brief.rows_per_s_interval is None
+    assert result.metrics["rows_per_s"] == Estimate(value=8000, low=8000, high=8000)  # the same in each of four slices
+    brief = LoadResult.of_run(Run(load=result.load, slices=tuple(slices_of(np.arange(1, 9), count=2))), is_stable=True)
+    assert (brief.metrics["rows_per_s"].low, brief.to_dict()["rows_per_s_interval"]) == (None, None)
 
 
 def test_a_load_in_words() -> None:
@@ -173,8 +182,12 @@ def test_a_load_in_words() -> None:
 def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_problem() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
-        return LoadResult.from_slices(
-            load, slices_of(np.arange(1, 9)), is_stable=False, problem=f"at {rate_per_s:g}", is_refused=True, **changes
+        return LoadResult.of_run(
+            Run(load=load, slices=tuple(slices_of(np.arange(1, 9)))),
+            is_stable=False,
+            problem=f"at {rate_per_s:g}",
+            is_refused=True,
+            **changes,
         )
 
     searches = {1: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)}

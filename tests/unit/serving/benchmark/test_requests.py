@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from serving.benchmark.requests import draw, is_fixed, lay_out
 from serving.client import ModelSchema, TensorSchema
 from serving.client.config import DEFAULTS
+from serving.client.core import run
 from serving.client.grpc import GrpcTransport
 from serving.client.requests import prepare
 
@@ -62,9 +63,9 @@ def test_rows_have_one_length_only_if_they_do_in_each_input(
 def test_each_process_that_sends_has_a_request_of_its_own(count: int, num_takers: int, expected: int) -> None:
     user = TensorSchema(name="user", datatype="INT64", dims=(1,))
     schema = ModelSchema(name="m", inputs=(user,), outputs=(user,), max_batch_size=8)
-    transport = GrpcTransport("127.0.0.1:1", DEFAULTS)  # connects when something is sent
+    transport = GrpcTransport("127.0.0.1:1", DEFAULTS, is_async=False)  # connects when something is sent
     client: Any = SimpleNamespace(schema=schema, prepare=lambda rows: prepare(rows, schema, transport.encode))
     rows = pa.table({"user": range(50)})
     laid_out = lay_out(client, rows, 2, count, np.random.default_rng(0), num_takers=num_takers)
-    transport.close()
+    run(transport.close())
     assert (len(laid_out.messages), laid_out.draws.shape) == (expected, (expected, 2))

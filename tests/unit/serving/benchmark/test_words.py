@@ -1,19 +1,24 @@
 from collections import Counter
 from dataclasses import replace
 
+from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, Load, LoadResult
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
-from serving.benchmark.words import checked, number, remarks, searched
+from serving.benchmark.table import number
+from serving.benchmark.words import checked, remarks, searched
 
 
-def result(count: int = 400, *, is_stable: bool = True, problem: str = "") -> LoadResult:
+def result(count: int = 400, *, batch_size: int = 1, is_stable: bool = True, problem: str = "") -> LoadResult:
     record = SliceRecord(num_due=count, num_answered=count)
     for latency in range(count):
         record.latency.record((latency + 1) * 1_000_000)
         record.lag.record(2_000_000)
-    load = Load(batch_size=1, concurrency=1)
-    return LoadResult.from_slices(load, [record], is_stable=is_stable, problem=problem, is_refused=bool(problem))
+    load = Load(batch_size=batch_size, concurrency=1)
+    return LoadResult.of_run(
+        Run(load=load, slices=(record,)), is_stable=is_stable, problem=problem, is_refused=bool(problem)
+    )
 
 
 def report(*results: LoadResult, num_checked: int = 0, max_abs_error: float | None = None) -> BenchmarkReport:
@@ -22,15 +27,28 @@ def report(*results: LoadResult, num_checked: int = 0, max_abs_error: float | No
     )
 
 
-def test_a_reason_is_said_once_for_all_that_it_withholds() -> None:
-    same = replace(result(), withheld={"p99": "too few", "p999": "too few", "p90": "too odd"})
-    assert list(remarks(same))[:2] == ["p99, p99.9 withheld: too few", "p90 withheld: too odd"]
+def test_what_is_not_reported_is_said_once_for_all_loads() -> None:
+    few, fewer, many = result(180), result(160, batch_size=4), result(400, batch_size=16)
+    assert [remark for remark in remarks([few, fewer, many]) if "sent" not in remark] == [
+        "p99 not reported for rows 1; rows 4: 160 to 180 samples, at least 368 required",
+        "p99.9 not reported: 160 to 400 samples, at least 3,688 required",
+    ]
+    assert next(remarks([few, many])) == "p99 not reported for rows 1: 180 samples, at least 368 required"
+
+
+def test_another_reason_is_said_for_the_loads_that_it_holds_for() -> None:
+    odd = Estimate(reason="too odd")
+    one, other = (replace(found, metrics={**found.metrics, "mean_ms": odd}) for found in (result(), result(500)))
+    strange = replace(other, metrics={**other.metrics, "mean_ms": Estimate(reason="too strange")}, batch_size=2)
+    assert list(remarks([one, strange]))[:2] == [
+        "mean not reported for rows 1: too odd", "mean not reported for rows 2: too strange"
+    ]  # fmt: skip
 
 
 def test_what_the_problem_says_is_no_remark_too() -> None:
     refused = result(is_stable=False, problem="the client was the bottleneck")
-    assert set(refused.withheld.values()) == {"the client was the bottleneck"}
-    assert [remark for remark in remarks(refused) if "sent" not in remark] == []
+    assert {found.reason for found in refused.metrics.values()} - {""} == {"the client was the bottleneck"}
+    assert [remark for remark in remarks([refused]) if "sent" not in remark] == []
 
 
 def test_what_did_not_go_well_is_counted() -> None:
@@ -40,20 +58,20 @@ def test_what_did_not_go_well_is_counted() -> None:
         num_unsent=5,
         num_repeated=7,
     )
-    assert list(remarks(bad)) == [
-        "three windows did not agree in the time there was",
-        "1,234 requests ended as UNAVAILABLE",
-        "2 requests ended as DEADLINE_EXCEEDED",
-        "5 requests could not be sent in time",
-        "7 requests had rows that had been sent before",
-        "sent 2.00 ms late in the mean, 2.00 at p99",
+    assert list(remarks([bad])) == [
+        "rows 1: latency did not stabilise within the time limit; "
+        "1,234 requests failed with UNAVAILABLE; "
+        "2 requests failed with DEADLINE_EXCEEDED; "
+        "5 requests were not sent before the end; "
+        "7 requests repeated rows sent before; "
+        "requests sent 2.00 ms late on average, 2.00 ms at p99"
     ]
 
 
 def test_how_many_scores_were_checked_is_said() -> None:
     assert checked(report()) == "no scores were compared with expected ones"
     assert checked(report(num_checked=1234, max_abs_error=3e-8)) == (
-        "1,234 scores were compared with the expected ones; the worst is 3e-08 off"
+        "1,234 scores compared with the expected ones, largest difference 3e-08"
     )
 
 
@@ -64,9 +82,9 @@ def test_what_a_search_found_is_said_for_each_batch_size() -> None:
         128: SearchResult(rate_per_s=1e6, failed_per_s=None, num_probes=15),
     }
     assert list(searched(replace(report(), slo="p99=10ms", searches=found))) == [
-        "p99=10ms, 1 rows in a request: held up to 740.5 requests/s, not at 777.5; 9 rates tried",
-        "p99=10ms, 64 rows in a request: no rate holds it, not at 1; 8 rates tried",
-        "p99=10ms, 128 rows in a request: held up to 1,000,000 requests/s; 15 rates tried",
+        "p99=10ms with 1 row per request: met up to 740.5 requests/s, not at 777.5 (9 rates tested)",
+        "p99=10ms with 64 rows per request: no tested rate met the target (8 rates tested)",
+        "p99=10ms with 128 rows per request: met up to 1,000,000 requests/s (15 rates tested)",
     ]
     assert list(searched(report())) == []
 

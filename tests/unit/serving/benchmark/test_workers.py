@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
 from serving.benchmark.records import SliceRecord
 from serving.benchmark.workers import Workers
@@ -38,7 +40,7 @@ def url() -> Iterator[str]:
 
 def jobs(url: str, count: int, **changes: Any) -> list[Job]:
     settings = {
-        "url": url, "transport": "http2", "messages": [b"one", b"two"], "warmup_s": 0.1, "time_limit_s": 0.5,
+        "connect": partial(connect, "http2", url), "messages": [b"one", b"two"], "warmup_s": 0.1, "time_limit_s": 0.5,
         "timeout_s": 5.0, "sample_every": 3, "concurrency": 1,
     }  # fmt: skip
     return [Job(process=number, **{**settings, **changes}) for number in range(count)]

@@ -1,0 +1,181 @@
+"""The parameters of the verb `sim`, light to import."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.config import TrainConfig
+from training.models import model_named
+from training.models.config import VARIANTS
+from workflows.choices import check_at_least, check_choice
+from workflows.errors import ConfigError
+from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
+
+TRAIN, INFERENCE = "train", "inference"
+_MODES = (TRAIN, INFERENCE)
+ALIASES = {
+    "model": "model_type",
+    "hidden": "stage_two_mlp_dims",
+    "top_mlp": "stage_two_mlp_dims",
+    "stage_one_hidden": "stage_one_mlp_dims",
+    "aux_hidden": "aux_mlp_dims",
+    "short_history": "long_seq_length",
+    "embedding_dim": "embedding_dim",
+    "dropout": "dropout_rate",
+    "variant": "variant",
+    "optimizer": "optimizer",
+    "learning_rate": "lr",
+    "weight_decay": "weight_decay",
+    "batch_size": "global_batch_size",
+    "precision": "amp",
+    "xla": "xla",
+    "epochs": "epochs",
+    "seed": "seed",
+}
+"""Choice of our training → what the document calls it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimOptions:
+    """The parameters of the document under their names and with its defaults; the last three are ours.
+
+    Attributes:
+        model_type: sim, dien or din; or another model of ours, for data without histories.
+        embedding_dim: columns of every embedding table.
+        stage_one_mlp_dims: units of the dense layers behind the search over the long history.
+        stage_two_mlp_dims: units of the dense layers in front of the score.
+        aux_mlp_dims: units of the dense layers of the auxiliary loss.
+        dataset_dir: prepared data, of `rankline prepare` or `rankline import`.
+        feature_spec: name of the feature spec in it.
+        optimizer: sgd, adagrad, adam, lazy_adam or rowwise_adagrad.
+        lr: learning rate.
+        weight_decay: decoupled, on all weights but embedding tables.
+        epochs: passes over the training rows in all, those before a checkpoint that is loaded included.
+        global_batch_size: rows per step of training, evaluation and inference.
+        dropout_rate: of all dense layers in training; -1 for none.
+        amp: mixed precision, float16 on a GPU and bfloat16 on a CPU.
+        xla: compile the dense part of the model with XLA.
+        drop_remainder: leave out the training rows that do not fill a batch.
+        disable_cache: read the rows to evaluate on and to score anew in each pass. Otherwise they stay in memory after
+            the first, if they fit into a quarter of it; rows that are learnt from never do, since each epoch has an
+            order of its own.
+        repeat_count: passes over the training rows that are one epoch; 0 is one.
+        prefetch_train_size: batches that are loaded ahead in training.
+        prefetch_test_size: batches that are loaded ahead in evaluation and inference.
+        long_seq_length: items of the longest history there can be that are the long history; those after are the short.
+        prebatch_train_size: rows per TFRecord of the training data, to check that they are; 0 takes what is there.
+        prebatch_test_size: the same for the test data.
+        results_dir: gets the model, the log and MLflow's store.
+        log_filename: name of the log in it.
+        save_checkpoint_path: where the checkpoint goes, after each epoch.
+        load_checkpoint_path: checkpoint to go on from; in inference also a trained model or a SavedModel.
+        mode: train or inference.
+        benchmark: measure steps only, of training without evaluation and without a model at the end.
+        benchmark_warmup_steps: first steps that do not count for throughput and latencies, if there are others.
+        benchmark_steps: steps that a benchmark counts.
+        affinity: disabled, socket, single, single_unique, socket_unique_interleaved or socket_unique_continuous.
+        inter_op_parallelism: operations that TensorFlow runs at once; 0 lets it choose.
+        intra_op_parallelism: threads of one operation; 0 lets it choose.
+        num_parallel_calls: threads that load; without it as many as suit.
+        seed: of the weights, the order of rows, and dropout; -1 draws one, and says which.
+        variant: corrected follows the papers, reference NVIDIA's code.
+        deterministic: kernels only that give the same bits in each run, on any device; slower.
+        random_weights: score with a model that nobody trained, to measure its speed.
+    """
+
+    model_type: str = "sim"
+    embedding_dim: int = 16
+    stage_one_mlp_dims: tuple[int, ...] = (200,)
+    stage_two_mlp_dims: tuple[int, ...] = (200, 80)
+    aux_mlp_dims: tuple[int, ...] = (100, 50)
+    dataset_dir: Path | None = None
+    feature_spec: str = FILE_NAME
+    optimizer: str = "adam"
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    epochs: int = 3
+    global_batch_size: int = 131_072
+    dropout_rate: float = -1.0
+    amp: bool = False
+    xla: bool = False
+    drop_remainder: bool = False
+    disable_cache: bool = False
+    repeat_count: int = 0
+    prefetch_train_size: int = 10
+    prefetch_test_size: int = 2
+    long_seq_length: int = 90
+    prebatch_train_size: int = 0
+    prebatch_test_size: int = 0
+    results_dir: Path = Path("/tmp/sim")
+    log_filename: str = "log.json"
+    save_checkpoint_path: str = ""
+    load_checkpoint_path: str = ""
+    mode: str = TRAIN
+    benchmark: bool = False
+    benchmark_warmup_steps: int = 20
+    benchmark_steps: int = 200
+    affinity: str = "socket_unique_interleaved"
+    inter_op_parallelism: int = 0
+    intra_op_parallelism: int = 0
+    num_parallel_calls: int | None = None
+    seed: int = -1
+    variant: str = VARIANTS[0]
+    deterministic: bool = False
+    random_weights: bool = False
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "embedding_dim", "epochs", "global_batch_size", "benchmark_steps", prefix="--")
+        self._require(
+            "num_parallel_calls", self.num_parallel_calls is None or self.num_parallel_calls >= 1, "at least 1"
+        )
+        check_at_least(self, 0, "repeat_count", "prefetch_train_size", "prefetch_test_size", prefix="--")
+        check_at_least(self, 0, "long_seq_length", "prebatch_train_size", "prebatch_test_size", prefix="--")
+        check_at_least(self, 0, "benchmark_warmup_steps", prefix="--")
+        check_at_least(self, 0, "inter_op_parallelism", "intra_op_parallelism", prefix="--")
+        for name in ("stage_one_mlp_dims", "stage_two_mlp_dims", "aux_mlp_dims"):
+            self._require(name, all(units >= 1 for units in getattr(self, name)), "whole numbers of at least 1")
+        self._require("lr", self.lr > 0, "a number above 0")
+        self._require("dropout_rate", self.dropout_rate == -1 or 0 <= self.dropout_rate < 1, "-1, or 0 up to below 1")
+        self._require("seed", self.seed >= -1, "-1, or a whole number of at least 0")
+        self._require("mode", self.mode in _MODES, " or ".join(_MODES))
+        keeps_nothing = self.benchmark or self.mode == INFERENCE
+        if self.save_checkpoint_path and keeps_nothing:
+            raise ConfigError("--save_checkpoint_path belongs to training without --benchmark. Leave one of them out.")
+        if self.load_checkpoint_path and self.benchmark and self.mode == TRAIN:
+            raise ConfigError("--load_checkpoint_path has no use in a --benchmark of training. Leave one of them out.")
+        if self.random_weights and (self.mode != INFERENCE or self.load_checkpoint_path):
+            raise ConfigError("--random_weights belongs to --mode inference without --load_checkpoint_path.")
+
+    def _require(self, name: str, is_valid: bool, expected: str) -> None:
+        check_choice(self, name, is_valid, expected, prefix="--")
+
+    @property
+    def log_path(self) -> Path:
+        """The log."""
+        return self.results_dir / self.log_filename
+
+    def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:
+        """What these parameters are in our training. What the document does not have stays off.
+
+        Args:
+            spec: its longest history is split into the long and the short one.
+            precision: what `amp` means on this machine.
+
+        Raises:
+            ConfigError: no such model, or no item is left for the short history.
+        """
+        config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
+        taken = config.to_dict().keys() - {"model"}
+        choices = {ours: getattr(self, theirs) for ours, theirs in ALIASES.items()}
+        choices |= {"dropout": max(self.dropout_rate, 0.0), "precision": precision, "linear_terms": False}
+        if "short_history" in taken:
+            choices["short_history"] = self._short_history(spec)
+        return config.with_choices(**{name: value for name, value in choices.items() if name in taken})
+
+    def _short_history(self, spec: FeatureSpec) -> int:
+        longest = max((feature.max_length or 0 for feature in spec.channel(HISTORY)), default=0)
+        if longest <= self.long_seq_length:
+            raise ConfigError(
+                f"--long_seq_length is {self.long_seq_length}, and histories have up to {longest} items, so the short "
+                f"one would be empty. Give at most {longest - 1}."
+            )
+        return longest - self.long_seq_length

@@ -1,0 +1,27 @@
+"""Opens the load generator's own transports by name."""
+
+from serving.benchmark.transport import INFER, TRANSPORTS, Transport
+from workflows.errors import ConfigError
+
+
+def connect(name: str, url: str, path: str = INFER) -> Transport:
+    """Open a connection.
+
+    Args:
+        name: one of `TRANSPORTS`. `http2` costs the client least. `grpcio` is what a program in Python sees.
+        url: HOST:PORT.
+        path: of the method of gRPC.
+
+    Raises:
+        ConfigError: no such transport.
+        ServerError: nobody answers.
+    """
+    if name == "http2":
+        from serving.benchmark.http2 import Http2Connection
+
+        return Http2Connection(url, path)
+    if name == "grpcio":
+        from serving.benchmark.grpcio import GrpcioConnection
+
+        return GrpcioConnection(url, path)
+    raise ConfigError(f"no transport {name!r}. Available: {', '.join(TRANSPORTS)}.")

@@ -1,0 +1,134 @@
+"""A percentile, a metric of a load and a metric of a model, each added from outside by one line."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from rankline.pipeline import Quality
+from rankline.report_tables import print_comparison, print_report
+from rankline.summary import print_quality
+from rankline.tracking import log_report
+from serving.benchmark import metrics as load_metrics
+from serving.benchmark.compare import compare
+from serving.benchmark.config import Slo
+from serving.benchmark.html import to_html
+from serving.benchmark.metrics import Estimate, Metric, latency_percentile
+from serving.benchmark.plot import write_plot
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.runs import Load, Run
+from training import metrics as model_metrics
+
+
+def errors_per_s(run: Run) -> Estimate:
+    return Estimate(value=run.whole.errors.total() / run.duration_s)
+
+
+@pytest.fixture(autouse=True)
+def _new_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    for added in (
+        latency_percentile(0.75, is_compared=True, is_drawn=True),
+        Metric(name="errors_per_s", title="errors/s", measure=errors_per_s),
+    ):
+        monkeypatch.setitem(load_metrics.METRICS, added.name, added)
+
+
+@pytest.fixture
+def report() -> BenchmarkReport:
+    record = SliceRecord(num_due=400, num_answered=400)
+    for number in range(400):
+        record.latency.record((number + 1) * 1_000_000)
+    record.errors["UNAVAILABLE"] = 3
+    result = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(record,)), is_stable=True)
+    return BenchmarkReport(model_name="m", bench=(result,), num_checked=0, max_abs_error=None, environment={})
+
+
+@pytest.fixture
+def console() -> Iterator[Console]:
+    with io.StringIO() as file:
+        yield Console(file=file, width=110)
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_it_is_measured_written_and_read_back(report: BenchmarkReport, tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text(report.to_json())
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report
+    entry = json.loads(report.to_json())["bench"][0]
+    assert (entry["p75_ms"], entry["errors_per_s"]) == (pytest.approx(300, rel=0.001), 12)
+    low, high = entry["intervals_ms"]["p75"]
+    (line,) = csv.DictReader(io.StringIO(report.to_csv()))
+    assert (float(line["p75_low_ms"]), float(line["p75_high_ms"])) == (low, high)
+
+
+def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(
+    report: BenchmarkReport, console: Console, tmp_path: Path
+) -> None:
+    print_report(report, console)
+    titles, figures, *_ = (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines()[2:])
+    shown = dict(zip(titles, figures, strict=False))
+    assert (float(shown["p75 ms"]), shown["errors/s"]) == (pytest.approx(300, rel=0.001), "12")
+    assert all(f"<th>{title}</th>" in to_html(report) for title in ("p75 ms", "errors/s"))
+    write_plot(report, tmp_path / "bench.svg")
+    assert ">p75<" in (tmp_path / "bench.svg").read_text()
+
+
+def test_it_is_compared_and_can_be_the_bound_of_a_search(report: BenchmarkReport, console: Console) -> None:
+    print_comparison(compare(report, report, 0.1), console)
+    assert re.search(r"rows_1 +p75_ms", printed(console))
+    assert "errors_per_s" not in printed(console)
+    assert Slo.parse("p75=5ms") == Slo(metric="p75_ms", level=0.75, bound_ms=5)
+
+
+def test_an_earlier_report_is_compared_by_what_it_has(
+    report: BenchmarkReport, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads(report.to_json())
+    for entry in document["bench"]:
+        del entry["p75_ms"], entry["intervals_ms"]["p75"]
+    earlier = BenchmarkReport.from_dict(document, "an earlier report")
+    print_comparison(compare(earlier, report, 0.1), console)
+    assert "rows_1, p75_ms, before: the report is from before it was measured" in printed(console)
+    assert re.search(r"rows_1 +p50_ms", printed(console))
+    later = report.to_dict()  # and one that has more is read too
+    monkeypatch.delitem(load_metrics.METRICS, "p75_ms")
+    assert BenchmarkReport.from_dict(later, "a later report").bench[0].value("p50_ms") is not None
+
+
+def test_it_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("e", artifact_location=(tmp_path / "artifacts").as_uri())
+    run_id = client.create_run(experiment).info.run_id
+    log_report(report, uri, run_id, tmp_path / "report")
+    metrics = client.get_run(run_id).data.metrics
+    assert metrics["bench/rows_1/p75_ms"] == report.bench[0].value("p75_ms")
+    assert metrics["bench/rows_1/errors_per_s"] == 12
+
+
+def brier(labels: np.ndarray, scores: np.ndarray) -> float:
+    return float(np.mean((scores - labels) ** 2))
+
+
+def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
+    monkeypatch.setitem(model_metrics.METRICS, "brier", model_metrics.Metric(measure=brier, title="Brier score"))
+    found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
+    assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
+    of_seeds = {seed: {f"valid_{name}": value + seed / 10 for name, value in found.items()} for seed in (0, 1)}
+    measured = Quality(per_seed=of_seeds, best_auc=0.9, served_auc=0.8)
+    assert measured.to_dict()["valid_brier"] == pytest.approx(found["brier"] + 0.05)
+    print_quality(measured, console)
+    rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines())}
+    assert rows["Brier score"] == ["0.2062 ± 0.0707"]
+    assert rows["AUC"] == ["1.0500 ± 0.0707", "0.8000", "0.9000"]

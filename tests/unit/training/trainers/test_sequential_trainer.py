@@ -1,0 +1,259 @@
+"""DIN, DIEN and SIM in `TensorFlowTrainer` and in `train`."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pytest
+import tensorflow as tf
+from fitting import Batch, assert_goes_on_like_one_without_a_break, assert_same, fitted, learn
+from sequence_rows import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
+from tensorflow.python.framework.config import is_op_determinism_enabled
+
+from training.checkpoints import Checkpoint, checkpoint_path
+from training.config import SessionConfig, TrainConfig
+from training.metrics import exact_auc
+from training.models.dien import DIENConfig
+from training.models.din import DINConfig
+from training.models.mlp import MLPConfig
+from training.models.sim import SIMConfig
+from training.tracking import TrackingConfig
+from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
+from training.trainers.torch import TorchTrainer
+from workflows.errors import ArtifactError, ConfigError, SpecError
+from workflows.feature_spec import FeatureSpec
+from workflows.trained import TrainedModel
+
+DIN = DINConfig(hidden=(16, 8), embedding_dim=6, embedding_init=0.1)
+DIEN = DIENConfig(**vars(DIN), short_history=2, gru_units=6, aux_hidden=(6,))
+SIM = SIMConfig(**vars(DIEN), stage_one_hidden=(8,), num_searched=4)
+CONFIG = TrainConfig(
+    optimizer="lazy_adam",
+    learning_rate=0.02,
+    batch_size=100,
+    epochs=3,
+    seed=3,
+    early_stopping_patience=0,
+    weight_averaging=False,
+)
+KINDS = {
+    "din": replace(CONFIG, model=DIN),
+    "dien": replace(CONFIG, model=DIEN),
+    "sim": replace(CONFIG, model=SIM),
+    "sim, hard": replace(CONFIG, model=SIM).with_choices(search="hard"),
+}
+SPEC = make_spec()
+all_kinds = pytest.mark.parametrize("name", KINDS)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_prepared(tmp_path_factory.mktemp("sequences") / "prepared")
+
+
+@pytest.fixture(scope="module")
+def batches(prepared: Path) -> list[Batch]:
+    return batches_of(prepared)
+
+
+@pytest.fixture(scope="module")
+def learnt(batches: list[Batch]) -> Any:
+    """Fits that have learnt for three epochs, each made when it is first asked for."""
+    return cache(lambda name: fitted(TensorFlowTrainer, SPEC, KINDS[name], batches * 3, num_steps=36))
+
+
+@all_kinds
+def test_it_learns_what_was_planted_and_scores_without_negatives(name: str, learnt: Any) -> None:
+    trainer, rows = learnt(name), make_table(1000, seed=5)
+    batch = keras_batch(rows, SPEC.for_scoring)
+    assert not any("neg" in column for column in batch)
+    assert exact_auc(rows["label"].to_numpy(), trainer.score(batch)) > 0.85
+    assert trainer.score(keras_batch(rows.slice(0, 1), SPEC.for_scoring)).shape == (1,)
+    # A batch of the training data, which has negatives, scores as well as without.
+    np.testing.assert_array_equal(trainer.score(keras_batch(rows)), trainer.score(batch))
+
+
+def test_the_same_seed_gives_the_same_weights_bit_by_bit(learnt: Any, batches: list[Batch]) -> None:
+    again = fitted(TensorFlowTrainer, SPEC, KINDS["sim"], batches * 3, num_steps=36)
+    assert_same(again.state(), learnt("sim").state())
+
+
+@all_kinds
+def test_a_batch_of_one_row_with_or_without_a_history_is_learnt_from(name: str, learnt: Any) -> None:
+    trainer, rows = learnt(name), make_table(60, seed=0)
+    before = trainer.state()
+    lengths = [len(values) for values in rows[LISTS[0]].to_pylist()]
+    assert min(lengths) == 0
+    for number in (int(np.argmin(lengths)), int(np.argmax(lengths))):
+        row = rows.slice(number, 1)
+        trainer.step(keras_batch(row), tf.constant(row["label"].to_numpy()[:, None]))
+    assert np.isfinite(trainer.loss_sum() + trainer.added_sum())
+    assert all(np.isfinite(weight).all() for weight in trainer.weights())
+    trainer.restore(before)
+
+
+def test_a_state_of_another_of_these_models_is_refused(learnt: Any) -> None:
+    with pytest.raises(ArtifactError, match="the saved state is of another model: .* it has the unknown model/"):
+        learnt("din").restore(learnt("dien").state())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        KINDS["din"].with_choices(dropout=0.3, embedding_dropout=0.2, weight_averaging=True),
+        KINDS["dien"].with_choices(dropout=0.3, precision="bfloat16", optimizer="rowwise_adagrad"),
+    ],
+    ids=["din", "dien, bfloat16"],
+)
+def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
+    config: TrainConfig, batches: list[Batch]
+) -> None:
+    assert_goes_on_like_one_without_a_break(
+        fitted(TensorFlowTrainer, SPEC, config, batches[:3]),
+        batches[3:6],
+        lambda: TensorFlowTrainer(SPEC, replace(config, seed=99), 10),
+    )
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(batches: list[Batch], xla: bool) -> None:
+    config = KINDS["sim"].with_choices(
+        recency=True,
+        dot_product_features=True,
+        l2_embedding=0.03,
+        l2_linear=0.02,
+        optimizer="sgd",
+        learning_rate=0.1,
+        xla=xla,
+    )
+    trainer = TensorFlowTrainer(SPEC, config, num_steps=1)
+    inputs, labels = batches[0]
+    with tf.GradientTape() as tape:
+        losses = [
+            tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, output))
+            for output in trainer.model(inputs, training=True)
+        ]
+        loss, added = tf.add_n(losses) / 2, tf.add_n(trainer.model.losses)
+        objective = loss + added
+    assert len(losses) == 2  # half of each: of the search, and of the score
+    assert len(trainer.model.losses) == 6  # target, history, user, negatives, biases, and the auxiliary loss
+    variables = trainer.model.trainable_variables
+    gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(objective, variables)]
+    before = [variable.numpy() for variable in variables]
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() == pytest.approx(100 * float(loss), rel=1e-5)
+    assert trainer.added_sum() == pytest.approx(100 * float(added), rel=1e-5)
+    for variable, start, gradient in zip(variables, before, gradients, strict=True):
+        np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-4, atol=1e-6, err_msg=variable.name)
+
+
+def test_a_step_in_float16_moves_the_weights_as_one_in_float32(batches: list[Batch]) -> None:
+    """Under float16 the reference's softmax underflows, and its search then finds fewer items."""
+    config = KINDS["sim"].with_choices(optimizer="sgd", learning_rate=1.0, num_searched=8)
+    moved = []
+    for precision in ("float16", "float32"):
+        trainer = TensorFlowTrainer(SPEC, replace(config, precision=precision), 10)
+        before = np.concatenate([weight.ravel() for weight in trainer.weights()])
+        learn(trainer, batches[:1])
+        assert np.isfinite(trainer.loss_sum() + trainer.added_sum())
+        moved.append(np.concatenate([weight.ravel() for weight in trainer.weights()]) - before)
+    assert np.linalg.norm(moved[0] - moved[1]) <= 0.05 * np.linalg.norm(moved[1])
+
+
+# Whole runs.
+
+
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
+    return TrackingConfig(directory=tmp_path_factory.mktemp("work"), experiment="sequences")
+
+
+class CutError(Exception):
+    """Ends a run where it is."""
+
+
+class Cut:
+    """Ends a run when so many rows are done."""
+
+    def __init__(self, at: int, note: str = "epoch") -> None:
+        self._at, self._note = at, note
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        if done >= self._at and note.startswith(self._note):
+            raise CutError
+
+
+@pytest.fixture(scope="module")
+def straight(prepared: Path, tracking: TrackingConfig, tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
+    session = SessionConfig(evaluate_train=True, deterministic=True)
+    output = tmp_path_factory.mktemp("models") / "sim"
+    return train(prepared, output, RUN, session=session, tracking=tracking)
+
+
+RUN = KINDS["sim"].with_choices(dropout=0.1)
+
+
+def variables_of(model: TrainedModel) -> dict[str, Any]:
+    saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
+    dtypes = saved.get_variable_to_dtype_map()
+    return {name: saved.get_tensor(name) for name in dtypes if dtypes[name] != tf.string}
+
+
+def epochs_of(model: TrainedModel, metric: str) -> list[int]:
+    found = mlflow.MlflowClient(model.tracking_uri).get_metric_history(model.run_id, metric)
+    return [point.step for point in found]
+
+
+def test_a_run_measures_both_splits_and_publishes_what_a_client_has(straight: TrainedModel) -> None:
+    assert straight.metrics["valid_auc"] > 0.85
+    assert straight.metrics["valid_gauc"] > 0.75
+    assert epochs_of(straight, "train_auc") == epochs_of(straight, "valid_auc") == [1, 2, 3]
+    assert epochs_of(straight, "train_gauc") == [1, 2, 3]
+    spec = FeatureSpec.read(straight.path)
+    assert "negative_history" not in spec.channels
+    assert [feature.name for feature in spec.categorical] == [f.name for f in SPEC.for_scoring.categorical]
+    assert not is_op_determinism_enabled()
+
+
+def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
+    straight: TrainedModel, prepared: Path, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    """Epochs are counted from the first one on, whatever is resumed; and deterministic kernels change no bit here."""
+    output = tmp_path / "model"
+    # First within an epoch; then when all is learnt, and before the model is there: nothing is left to learn then.
+    for resume, cut, position in ((False, Cut(1200), (10, 1, 10)), (True, Cut(3600, "best"), (36, 4, 0))):
+        session = SessionConfig(checkpoint_every=5, resume=resume)
+        with pytest.raises(CutError):
+            train(prepared, output, RUN, session=session, tracking=tracking, progress=cut)
+        left = Checkpoint.load(checkpoint_path(output)).position
+        assert (left.step, left.epoch, left.batch) == position
+    with pytest.raises(ConfigError, match="of another configuration: got model 'din', expected 'sim'"):
+        train(
+            prepared,
+            output,
+            KINDS["din"].with_choices(dropout=0.1),
+            session=SessionConfig(resume=True),
+            tracking=tracking,
+        )
+    model = train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
+    assert model.metrics == straight.metrics
+    assert epochs_of(model, "valid_auc") == [1, 2, 3]
+    expected = variables_of(straight)
+    got = variables_of(model)
+    assert got.keys() == expected.keys()
+    assert_same(got, expected)
+    with pytest.raises(ArtifactError, match="no run left a checkpoint to go on from. Train without --resume"):
+        train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
+
+
+def test_what_does_not_fit_is_refused_before_a_run_exists(prepared: Path, tmp_path: Path) -> None:
+    tracking = TrackingConfig(directory=tmp_path / "work", experiment="sequences")
+    with pytest.raises(SpecError, match="model 'mlp' takes rows without a history"):
+        train(prepared, tmp_path / "model", replace(CONFIG, model=MLPConfig()), tracking=tracking)
+    assert not tracking.directory.exists()
+    with pytest.raises(ConfigError, match="deterministic kernels are offered for TensorFlow models only"):
+        TorchTrainer.deterministic()

@@ -1,0 +1,187 @@
+"""What the configs of models share: the base of all, and groups of choices that several have. Imports no framework."""
+
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
+
+from workflows.choices import check_at_least, check_choice
+from workflows.feature_spec import Feature, FeatureSpec
+from workflows.trained import TENSORFLOW, Backend
+
+PRECISIONS = ("float32", "float16", "bfloat16")
+CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepConfig:
+    """How a step is computed, which a network may be laid out for.
+
+    Attributes:
+        batch_size: rows per step.
+        precision: of activations and gradients: "float32", or "float16" (with loss scaling) or "bfloat16"; weights,
+            losses and scores stay float32.
+        xla: compile the dense part of the model, forward and backward, with XLA (TensorFlow only).
+    """
+
+    batch_size: int = 1024
+    precision: str = PRECISIONS[0]
+    xla: bool = False
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "batch_size")
+        check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A model and its choices, which are the fields of a subclass.
+
+    The subclass says what the model is called and where its network is, so that choosing a model imports no framework.
+    `TrainConfig.model` takes one from anywhere; `training.models.MODELS` lists those that come with Rankline. Under
+    "Attributes:" in its docstring each field has a line, which becomes the help of its command-line option.
+    """
+
+    name: ClassVar[str]
+    """What the model is called on the command line, in MLflow and in manifests."""
+    network: ClassVar[str]
+    """"MODULE:FUNCTION" of what builds it from a `FeatureSpec`, this config and a `StepConfig`: a Keras model as
+    `training.trainers.tensorflow` takes it, or a module as `training.trainers.torch` does."""
+    backend: ClassVar[Backend] = TENSORFLOW
+    """What it is trained with and served by."""
+    takes_histories: ClassVar[bool] = False
+    """Whether it scores an item against a history, and takes no other rows."""
+
+    @property
+    def uses_negatives(self) -> bool:
+        """Whether it learns from negative histories, if there are any."""
+        return False
+
+    def training_view(self, spec: FeatureSpec) -> FeatureSpec:
+        """The columns that are read to train it: negative histories only if it uses them."""
+        return spec if self.uses_negatives else spec.for_scoring
+
+    def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
+        """The network, with weights as they are before training; imports its framework.
+
+        Args:
+            spec: says which features there are, and how large their tables are.
+            step: how it will be computed.
+
+        Raises:
+            SpecError: the model cannot be built for such features.
+        """
+        module, function = self.network.split(":")
+        return getattr(import_module(module), function)(spec, self, step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(ModelConfig):
+    """What all models here have: embedding tables, one weight per id beside them, and dense layers.
+
+    Attributes:
+        embedding_dim: columns of every embedding table.
+        embedding_init: ids start uniform in ± this, the reserved ones (padding, null, unseen) at zero. 0 takes what
+            the framework starts from: a truncated normal with deviation 1/√dimension in
+            `tf.feature_column.embedding_column`, a normal with deviation 1 in `torch.nn.Embedding`.
+        embedding_dropout: share of the embeddings' columns that is dropped in training.
+        l2_embedding: weight of the mean squared norm of the looked-up embeddings, added to the loss. It touches the
+            rows of the batch only, so an id is held as much as its frequency asks for.
+        linear_terms: add one weight per id to the logit, beside the dense layers.
+        linear_scale: factor of the linear terms; they learn that much faster.
+        l2_linear: as `l2_embedding`, for the linear terms.
+        dropout: share of each dense layer's units that is dropped in training.
+    """
+
+    embedding_dim: int = 8
+    embedding_init: float = 0.05
+    embedding_dropout: float = 0.0
+    l2_embedding: float = 0.0
+    linear_terms: bool = True
+    linear_scale: float = 1.0
+    l2_linear: float = 0.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_at_least(self, self._least_embedding_dim, "embedding_dim")
+        check_choice(self, "linear_scale", 0 < self.linear_scale < math.inf, "a finite number above 0")
+        check_not_negative(self, "embedding_init", "l2_embedding", "l2_linear")
+        for name in ("dropout", "embedding_dropout"):
+            check_choice(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+
+    _least_embedding_dim: ClassVar[int] = 1
+
+    def table_width(self, feature: Feature) -> int:  # noqa: ARG002  (the same for all but in `TabularConfig`)
+        """Columns of the embedding table of `feature`."""
+        return self.embedding_dim
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularConfig(NetworkConfig):
+    """A model that puts embeddings of any width and numbers side by side. The defaults are a good MLP for MovieLens.
+
+    Attributes:
+        embedding_dim: columns of every embedding table; 0 takes NVTabular's rule, up to `embedding_dim_cap`.
+        embedding_dim_cap: no embedding table has more columns; the spec may say fewer.
+        hidden: units of the dense layers.
+    """
+
+    embedding_dim: int = 0
+    embedding_dim_cap: int = 32
+    hidden: tuple[int, ...] = (128, 128, 128)
+
+    _least_embedding_dim: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "embedding_dim_cap")
+        check_units(self, "hidden")
+
+    def table_width(self, feature: Feature) -> int:
+        """Columns of the embedding table of `feature`, which may differ from one to the next."""
+        return self.embedding_dim or min(feature.embedding_shape[1], self.embedding_dim_cap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialConfig(NetworkConfig):
+    """A model that scores an item against the history of a user.
+
+    Attributes:
+        hidden: units of the dense layers in front of the score.
+        variant: "corrected" follows the papers, "reference" NVIDIA's SIM for TensorFlow 2.
+        recency: let attention know how long ago an item was chosen, which the exact search of SIM always does, and
+            summarise the history by that too.
+        dot_product_features: add the dot products of the item and each summary of the history to the logit.
+        user_embeddings: use the features of the user, and not of items only.
+    """
+
+    embedding_dim: int = 16
+    hidden: tuple[int, ...] = (128, 128, 128)
+    variant: str = CORRECTED
+    recency: bool = False
+    dot_product_features: bool = False
+    user_embeddings: bool = True
+
+    takes_histories: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_units(self, "hidden")
+        check_choice(self, "variant", self.variant in VARIANTS, " or ".join(VARIANTS))
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it does as NVIDIA's SIM for TensorFlow 2."""
+        return self.variant == REFERENCE
+
+
+def check_units(config: ModelConfig, *names: str) -> None:
+    """Refuse dense layers without units; no layer at all is a choice."""
+    for name in names:
+        check_choice(config, name, all(units >= 1 for units in getattr(config, name)), "whole numbers of at least 1")
+
+
+def check_not_negative(config: Any, *names: str) -> None:
+    """Refuse numbers that are negative or not finite."""
+    for name in names:
+        check_choice(config, name, 0 <= getattr(config, name) < math.inf, "a finite number of at least 0")

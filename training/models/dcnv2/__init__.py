@@ -1,0 +1,28 @@
+"""DCN-V2 (Wang et al. 2020, arXiv:2008.13535)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from training.models.config import TabularConfig
+from workflows.choices import check_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class DCNv2Config(TabularConfig):
+    """Cross layers over embeddings and numbers, then dense layers.
+
+    Attributes:
+        cross_layers: number of cross layers.
+        cross_rank: rank of their weight matrices; 0 takes full ones.
+    """
+
+    name: ClassVar[str] = "dcnv2"
+    network: ClassVar[str] = "training.models.dcnv2.network:build"
+
+    cross_layers: int = 3
+    cross_rank: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "cross_layers")
+        check_at_least(self, 0, "cross_rank")

@@ -1,0 +1,38 @@
+"""DCN-V2 (Wang et al. 2020, arXiv:2008.13535): cross layers over embeddings and numbers, then dense layers.
+
+The two parts are stacked, one behind the other: the dense layers see the explicit products, and there is one stream to
+size. Without `hidden` it is the cross network alone.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from training.layers import Cross
+from training.models.base import dense_layers, embedded, keras_inputs, logit, score
+from training.models.config import StepConfig
+from training.models.dcnv2 import DCNv2Config
+from workflows.feature_spec import FeatureSpec
+
+
+def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
+    """Build the model: embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, one sigmoid.
+
+    Args:
+        spec: says which features there are, and how large their tables are.
+        model: its choices; `cross_rank` makes the cross layers' matrices products of two narrow ones.
+        step: how it will be computed.
+
+    Returns:
+        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
+
+    Raises:
+        SpecError: a continuous feature is a list.
+        ConfigError: there are no features.
+    """
+    inputs = keras_inputs(spec)
+    start = x = embedded(inputs, spec, model, step)
+    for _ in range(model.cross_layers):
+        x = Cross(model.cross_rank)([start, x])
+    x = dense_layers(x, model.hidden, model.dropout)
+    return tf.keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))

@@ -1,0 +1,27 @@
+"""DLRM (Naumov et al. 2019, arXiv:1906.00091)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from training.models.config import NetworkConfig, check_units
+
+
+@dataclass(frozen=True, kw_only=True)
+class DLRMConfig(NetworkConfig):
+    """Numbers become one more vector beside the embeddings, and the products of all pairs are features.
+
+    Attributes:
+        embedding_dim: columns of every embedding table, and width of the vector that the numbers become.
+        bottom_mlp: units of the dense layers that the numbers go through before they meet the embeddings.
+        top_mlp: units of the dense layers in front of the score.
+    """
+
+    name: ClassVar[str] = "dlrm"
+    network: ClassVar[str] = "training.models.dlrm.network:build"
+
+    bottom_mlp: tuple[int, ...] = ()
+    top_mlp: tuple[int, ...] = (128, 128, 128)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_units(self, "bottom_mlp", "top_mlp")

@@ -1,0 +1,115 @@
+"""DLRM (Naumov et al. 2019, arXiv:1906.00091), as in NVIDIA's notebook about Keras on GPUs.
+
+numbers ─▶ bottom_mlp ─▶ one more vector ─┬────────────────────────────┐
+ids ─▶ embeddings, all of one width ──────┴─▶ product of each pair ─▶ beside ─▶ top_mlp ─▶ sigmoid
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from training.layers import Dense, DotProductInteraction
+from training.models.base import (
+    dense_layers,
+    dropped,
+    embedding_columns,
+    keras_inputs,
+    logit,
+    number_columns,
+    penalty,
+    scalar_layer,
+    score,
+)
+from training.models.config import StepConfig
+from training.models.dlrm import DLRMConfig
+from workflows.errors import SpecError
+from workflows.feature_spec import FeatureSpec
+
+HALF_PRECISION_MULTIPLE = 16
+"""Sizes of a product of matrices that the matrix units of GPUs want in half precision."""
+
+
+def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
+    """Build the model.
+
+    Args:
+        spec: says which features there are, and how large their tables are.
+        model: its choices; `embedding_dim` is the width of all vectors.
+        step: how it will be computed.
+
+    Returns:
+        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
+
+    Raises:
+        SpecError: no numbers, no categories, or lists among them.
+    """
+    _check(spec)
+    inputs = keras_inputs(spec)
+    embeddings = scalar_layer(
+        embedding_columns(spec.categorical, model),
+        step,
+        aggregation="stack",
+        activity_regularizer=penalty(model.l2_embedding),
+        name="features",
+    )(inputs)
+    numbers = scalar_layer(number_columns(spec.continuous), step, name="numbers")(inputs)
+    logit = head(embeddings, numbers, model, step)
+    return tf.keras.Model(inputs=inputs, outputs=score(logit, inputs, spec, model, step))
+
+
+def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> Any:
+    """What comes behind the lookups.
+
+    In half precision the input of the first layer of `top_mlp` is padded with zeros to a multiple of
+    `HALF_PRECISION_MULTIPLE`: with 27 vectors of width 8 it is 368 wide instead of 359. The weights of the padding
+    are and stay zero and all others start from the same draw, so padding changes nothing but the number of weights.
+
+    Args:
+        embeddings: (N, number of categories, embedding_dim).
+        numbers: (N, number of numbers).
+        model: its choices.
+        step: how it will be computed.
+
+    Returns:
+        The logit, (N, 1) in float32.
+    """
+    dense = dense_layers(numbers, model.bottom_mlp, model.dropout)
+    dense = Dense(model.embedding_dim)(dense)
+    embeddings = dropped(embeddings, model.embedding_dropout)
+    vectors = tf.concat([embeddings, dense[:, None]], axis=1)
+    pad_to = 1 if step.precision == "float32" else HALF_PRECISION_MULTIPLE
+    x = DotProductInteraction(pad_to=pad_to)(vectors, beside=dense)
+    num_pairs = vectors.shape[1] * (vectors.shape[1] - 1) // 2
+    initializer = ZerosForPadding(x.shape[1] - num_pairs - dense.shape[1])
+    return logit(dense_layers(x, model.top_mlp, model.dropout, first_initializer=initializer))
+
+
+@tf.keras.utils.register_keras_serializable("rankline")
+class ZerosForPadding(tf.keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
+    """Starts a kernel as Keras does, with zeros for inputs that are padding.
+
+    Args:
+        padding: number of these inputs, the last ones.
+    """
+
+    def __init__(self, padding: int) -> None:
+        self.padding = padding
+
+    def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
+        """Draw a kernel of shape (inputs, units)."""
+        drawn = tf.keras.initializers.GlorotUniform()((shape[0] - self.padding, shape[1]), dtype=dtype)
+        return tf.pad(drawn, [[0, self.padding], [0, 0]])
+
+    def get_config(self) -> dict[str, Any]:
+        """The argument as plain values."""
+        return {"padding": self.padding}
+
+
+def _check(spec: FeatureSpec) -> None:
+    if lists := [feature.name for feature in (*spec.categorical, *spec.continuous) if feature.is_list]:
+        raise SpecError(f"model 'dlrm' takes one value per row, {lists} are lists. Choose 'mlp' or 'dcnv2'.")
+    if not spec.categorical or not spec.continuous:
+        raise SpecError(
+            f"model 'dlrm' needs categories and numbers, got {len(spec.categorical)} and {len(spec.continuous)} of "
+            "them. Choose 'mlp' or 'dcnv2'."
+        )

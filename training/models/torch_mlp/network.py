@@ -1,0 +1,134 @@
+"""The model of NVIDIA's MovieLens notebook for PyTorch: embeddings, lists summed, then Linear-ReLU-BatchNorm layers."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from training.models.config import StepConfig
+from training.models.torch_mlp import TorchMLPConfig
+from workflows.categories import FIRST_UNSEEN_ID
+from workflows.errors import SpecError
+from workflows.feature_spec import Feature, FeatureSpec
+
+
+class Output(NamedTuple):
+    """What a model that `training.trainers.torch` fits gives for N rows.
+
+    Attributes:
+        logit: its sigmoid is the probability, shape (N,).
+        penalty: added to the loss; a scalar.
+    """
+
+    logit: torch.Tensor
+    penalty: torch.Tensor
+
+
+def build(
+    spec: FeatureSpec,
+    model: TorchMLPConfig,
+    step: StepConfig,  # noqa: ARG001  (a network's signature)
+) -> nn.Module:
+    """Build the model.
+
+    Raises:
+        SpecError: a continuous feature is a list.
+    """
+    if lists := [feature.name for feature in spec.continuous if feature.is_list]:
+        raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+    return TorchMLP(spec, model)
+
+
+class TorchMLP(nn.Module):
+    """Embeddings of single ids, a summed embedding bag per list, and normalised numbers, through dense layers.
+
+    The architecture is that of `nvtabular.framework_utils.torch.models.Model`. The notebook fits its output, as it
+    is, to the label with the mean squared error; here it is a logit and fitted with the binary cross-entropy, so that
+    scores are probabilities. `linear_terms` adds the weights of the row's ids to the logit, summed over lists.
+
+    Called with the inputs of a batch of `training.loader.torch.TorchAsyncItr`.
+
+    Args:
+        spec: says which features there are, and how large their tables are.
+        model: its choices.
+    """
+
+    def __init__(self, spec: FeatureSpec, model: TorchMLPConfig) -> None:
+        super().__init__()
+        self._choices = model
+        self._ids = [feature.name for feature in spec.categorical]
+        self._numbers = [feature.name for feature in spec.continuous]
+        dims = [model.table_width(feature) for feature in spec.categorical]
+        self.embeddings = nn.ModuleList(map(_table, spec.categorical, dims))
+        for table in self.embeddings:
+            if model.embedding_init:
+                _start_uniform(table, model.embedding_init)
+        self.linear = nn.ModuleList(_table(feature, 1) for feature in spec.categorical if model.linear_terms)
+        for table in self.linear:
+            nn.init.zeros_(cast(torch.Tensor, table.weight))
+        self.embedding_dropout = nn.Dropout(model.embedding_dropout)
+        self.normalize = _BatchNorm(len(self._numbers)) if self._numbers else None
+        layers: list[nn.Module] = []
+        width = sum(dims) + len(self._numbers)
+        for units in model.hidden:
+            layers += [nn.Linear(width, units), nn.ReLU(), _BatchNorm(units), nn.Dropout(model.dropout)]
+            width = units
+        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+
+    def forward(self, inputs: Mapping[str, Any]) -> Output:
+        """Score a batch."""
+        embedded = torch.cat(self._look_up(self.embeddings, inputs), dim=1)
+        parts = [self.embedding_dropout(embedded)]
+        if self.normalize is not None:
+            parts.append(self.normalize(torch.cat([inputs[name] for name in self._numbers], dim=1)))
+        logit = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).reshape(-1)
+        penalty = torch.zeros((), device=logit.device)
+        if self._choices.l2_embedding:
+            penalty = penalty + self._choices.l2_embedding * _mean_squared_norm(embedded)
+        if self.linear:
+            weights = torch.cat(self._look_up(self.linear, inputs), dim=1)
+            logit = logit + self._choices.linear_scale * weights.sum(dim=1)
+            if self._choices.l2_linear:
+                penalty = penalty + self._choices.l2_linear * _mean_squared_norm(weights)
+        return Output(logit, penalty)
+
+    def _look_up(self, tables: nn.ModuleList, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+        return [_rows(table, inputs[name]) for name, table in zip(self._ids, tables, strict=True)]
+
+
+class _BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation that takes a single row too: it has no variance, so the running statistics stand in."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self.training and len(input) == 1:
+            return functional.batch_norm(
+                input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
+            )
+        return super().forward(input)
+
+
+def _table(feature: Feature, dim: int) -> nn.Module:
+    num_ids = feature.embedding_shape[0]
+    return nn.EmbeddingBag(num_ids, dim, mode="sum") if feature.is_list else nn.Embedding(num_ids, dim)
+
+
+def _rows(table: nn.Module, ids: Any) -> torch.Tensor:
+    """Rows of a table for ids (N, 1), lists of a fixed length (N, W), or all values and where each list begins."""
+    if isinstance(ids, tuple):
+        values, offsets = ids
+        return cast(torch.Tensor, table(values, offsets.reshape(-1)))
+    return cast(torch.Tensor, table(ids if isinstance(table, nn.EmbeddingBag) else ids.reshape(-1)))
+
+
+def _start_uniform(table: nn.Module, scale: float) -> None:
+    """Known ids in ± `scale`; the reserved ones at zero, so that an id never trained on adds nothing."""
+    weight = cast(torch.Tensor, table.weight)
+    nn.init.uniform_(weight, -scale, scale)
+    with torch.no_grad():
+        weight[: FIRST_UNSEEN_ID + 1] = 0
+
+
+def _mean_squared_norm(rows: torch.Tensor) -> torch.Tensor:
+    return rows.square().mean(dim=0).sum()

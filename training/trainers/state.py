@@ -1,0 +1,41 @@
+"""The states of a fit: is one of the same model as another?"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from training.trainers.base import Array
+from workflows.errors import ArtifactError
+
+_SHOWN = 3
+
+
+def check_state(state: Mapping[str, Array], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a state of another model.
+
+    Args:
+        state: name → array.
+        expected: name → shape, of the fit that is to take it up.
+
+    Raises:
+        ArtifactError: names or shapes differ.
+    """
+    shapes = [
+        f"{name} {np.shape(state[name])} instead of {shape}"
+        for name, shape in expected.items()
+        if name in state and np.shape(state[name]) != shape
+    ]
+    parts = {
+        "lacks": sorted(expected.keys() - state.keys()),
+        "has the unknown": sorted(state.keys() - expected.keys()),
+        "has": shapes,
+    }
+    if differences := [f"it {verb} {_some(names)}" for verb, names in parts.items() if names]:
+        raise ArtifactError(
+            f"the saved state is of another model: {'; '.join(differences)}. "
+            "Go on with the configuration that it was saved under, or start anew."
+        )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,222 @@
+"""Fitting a PyTorch model: see `training.trainers.base.Trainer`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from training import torch_script
+from training.config import TrainConfig
+from training.loader.chunks import StreamOptions
+from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.torch import DLDataLoader, TorchAsyncItr
+from training.torch_optimizers import Optimizers, check_optimizer
+from training.trainers.base import Array, Trainer, share_of_sample
+from training.trainers.state import check_state
+from training.world import SOLO, World
+from workflows.errors import ConfigError, DataError
+from workflows.feature_spec import FeatureSpec
+
+_OPTIMIZER = "optimizer/"
+
+
+class TorchTrainer(Trainer):
+    """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
+
+    Runs on a GPU if there is one. Seeds PyTorch's global generators; dropout goes on from there in a stream of its own,
+    whatever else draws from them. A mixed `precision` is that of training only: what scores and what is exported
+    computes in float32.
+    """
+
+    PYFUNC = torch_script.__name__
+    _average: "_Average | None"
+    PACKAGES = ("torch",)
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        config: TrainConfig,
+        num_steps: int,
+        *,
+        world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
+        laid_out_for: int | None = None,  # noqa: ARG002
+    ) -> None:
+        torch.manual_seed(config.seed)
+        self._spec = spec
+        self.model = config.model.build(spec, config).to(_device())
+        self._optimizers = Optimizers(self.model, config, num_steps)
+        # With the running statistics of batch normalisation: those of the average are not those of any one step.
+        self._tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
+        self._average = _Average(self._tensors) if config.weight_averaging else None
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=_device())
+        self._added_sum = torch.zeros((), dtype=torch.float64, device=_device())
+        self._finite_steps = torch.zeros((), dtype=torch.int64, device=_device())
+        self._autocast = torch.autocast(
+            _device().type, getattr(torch, config.precision), enabled=config.precision != "float32"
+        )
+        self._random = _random_states()
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+        name = config.model.name
+        if num_workers > 1:
+            raise ConfigError(
+                f"{name} is a PyTorch model, which one worker trains, got {num_workers} workers. Train it with "
+                "one, or choose a TensorFlow model."
+            )
+        if splits_tables:
+            raise ConfigError(
+                f"split_tables_share is set, but {name} is a PyTorch model, whose tables stay whole. "
+                "Leave it out, or choose a TensorFlow model."
+            )
+        if config.xla:
+            raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")
+        check_optimizer(config)
+        check_parquet(spec, reader="a PyTorch model")
+
+    @staticmethod
+    def deterministic() -> AbstractContextManager[None]:
+        raise ConfigError("deterministic kernels are offered for TensorFlow models only. Leave it out.")
+
+    @staticmethod
+    def batches(
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+    ) -> DLDataLoader:
+        share: StreamOptions = {"global_rank": rank, "global_size": size}
+        options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
+        dataset = TorchAsyncItr(
+            [prepared / name for name in spec.source(split).files],
+            cats=[feature.name for feature in spec.categorical],
+            conts=[feature.name for feature in spec.continuous],
+            labels=[spec.label.name],
+            batch_size=batch_size,
+            **options,
+        )
+        dataset = encoding(dataset, prepared, spec)
+        if not dataset.num_rows:
+            raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
+        return DLDataLoader(dataset, pin_memory=True, device=_device())
+
+    def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
+        self.model.train()
+        with self._own_random(), self._autocast:
+            output = self.model(inputs)
+        loss = functional.binary_cross_entropy_with_logits(output.logit.float(), labels)
+        self._optimizers.step(loss + output.penalty.float())
+        self._loss_sum += loss.detach() * len(labels)
+        self._added_sum += output.penalty.detach() * len(labels)
+        # A sum that is not finite stays so: the counter stands still from the first such step on.
+        self._finite_steps += torch.isfinite(self._loss_sum)
+
+    def diverged_at(self) -> int | None:
+        return None if torch.isfinite(self._loss_sum) else int(self._finite_steps) + 1
+
+    def num_parameters(self) -> tuple[int, int]:
+        tables, others = (
+            sum(weight.numel() for weight in weights if weight.requires_grad)
+            for weights in (self._optimizers.tables, self._optimizers.rest)
+        )
+        return tables, others
+
+    def score(self, inputs: Mapping[str, Any]) -> Array:
+        self.model.eval()
+        with torch.inference_mode():
+            return self.array(torch.sigmoid(self.model(inputs).logit))
+
+    def array(self, tensor: Any) -> Array:
+        column: Array = tensor.reshape(-1).cpu().numpy()
+        return column
+
+    def weights(self) -> list[Array]:
+        source = self._average.values if self._average else self._tensors
+        return [tensor.cpu().numpy().copy() for tensor in source]
+
+    def set_weights(self, weights: Sequence[Array]) -> None:
+        for tensor, value in zip(self._tensors, weights, strict=True):
+            tensor.copy_(torch.from_numpy(value))
+
+    def state(self) -> dict[str, Array]:
+        return {name: np.array(torch.as_tensor(value).cpu()) for name, value in self._parts().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        check_state(state, {name: tuple(np.shape(value)) for name, value in self._parts().items()})
+        for name, tensor in self._tensor_parts().items():
+            tensor.copy_(torch.as_tensor(state[name]))
+        self._optimizers.restore(
+            {name.removeprefix(_OPTIMIZER): value for name, value in state.items() if name.startswith(_OPTIMIZER)}
+        )
+
+    def export(self, path: Path) -> None:
+        torch_script.export_torch_script(self.model, self._spec, path)
+
+    def _parts(self) -> dict[str, Any]:
+        """Name → tensor or number: the state."""
+        optimizer = {_OPTIMIZER + name: value for name, value in self._optimizers.state().items()}
+        return self._tensor_parts() | optimizer
+
+    def _tensor_parts(self) -> dict[str, torch.Tensor]:
+        """The part of the state that is tensors, which can be written to."""
+        parts = {f"model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self._average is not None:
+            parts |= {f"average/{number}": tensor for number, tensor in enumerate(self._average.values)}
+            parts["average/count"] = self._average.count
+        parts |= {f"random/{number}": state for number, state in enumerate(self._random)}
+        sums = {"loss/sum": self._loss_sum, "loss/added": self._added_sum}
+        return parts | sums | {"loss/finite_steps": self._finite_steps}
+
+    @contextmanager
+    def _own_random(self) -> Iterator[None]:
+        """In the block PyTorch draws from the stream of this fit."""
+        outside = _random_states()
+        _set_random_states(self._random)
+        try:
+            yield
+        finally:
+            self._random = _random_states()
+            _set_random_states(outside)
+
+
+class _Average:
+    """Average of the weights over a run; a sample passes over all of them, tables included."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self.values = [tensor.clone() for tensor in tensors]
+        self.count = torch.zeros((), dtype=torch.int64)
+
+    def update(self) -> None:
+        self.count += 1
+        for value, tensor in zip(self.values, self._tensors, strict=True):
+            value.lerp_(tensor, share_of_sample(int(self.count)))
+
+    def swap(self) -> None:
+        for value, tensor in zip(self.values, self._tensors, strict=True):
+            kept = tensor.clone()
+            tensor.copy_(value)
+            value.copy_(kept)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _random_states() -> list[torch.Tensor]:
+    """States of PyTorch's generators: the CPU's, and one per GPU."""
+    return [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+
+
+def _set_random_states(states: Sequence[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    torch.cuda.set_rng_state_all(states[1:])
