@@ -286,7 +286,7 @@ def test_made_up_rows_are_sent_scored_and_checked(target: Target) -> None:
     assert all(result.num_requests > 0 for result in report.bench)
     assert report.num_checked > 100
     assert report.max_abs_error == 0  # compared with their own scores, which are not those of the known rows
-    assert report.environment["load"].endswith("rows made up with skew 1")
+    assert report.environment["load"].endswith("generated rows with skew 1")
 
 
 def test_a_wrong_score_fails_the_run(target: Target) -> None:
@@ -297,7 +297,7 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
         pytest.raises(
             ServingError,
             match=r"compared under load are not the expected ones: row \d*[05]0 got .* "
-            r"Asked again, alone, it got \d+\. \d+ is expected of no row",
+            r"Scored again, alone, it got \d+\. \d+ is the expected score of no row",
         ),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)
@@ -322,7 +322,7 @@ def test_what_was_measured_outlives_ctrl_c(target: Target) -> None:
         config = LoadConfig(**QUICK, concurrency=(1, 2))
         report = measure(client, ROWS, (1,), config=config, progress=Impatient())
     assert [result.concurrency for result in report.bench] == [1]
-    assert report.problems == ("stopped by Ctrl-C; the measurements before it are whole.",)
+    assert report.problems == ("stopped by Ctrl-C; earlier measurements are complete.",)
 
 
 def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
@@ -342,7 +342,7 @@ def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
     assert 0.5 <= result.duration_s < 60
     assert result.server is not None
     assert "stopped by Ctrl-C after" in result.problem
-    assert report.problems[1] == "the last measurement was cut short; what comes after it was not measured."
+    assert report.problems[1] == "the last measurement was cut short; later ones were not run."
 
 
 def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_pa
     assert [result.concurrency for result in report.bench] == [1]
     (problem,) = report.problems
     assert "no server answers" in problem
-    assert problem.endswith("What comes after that was not measured.")
+    assert problem.endswith("Later measurements were not run.")
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])

@@ -97,7 +97,7 @@ import os, signal, sys, time
 from rankline.worker import Worker
 
 what, rank = sys.argv[1], int(sys.argv[2])
-worker = Worker.of(os.environ)
+worker = Worker.from_environment(os.environ)
 with worker.at_work():
     if worker.rank == rank and what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

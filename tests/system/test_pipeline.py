@@ -268,8 +268,8 @@ def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workpl
     assert "logged to MLflow run" in slower.stdout
     assert unkept.returncode == 1
     assert "p99 ms" in unkept.stdout
-    assert "nothing is surely worse by more than 10000%" in unkept.stdout
-    assert re.search(r"nothing can be written to .*movielens/bench: .* has all of it", unkept.stderr)
+    assert "no significant regression beyond 10000%" in unkept.stdout
+    assert re.search(r"nothing can be written to .*movielens/bench: .* has the whole report", unkept.stderr)
     assert run_id in json.loads((workplace.path / "now.json").read_text())["environment"]["command"]
 
 
@@ -461,12 +461,12 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         wait_for("version 2 answers")
         assert ask(url) != first
         done = rankline("rollback", "movielens", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 answers\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 is active\n"), done.stderr
         wait_for("version 1 answers")
         assert ask(url) == first
     listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["1", "2"]
-    assert [("answers" in line) for line in listed[1:]] == [True, False]
+    assert [("active" in line) for line in listed[1:]] == [True, False]
     assert "nothing before version 1" in rankline("rollback", "movielens", cwd=tmp_path).stderr
     assert "no version 7. Available: 1, 2" in rankline("rollback", "movielens", "--to", "7", cwd=tmp_path).stderr
 
