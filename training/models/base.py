@@ -46,7 +46,6 @@ class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # te
         return tf.where(is_reserved, tf.zeros((), dtype), known)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {"scale": self.scale}
 
 

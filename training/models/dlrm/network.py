@@ -101,7 +101,6 @@ class ZerosForPadding(tf.keras.initializers.Initializer):  # type: ignore[misc] 
         return tf.pad(drawn, [[0, self.padding], [0, 0]])
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {"padding": self.padding}
 
 

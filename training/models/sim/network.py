@@ -98,7 +98,6 @@ class Earlier(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
     """
 
     def call(self, inputs: Any) -> Any:
-        """Cut; see the class."""
         same, present = inputs
         return same[:, :, : tf.shape(present)[1]] * present[:, None]
 
@@ -118,11 +117,9 @@ class WithLatest(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         self.num_recent = num_recent
 
     def call(self, inputs: Any) -> Any:
-        """Join; see the class."""
         kept, present = inputs
         latest = tf.repeat(present[:, None, -self.num_recent :], tf.shape(kept)[1], axis=1)
         return tf.concat([kept[:, :, : tf.shape(present)[1] - tf.shape(latest)[2]], latest], axis=2)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_recent": self.num_recent}
