@@ -36,19 +36,10 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
-    """Build the model.
+    """The diagram above; all but the `short_history` latest items are searched. Outputs: "output" and "stage_one".
 
-    A hard search takes nothing from stage one, which then is left out, as in the paper.
-
-    Args:
-        spec: says which features there are, and how large their tables are. Without negative histories there is no
-            auxiliary loss.
-        model: its choices; all but the `short_history` latest items are searched.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its outputs have shape (N, C): "output",
-        and with a soft search "stage_one".
+    A hard search takes nothing from stage one, which then is left out, as in the paper. Without negative histories in
+    `spec` there is no auxiliary loss.
 
     Raises:
         SpecError: see `training.models.sequential.check`.
