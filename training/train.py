@@ -17,8 +17,8 @@ from training.agreement import check_same, shared_checkpoint
 from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
-from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
+from training.loader.stream import Ragged
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
 from training.run import OpenData, TrainingRun
