@@ -151,7 +151,7 @@ class Http1Connection:
             return
         at_ns = time.perf_counter_ns()
         if connection.key is None:
-            self._lose(connection, "the server sent what nobody asked for")
+            self._lose(connection, "the server sent an unexpected response")
             return
         connection.received += received
         head_size = connection.received.find(_END_OF_HEAD)

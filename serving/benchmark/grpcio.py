@@ -65,7 +65,7 @@ class GrpcioConnection:
 
     def _note(self, state: grpc.ChannelConnectivity) -> None:
         if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            self.failure = "the server closed the connection and takes no other"
+            self.failure = "the server closed the connection and refuses new ones"
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.READY):
             self._is_up.set()
 

@@ -203,7 +203,7 @@ class Http2Connection:
         elif kind == _WINDOW_UPDATE:
             self._widen(stream, struct.unpack(">I", payload)[0])
         elif kind == _GOAWAY:
-            self._fail("the server said goodbye")
+            self._fail("the server is shutting down (GOAWAY)")
         if kind in (_DATA, _HEADERS) and flags & _END_STREAM and (call := self._calls.get(stream)):
             self._finish(stream, call, at_ns, answers)
 
