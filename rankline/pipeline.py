@@ -21,7 +21,6 @@ from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
 from serving.export_config import ExportConfig
 from training.config import SessionConfig, WorkersConfig
-from training.elastic import Generation
 from training.world import SOLO, World
 from workflows.artifacts import write_whole
 from workflows.dask_config import DaskConfig
@@ -31,6 +30,7 @@ from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
+    from training.elastic import Generation
     from training.observers import Observer
     from training.tracking import RunLog
     from workflows.prepared import PreparedData
@@ -154,7 +154,7 @@ def train(
     *,
     workers: WorkersConfig | None = None,
     world: World = SOLO,
-    generation: Generation | None = None,
+    generation: "Generation | None" = None,
     observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
     """Stage train: the recipe's seed first, then the ones after it.

@@ -106,7 +106,7 @@ def _connected(config: DaskConfig, address: str) -> Iterator[Client]:
         except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is no scheduler
             raise ClusterError(
                 f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
-                "`dask scheduler`, or mend the address."
+                "`dask scheduler`, or correct the address."
             ) from None
         try:
             try:
@@ -262,7 +262,7 @@ class _Workers:
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
                         f"the Dask scheduler at {self._address} lost its last worker, and none came in "
-                        f"{self._timeout_s:g} s. What was there before is as it was; start workers and run this again."
+                        f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
                     ) from None
             except _TIMEOUTS:
                 if future.status == "error":  # the task's own
@@ -275,14 +275,14 @@ class _Workers:
         except KilledWorker as error:
             raise ClusterError(
                 f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
-                "another; mostly they lack memory. Give each of them more, or take fewer."
+                "another, usually for lack of memory. Give each of them more, or take fewer."
             ) from None
         except (CancelledError, CommClosedError):
             raise self._lost() from None
 
     def _lost(self) -> ClusterError:
         return ClusterError(
-            f"the Dask scheduler at {self._address} ended or does not answer. What was there before is as it was; "
+            f"the Dask scheduler at {self._address} ended or does not answer. Earlier data is unchanged; "
             "run this again."
         )
 
