@@ -334,7 +334,7 @@ class _Share(Progress):
         self._whole, self._number, self._of = whole, number, of
 
     def update(self, done: float, total: float, note: str = "") -> None:
-        """See `workflows.progress.Progress`."""
+        """Report within this part, and which seed it is where there are several."""
         seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
         self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
 
