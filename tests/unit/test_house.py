@@ -25,11 +25,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
-<<<<<<< HEAD
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)  # which may be modules
-=======
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
->>>>>>> main
 
 
 @pytest.mark.parametrize("floor", FORBIDDEN)
@@ -45,13 +41,6 @@ def test_imports_only_go_down(floor: str) -> None:
     assert upward == []
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("floor", ["rankline", "training", "workflows"])
-def test_no_imports_go_in_circles(floor: str) -> None:
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in (ROOT / floor).rglob("*.py")}
-    graph = {module: {name for name in imports(path) if name in modules} for module, path in modules.items()}
-    TopologicalSorter(graph).prepare()  # CycleError names those of a circle
-=======
 @pytest.mark.parametrize("floor", ["workflows", "training", "serving", "rankline", "bench"])
 def test_no_module_needs_itself_through_others(floor: str) -> None:
     files = {
@@ -60,7 +49,6 @@ def test_no_module_needs_itself_through_others(floor: str) -> None:
     }
     needs = {name: set(imports(path)) & files.keys() - {name} for name, path in files.items()}
     assert len(list(TopologicalSorter(needs).static_order())) == len(files)  # else CycleError, which names them
->>>>>>> main
 
 
 @pytest.mark.parametrize(
