@@ -21,7 +21,6 @@ from workflows.errors import RanklineError
 from workflows.progress import SILENT
 from workflows.trained import TrainedModel
 
-_LIMIT_S = 1800  # ends what hangs; a machine with much else to do takes a third of it
 _NUM_EPOCHS = 6
 _PROBLEM = problem()
 _OPTIONS = (
