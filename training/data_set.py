@@ -21,9 +21,11 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from training.loader import columns as arrays
-from training.loader.columns import Ragged, arrow_schema, arrow_type
+from training.loader.columns import arrow_schema, arrow_type
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
+from workflows.lists import Ragged, arrow_lists, offsets_of
+from workflows.progress import Progress
 from workflows.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
 
 _BLOCK_ROWS = 1 << 14
@@ -148,6 +150,32 @@ class DataSet:
                 start += len(table)
 
 
+class Reading:
+    """Reads mappings of a data set, and reports how far it is.
+
+    Args:
+        data: what to read.
+        mappings: all that will be read.
+        progress: told bytes read; the note has rows.
+
+    Attributes:
+        num_rows: mapping → rows read so far.
+    """
+
+    def __init__(self, data: DataSet, mappings: Sequence[str], progress: Progress) -> None:
+        self.num_rows = dict.fromkeys(mappings, 0)
+        self._data, self._progress = data, progress
+        self._num_bytes, self._total = 0.0, data.num_bytes(mappings)
+
+    def rows(self, mapping: str) -> Iterator[Rows]:
+        """All rows of a mapping, as `DataSet.rows`."""
+        for rows in self._data.rows(mapping):
+            yield rows
+            self.num_rows[mapping] += len(rows.table)
+            self._num_bytes += rows.num_bytes
+            self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Block:
     """Some rows of a chunk, all from one file; at least one."""
@@ -248,10 +276,9 @@ def _lists_of_text(column: pa.ChunkedArray, feature: Feature) -> pa.ListArray:
     trimmed = pc.utf8_trim_whitespace(column.combine_chunks())
     words = pc.utf8_split_whitespace(trimmed)
     lengths = np.where(pc.equal(trimmed, "").to_numpy(zero_copy_only=False), 0, pc.list_value_length(words).to_numpy())
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
     values = words.flatten()
     numbers = values.filter(pc.not_equal(values, "")).cast(_csv_type(replace(feature, is_list=False, max_length=None)))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), numbers)
+    return arrow_lists(numbers, offsets_of(lengths))
 
 
 def _first_fields(path: Path) -> list[str]:
@@ -289,7 +316,7 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     if feature.max_length is None:
         return pa.array(values)
     rows.check_lengths(feature.max_length, f"{entry}.dimensions")
-    return pa.ListArray.from_arrays(pa.array(rows.offsets, pa.int32()), pa.array(values))
+    return arrow_lists(values, rows.offsets)
 
 
 class _ListRows:
