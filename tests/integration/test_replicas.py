@@ -4,9 +4,8 @@ import re
 import signal
 import subprocess
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +24,8 @@ from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from tests.support.command_line import RANKLINE, rankline
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
+from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def programs(name: str, parent: int | None = None) -> list[psutil.Process]:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from distributed import Client
 
+from tests.support.waiting import LIMIT_S, wait_until
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
 from workflows.datasets.amazon import AMAZON
@@ -59,7 +59,7 @@ def scheduler(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     file = directory / "scheduler.json"
     arguments = ["--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--host", "127.0.0.1"]
     with dask("scheduler", *arguments, "--scheduler-file", str(file)) as process:
-        await_until(lambda: file.is_file() and file.read_bytes().endswith(b"}"))
+        wait_until(lambda: file.is_file() and file.read_bytes().endswith(b"}"))
         yield process, json.loads(file.read_text(encoding="utf-8"))["address"]
 
 
@@ -73,19 +73,12 @@ def worker(
 
 def await_workers(address: str, number: int) -> None:
     with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(number, timeout=600)
-
-
-def await_until(condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        client.wait_for_workers(number, timeout=LIMIT_S)
 
 
 def await_no_workers(address: str) -> None:
     with Client(address, set_as_default=False) as client:
-        await_until(lambda: not client.scheduler_info()["workers"])
+        wait_until(lambda: not client.scheduler_info()["workers"])
 
 
 class At:
@@ -195,10 +188,10 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> No
             stderr=errors,
         )
     try:
-        await_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
+        wait_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(timeout=600) != 0
-        await_until(lambda: not processes_of_session(process.pid))
+        wait_until(lambda: not processes_of_session(process.pid))
     finally:
         for left in processes_of_session(process.pid):
             left.kill()

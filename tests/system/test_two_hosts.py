@@ -9,8 +9,7 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyarrow.dataset import dataset
 
 from tests.support.command_line import RANKLINE, recorded
 from tests.support.programs import need_program
+from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
 pytestmark = pytest.mark.timeout(900)
@@ -176,13 +176,6 @@ class Hosts:
             "--dev-bind", "/", "/", "--proc", "/proc",
             *(part for path in self._etc.iterdir() for part in ("--ro-bind", str(path), f"/etc/{path.name}")),
         ]  # fmt: skip
-
-
-def wait_until(true: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
