@@ -27,11 +27,11 @@ from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_dir
 from bench.steps import endless, read_for, train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.fit_tensorflow import TensorFlowFit
-from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
+from training.loader.stream import BatchStream, Column, Ragged
 from training.models.config import StepConfig
 from training.models.sim import SIMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
@@ -80,15 +80,15 @@ def run_amazon(
             pass
         loader = partial(tensorflow_loader, path, spec, "train", batch_size, shuffle=True, seed=0)
         configs = config, config.with_choices(**SMALL_LAYERS)
-        fit, small = (TensorFlowFit(spec, choice, num_steps=1) for choice in configs)
+        trainer, small = (TensorFlowTrainer(spec, choice, num_steps=1) for choice in configs)
         full = (replace(choice, model=_FullLength(**vars(choice.model))) for choice in configs)
-        padded, small_padded = (TensorFlowFit(spec, choice, num_steps=1) for choice in full)
+        padded, small_padded = (TensorFlowTrainer(spec, choice, num_steps=1) for choice in full)
         sides: dict[str, Turn] = {
-            SIM: partial(train_for, fit, endless(loader()), turn_s),
-            _name(SIM, _HELD): partial(train_for, fit, endless(list(islice(loader(), _NUM_HELD))), turn_s),
+            SIM: partial(train_for, trainer, endless(loader()), turn_s),
+            _name(SIM, _HELD): partial(train_for, trainer, endless(list(islice(loader(), _NUM_HELD))), turn_s),
             _TFRECORD: partial(train_for, padded, endless(dataset), turn_s),
             _name(_TFRECORD, _CACHED): partial(train_for, padded, endless(cached), turn_s),
-            _name(_TFRECORD, _RAGGED): partial(train_for, fit, endless(dataset), turn_s),
+            _name(_TFRECORD, _RAGGED): partial(train_for, trainer, endless(dataset), turn_s),
             _name(SIM, _SMALL): partial(train_for, small, endless(loader()), turn_s),
             _name(_TFRECORD, _SMALL): partial(train_for, small_padded, endless(dataset), turn_s),
             _name(SIM, _NO_MODEL): partial(read_for, endless(loader()), turn_s),
@@ -112,7 +112,7 @@ def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_
         `target`.
     """
     names = [feature.name for feature in spec.features]
-    stream = ChunkStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
+    stream = BatchStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
         for batch in stream.batches():
             columns = {feature.name: _dense(batch[feature.name], feature).ravel() for feature in spec.features}

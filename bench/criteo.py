@@ -30,9 +30,9 @@ from bench.steps import WARMUP_STEPS, endless, one_batch, read_for, train_for, w
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.loader.tfrecord import write_tfrecords
 from training.models.config import PRECISIONS
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.auc import exact_auc
 from workflows.encodings import RowsConfig
 from workflows.prepared import PreparedData
@@ -166,7 +166,7 @@ class _Run:
 
     def __init__(self, pipeline: _Pipeline, config: TrainConfig) -> None:
         self._pipeline = pipeline
-        self.fit = TensorFlowFit(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
+        self.fit = TensorFlowTrainer(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
         batches = endless(pipeline.dataset("train"))
         # XLA compiles anew for the last batch of an epoch.
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)
@@ -188,17 +188,17 @@ class _Run:
 def _auc(prepared: PreparedData, config: TrainConfig) -> float:
     """Train on all rows once, and score the validation rows."""
     batches = partial(
-        TensorFlowFit.batches, prepared.path, prepared.spec, batch_size=config.batch_size, seed=config.seed
+        TensorFlowTrainer.batches, prepared.path, prepared.spec, batch_size=config.batch_size, seed=config.seed
     )
     train, valid = batches(split="train", shuffle=True), batches(split="valid", shuffle=False)
-    fit = TensorFlowFit(prepared.spec, config, num_steps=len(train))
+    trainer = TensorFlowTrainer(prepared.spec, config, num_steps=len(train))
     for inputs, labels in train:
-        fit.step(inputs, labels)
-    return _scored(fit, valid)
+        trainer.step(inputs, labels)
+    return _scored(trainer, valid)
 
 
-def _scored(fit: TensorFlowFit, batches: Iterable[Any]) -> float:
-    scored = [(fit.array(labels), fit.score(inputs)) for inputs, labels in batches]
+def _scored(trainer: TensorFlowTrainer, batches: Iterable[Any]) -> float:
+    scored = [(trainer.array(labels), trainer.score(inputs)) for inputs, labels in batches]
     labels, scores = (np.concatenate(column) for column in zip(*scored, strict=True))
     return exact_auc(labels, scores)
 

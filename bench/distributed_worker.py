@@ -23,11 +23,11 @@ from rankline.launch_config import LaunchConfig
 from rankline.recipes import recipe_named
 from training.affinity import allowed_cpus, cores_of
 from training.config import WorkersConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.horovod_world import HorovodWorld
 from training.join import join_world
 from training.models.mlp import MLPConfig
 from training.splitting import Splitting, splitting
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
@@ -58,19 +58,19 @@ def weights(
         output: directory of the weights.
     """
     spec = FeatureSpec.read(Path(directory))
-    batches = list(TensorFlowFit.batches(Path(directory), spec, "train", global_rows, shuffle=True, seed=0))
+    batches = list(TensorFlowTrainer.batches(Path(directory), spec, "train", global_rows, shuffle=True, seed=0))
     for optimizer in optimizers:
         rate = _RATES.get(optimizer, _RECIPE.learning_rate)
         config = replace(_RECIPE, optimizer=optimizer, learning_rate=rate, batch_size=global_rows)
-        fit = TensorFlowFit(spec, config, num_steps=len(batches), world=world)
-        fit.share_state()
+        trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
+        trainer.share_state()
         for batch in batches:
             rows = np.arange(global_rows)[_share(global_rows, world)]
-            fit.step(*_rows(batch, rows[::-1] if is_reversed else rows))
-            fit.average()
+            trainer.step(*_rows(batch, rows[::-1] if is_reversed else rows))
+            trainer.average()
         if world.rank == 0:
             Path(output).mkdir(exist_ok=True)
-            state = {name: array for name, array in fit.state().items() if name.startswith(("model/", "average/"))}
+            state = {name: array for name, array in trainer.state().items() if name.startswith(("model/", "average/"))}
             np.savez(Path(output) / f"{optimizer}.npz", **state)
     return {}
 
@@ -110,15 +110,18 @@ def speed(
             os.sched_setaffinity(int(thread.name), cores)
     spec, config = FeatureSpec.read(Path(directory)), replace(_RECIPE, batch_size=batch_size * world.size)
     share = {"rank": world.rank, "size": world.size}
-    loader = TensorFlowFit.batches(Path(directory), spec, "train", batch_size, shuffle=True, seed=0, **share)
-    fit, batches = TensorFlowFit(spec, config, num_steps=num_steps, world=world), chain.from_iterable(repeat(loader))
-    fit.share_state()
+    loader = TensorFlowTrainer.batches(Path(directory), spec, "train", batch_size, shuffle=True, seed=0, **share)
+    trainer, batches = (
+        TensorFlowTrainer(spec, config, num_steps=num_steps, world=world),
+        chain.from_iterable(repeat(loader)),
+    )
+    trainer.share_state()
     for batch in islice(batches, _WARMUP_STEPS):
-        fit.step(*batch)
+        trainer.step(*batch)
     world.sum([0.0])  # all are there
     begin, done = time.perf_counter(), 0
     for inputs, labels in islice(batches, num_steps):
-        fit.step(inputs, labels)
+        trainer.step(inputs, labels)
         done += int(labels.shape[0])
     return {"rows_per_s": world.sum([done])[0] / (time.perf_counter() - begin)}
 
@@ -148,15 +151,15 @@ class _WholeTables(HorovodWorld):
 
 def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
     config = replace(_ONE_TABLE, batch_size=num_touched * world.size)
-    fit = TensorFlowFit(_one_table(num_rows), config, num_steps=num_steps, world=world)
-    fit.share_state()
+    trainer = TensorFlowTrainer(_one_table(num_rows), config, num_steps=num_steps, world=world)
+    trainer.share_state()
     batch = _lookups(num_rows, num_touched, world.rank)
     for _ in range(_WARMUP_STEPS):
-        fit.step(*batch)
+        trainer.step(*batch)
     world.sum([0.0])
     bytes_before, begin = _sent_bytes(), time.perf_counter()
     for _ in range(num_steps):
-        fit.step(*batch)
+        trainer.step(*batch)
     elapsed_s, bytes_sent = time.perf_counter() - begin, _sent_bytes() - bytes_before
     world.sum([0.0])
     bytes_before = _sent_bytes()
@@ -176,15 +179,15 @@ def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str
     imports_bytes = peak_bytes()
     config = _ONE_TABLE.with_choices(embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
     with splitting(Splitting(world=world, above_bytes=0) if world.size > 1 else None):
-        fit = TensorFlowFit(_one_table(num_rows), config, num_steps=_WARMUP_STEPS, world=world)
-    fit.share_state()
+        trainer = TensorFlowTrainer(_one_table(num_rows), config, num_steps=_WARMUP_STEPS, world=world)
+    trainer.share_state()
     for step in range(_WARMUP_STEPS):
-        fit.step(*_lookups(num_rows, config.batch_size // world.size, step * world.size + world.rank))
-        fit.average()
+        trainer.step(*_lookups(num_rows, config.batch_size // world.size, step * world.size + world.rank))
+        trainer.average()
     if world.rank == 0:
-        fit.export(Path(output))
+        trainer.export(Path(output))
     else:
-        fit.send_tables()
+        trainer.send_tables()
     return {"imports_bytes": imports_bytes, "peak_bytes": peak_bytes()}
 
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from bench.report import Report, Turn, median_ratio, take_turns
 from rankline.recipes import recipe_named
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.layers import ScalarDenseFeatures
 from training.models.base import embedding_columns
 from training.models.config import NetworkConfig
 from training.optimizers import make_optimizer
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import Feature, FeatureSpec
 
 SIZES = (1_000_000, 10_000_000, 100_000_000)  # rows of all tables
@@ -63,14 +63,14 @@ def run(
     sides: dict[str, Turn] = {}
     for size in sizes:
         bytes_before = psutil.Process().memory_info().rss
-        fit = TensorFlowFit(_spec(size), network, num_steps=1)
+        trainer = TensorFlowTrainer(_spec(size), network, num_steps=1)
         memory_mb = (psutil.Process().memory_info().rss - bytes_before) / 2**20
-        tables = _table_step(fit.model.get_layer("features"), network)
+        tables = _table_step(trainer.model.get_layer("features"), network)
         for name, draw in _DRAWS.items():
             batches = _batches(size, network.batch_size, draw)
             side = _side(size, name)
             results[side] = {"distinct_rows": _distinct_rows(batches), "memory_mb": memory_mb}
-            sides[side] = _turn(fit.step, batches, turn_s)
+            sides[side] = _turn(trainer.step, batches, turn_s)
             sides[f"{side}, tables"] = _turn(tables, batches, turn_s)
     columns = embedding_columns(_spec(sizes[1]).categorical, network.model)
     for kind, fused in ("1 table", True), ("26 tables", False):
@@ -147,7 +147,7 @@ def _table_step(layer: Any, network: TrainConfig) -> Callable[..., object]:
     """Lookup, gradient of the sum of what was looked up, and update."""
     optimizer = make_optimizer(network.optimizer, learning_rate=network.learning_rate, batch_size=network.batch_size)
 
-    def step(inputs: Mapping[str, Any], labels: Any) -> None:  # noqa: ARG001  (as in `TensorFlowFit`)
+    def step(inputs: Mapping[str, Any], labels: Any) -> None:  # noqa: ARG001  (as in `TensorFlowTrainer`)
         with tf.GradientTape() as tape:
             rows = layer(inputs)
         variables = layer.trainable_variables

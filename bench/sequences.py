@@ -33,9 +33,9 @@ from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from training.config import SessionConfig, TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError, ParityError
 from workflows.feature_spec import FeatureSpec
@@ -156,10 +156,10 @@ def _inference_rates(
     spec = prepared.spec.for_scoring
     rates: dict[str, Sequence[float]] = {}
     for config in configs:
-        fit = TensorFlowFit(spec, _with(config, _DOCUMENT), num_steps=1)
+        trainer = TensorFlowTrainer(spec, _with(config, _DOCUMENT), num_steps=1)
         for size in batch_sizes:
             side = f"amazon-{config.model.name}@{size}"
-            rates |= take_turns({side: _scoring(fit, _full_rows(spec, size), size, turn_s)}, repeats)
+            rates |= take_turns({side: _scoring(trainer, _full_rows(spec, size), size, turn_s)}, repeats)
     return rates
 
 
@@ -176,11 +176,11 @@ def _full_rows(spec: FeatureSpec, batch_size: int) -> dict[str, Any]:
     return inputs
 
 
-def _scoring(fit: TensorFlowFit, inputs: Mapping[str, Any], batch_size: int, turn_s: float) -> Turn:
+def _scoring(trainer: TensorFlowTrainer, inputs: Mapping[str, Any], batch_size: int, turn_s: float) -> Turn:
     def turn() -> float:
         done, begin = 0, time.perf_counter()
         while not done or time.perf_counter() - begin < turn_s:
-            fit.score(inputs)
+            trainer.score(inputs)
             done += batch_size
         return done / (time.perf_counter() - begin)
 
@@ -246,7 +246,7 @@ class _Half:
     """A progress that ends a run when half of it is done."""
 
     def update(self, done: float, total: float, note: str = "") -> None:  # noqa: ARG002
-        """See `workflows.progress.Progress`."""
+        """Let the first half pass."""
         if done >= total / 2:
             raise _InterruptedError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.report import Turn
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.loader.splits import tensorflow_loader
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import FeatureSpec
 
 WARMUP_STEPS = 3
@@ -30,17 +30,17 @@ def one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: f
 
 
 def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_s: float) -> Turn:
-    return partial(train_for, TensorFlowFit(spec, config, num_steps=1), batches, turn_s)
+    return partial(train_for, TensorFlowTrainer(spec, config, num_steps=1), batches, turn_s)
 
 
-def train_for(fit: TensorFlowFit, batches: Iterator[Any], turn_s: float) -> float:
+def train_for(trainer: TensorFlowTrainer, batches: Iterator[Any], turn_s: float) -> float:
     """Rows learnt per second in a turn."""
     for inputs, labels in islice(batches, WARMUP_STEPS):
-        fit.step(inputs, labels)
+        trainer.step(inputs, labels)
 
     def learn() -> int:
         inputs, labels = next(batches)
-        fit.step(inputs, labels)
+        trainer.step(inputs, labels)
         return int(labels.shape[0])
 
     return rate_of(learn, turn_s)

@@ -22,7 +22,7 @@ from workflows.progress import Progress
 
 _HOSTS_INTERVAL_S = 1.0
 _HOSTS_TIMEOUT_S = 600.0  # as horovodrun's
-_MAX_FAILURES = 5  # generations in a row that a lost worker ends before a checkpoint
+_MAX_FAILURES = 5
 
 
 class ElasticRun:
@@ -35,6 +35,7 @@ class ElasticRun:
         logs: directory for worker-N.log and launcher.log, to which each generation appends.
         progress: is passed what worker 0 reports.
         hosts_timeout_s: to wait for hosts that take enough workers.
+        max_failures: generations in a row that a lost worker ends before a checkpoint.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class ElasticRun:
         progress: Progress,
         *,
         hosts_timeout_s: float = _HOSTS_TIMEOUT_S,
+        max_failures: int = _MAX_FAILURES,
     ) -> None:
         if options.mpi:
             raise ConfigError("--mpi cannot be combined with --max-workers. Leave out one of the two.")
         self._command, self._config, self._options = command, config, options
-        self._logs, self._progress, self._hosts_timeout_s = logs, progress, hosts_timeout_s
+        self._logs, self._progress = logs, progress
+        self._hosts_timeout_s, self._max_failures = hosts_timeout_s, max_failures
         self._hosts: Mapping[str, int] = options.find_hosts(config)
 
     def run(self, num_workers: int) -> Mapping[str, str]:
@@ -78,13 +81,13 @@ class ElasticRun:
                     return listener.model
                 listener.note(f"generation {generation.number} ended: {cause}")
             num_failures = 0 if listener.num_checkpoints or watch.stop_reason else num_failures + 1
-            if num_failures == _MAX_FAILURES:
+            if num_failures == self._max_failures:
                 raise RanklineError(
                     f"workers were lost {num_failures} times in a row before a checkpoint. The last time: {cause} "
                     "If memory runs out, use fewer workers; otherwise lower --commit-every."
                 )
             before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
-            if lost := sorted(before.keys() - hosts.keys()):
+            if not watch.stop_reason and (lost := sorted(before.keys() - hosts.keys())):
                 cause = f"{', '.join(lost)} cannot be reached."
             generation = Generation(
                 number=generation.number + 1,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankline.display import Stages, say
 from rankline.options import Overrides, with_options
-from rankline.sim_config import INFERENCE, TRAIN, SimConfig
+from rankline.sim_options import ALIASES, INFERENCE, TRAIN, SimOptions
 from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
 from training.models import check_rows, model_named
@@ -25,11 +25,11 @@ from workflows.trained import TENSORFLOW, TrainedModel
 
 if TYPE_CHECKING:
     from training.checkpoints import Checkpoint
-    from training.fit import Batches
     from training.inference import Scorer
     from training.observers import Observer
     from training.tracking import RunLog, TrackingConfig
     from training.train import OpenSplit
+    from training.trainers.base import Batches
     from workflows.prepared import PreparedData
 
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
@@ -40,24 +40,11 @@ CONTEXT: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_"
 _TRAIN, _VALID, _TEST = "train", "valid", "test"
 _MODEL = "model"
 _SEED_BITS = 31
-_PARAMETERS = {
-    "model": "model_type",
-    "hidden": "stage_two_mlp_dims",
-    "stage_one_hidden": "stage_one_mlp_dims",
-    "aux_hidden": "aux_mlp_dims",
-    "short_history": "long_seq_length",
-    "variant": "profile",
-    "precision": "amp",
-    "learning_rate": "lr",
-    "batch_size": "global_batch_size",
-    "dropout": "dropout_rate",
-}
-"""What the document calls our choices; others have the same name."""
 _FREE = ("epochs", "learning_rate")
 _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "variant")
 
 
-@with_options(SimConfig)
+@with_options(SimOptions)
 def sim_command(*, overrides: Overrides) -> None:
     """NVIDIA's SIM for TensorFlow 2 by its own parameters; --model_type and --model-type are the same.
 
@@ -67,7 +54,7 @@ def sim_command(*, overrides: Overrides) -> None:
 
     rankline sim --dataset_dir work/amazon-sim/prepared --mode inference --amp --benchmark
     """
-    config = _without_empty_paths(overrides.apply(SimConfig()))
+    config = overrides.apply(SimOptions())
     require(TENSORFLOW.module, feature="sim", extra=TENSORFLOW.extra)
     set_affinity(config.affinity)  # threads that start from here on are bound too
     _limit_threads(config)
@@ -86,16 +73,7 @@ def sim_command(*, overrides: Overrides) -> None:
 # --- What all modes do
 
 
-def _without_empty_paths(config: SimConfig) -> SimConfig:
-    """The document says "" for no checkpoint."""
-    return replace(
-        config,
-        save_checkpoint_path=None if config.save_checkpoint_path == Path() else config.save_checkpoint_path,
-        load_checkpoint_path=None if config.load_checkpoint_path == Path() else config.load_checkpoint_path,
-    )
-
-
-def _prepared(config: SimConfig) -> "PreparedData":
+def _prepared(config: SimOptions) -> "PreparedData":
     """The data; what the document calls test is our validation, unless the spec has both."""
     if model_named(config.model_type).backend != TENSORFLOW:
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
@@ -136,7 +114,7 @@ def _check_prebatch(prepared: "PreparedData", split: str, name: str, expected: i
         )
 
 
-def _limit_threads(config: SimConfig) -> None:
+def _limit_threads(config: SimOptions) -> None:
     """Set TensorFlow's numbers of threads, which it takes before its first operation only."""
     if not (config.inter_op_parallelism or config.intra_op_parallelism):
         return
@@ -149,7 +127,7 @@ def _limit_threads(config: SimConfig) -> None:
         raise ConfigError(f"the numbers of threads cannot be set any more ({error}). Start a new process.") from None
 
 
-def _precision(config: SimConfig) -> str:
+def _precision(config: SimOptions) -> str:
     """What mixed precision is on this machine: TensorFlow's CPU kernels add float16 up in float16."""
     if not config.amp:
         return "float32"
@@ -158,15 +136,15 @@ def _precision(config: SimConfig) -> str:
     return "float16" if tf.config.list_physical_devices("GPU") else "bfloat16"
 
 
-def _with_seed(config: SimConfig, left: "Checkpoint | None" = None) -> SimConfig:
+def _with_seed(config: SimOptions, left: "Checkpoint | None" = None) -> SimOptions:
     """The seed that was given, or else that of the run that goes on, or one that is drawn."""
     if config.seed >= 0:
         return config
     return replace(config, seed=left.config["seed"] if left else secrets.randbelow(1 << _SEED_BITS))
 
 
-def open_splits(config: SimConfig) -> "OpenSplit":
-    """Opens a split as the parameters say, in place of `Fit.batches`; evaluation has the batches of training."""
+def open_splits(config: SimOptions) -> "OpenSplit":
+    """Opens a split as the parameters say, in place of `Trainer.batches`; evaluation has the batches of training."""
 
     def open_split(
         prepared: Path,
@@ -198,7 +176,7 @@ def open_splits(config: SimConfig) -> "OpenSplit":
     return open_split
 
 
-def _tracking(config: SimConfig) -> "TrackingConfig":
+def _tracking(config: SimOptions) -> "TrackingConfig":
     from training.tracking import TrackingConfig
 
     return TrackingConfig(
@@ -209,7 +187,7 @@ def _tracking(config: SimConfig) -> "TrackingConfig":
     )
 
 
-def _params(config: SimConfig) -> dict[str, Any]:
+def _params(config: SimOptions) -> dict[str, Any]:
     """All parameters, for MLflow, beside those that training logs by our names."""
     return {f"sim.{name}": value for name, value in asdict(config).items()}
 
@@ -222,7 +200,7 @@ def _in_a_line(figures: Mapping[str, float]) -> str:
 # --- Training
 
 
-def _train(config: SimConfig, prepared: "PreparedData", progress: Progress) -> str:
+def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
     """Train, evaluating on both splits after each epoch.
 
     Returns:
@@ -231,7 +209,7 @@ def _train(config: SimConfig, prepared: "PreparedData", progress: Progress) -> s
     from training.sim_log import SimLog, TrainingLog
     from training.train import train
 
-    left = _loaded(config.load_checkpoint_path) if config.load_checkpoint_path else None
+    left = _loaded(Path(config.load_checkpoint_path)) if config.load_checkpoint_path else None
     config = _with_seed(config, left)
     choices = config.train_config(prepared.spec, _precision(config))
     open_split, lines = open_splits(config), list[TrainingLog]()
@@ -277,7 +255,7 @@ def _loaded(path: Path) -> "Checkpoint":
 
 
 @contextmanager
-def _checkpoint(config: SimConfig, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
+def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | None") -> Iterator[Path | None]:
     """Where the run has its checkpoint: the place to save it, with what is to go on in it, or one that does not last.
 
     Args:
@@ -287,7 +265,7 @@ def _checkpoint(config: SimConfig, choices: TrainConfig, left: "Checkpoint | Non
     """
     from training.checkpoints import KIND, plain
 
-    save, load = config.save_checkpoint_path, config.load_checkpoint_path
+    save, load = (Path(path) if path else None for path in (config.save_checkpoint_path, config.load_checkpoint_path))
     if save and not (load and save.resolve() == load.resolve()):
         refuse_foreign(save, KIND)
         if save.is_dir() and any(save.iterdir()):
@@ -321,7 +299,7 @@ def _check_alike(before: Mapping[str, Any], choices: TrainConfig, names: Iterabl
 
     now = plain(choices)
     if odd := [
-        f"{_PARAMETERS.get(n, n)} {now.get(n)!r}, there {before.get(n)!r}" for n in names if now.get(n) != before.get(n)
+        f"{ALIASES.get(n, n)} {now.get(n)!r}, there {before.get(n)!r}" for n in names if now.get(n) != before.get(n)
     ]:
         raise ConfigError(
             f"{where} is of another configuration: got {'; '.join(odd)}. Give the parameters as they were, or another "
@@ -329,31 +307,31 @@ def _check_alike(before: Mapping[str, Any], choices: TrainConfig, names: Iterabl
         )
 
 
-def _benchmark_training(config: SimConfig, prepared: "PreparedData", progress: Progress) -> str:
+def _benchmark_training(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
     """Take steps of training and measure them; nothing is evaluated, and nothing stays.
 
     Returns:
         What came out, in a line.
     """
-    from training.fit import fit_for
     from training.inference import with_rows
     from training.sim_log import losses
+    from training.trainers import trainer_for
 
     config = _with_seed(config)
     choices = config.train_config(prepared.spec, _precision(config))
     spec = with_rows(choices.model.training_view(prepared.spec), _TRAIN, config.global_batch_size)
-    framework = fit_for(TENSORFLOW)
+    framework = trainer_for(TENSORFLOW)
     framework.check(spec, choices)
     batches = open_splits(config)(prepared.path, spec, _TRAIN, config.global_batch_size, shuffle=True, seed=config.seed)
     with framework.deterministic() if config.deterministic else nullcontext():
-        fit = framework(spec, choices, num_steps=config.benchmark_warmup_steps + config.benchmark_steps)
+        trainer = framework(spec, choices, num_steps=config.benchmark_warmup_steps + config.benchmark_steps)
         sums = (0.0, 0.0)
 
         def step(inputs: Mapping[str, Any], labels: Any) -> dict[str, float]:
             nonlocal sums
             before = sums
-            fit.step(inputs, labels)
-            sums = fit.loss_sum(), fit.added_sum()  # a device may compute on until it is asked
+            trainer.step(inputs, labels)
+            sums = trainer.loss_sum(), trainer.added_sum()  # a device may compute on until it is asked
             return losses(*((now - then) / labels.shape[0] for now, then in zip(sums, before, strict=True)))
 
         return _measure(config, step, batches, progress)
@@ -362,7 +340,7 @@ def _benchmark_training(config: SimConfig, prepared: "PreparedData", progress: P
 # --- Inference
 
 
-def _infer(config: SimConfig, prepared: "PreparedData", progress: Progress) -> str:
+def _infer(config: SimOptions, prepared: "PreparedData", progress: Progress) -> str:
     """Score the test rows once, or as often as a benchmark asks for, and measure the steps.
 
     Returns:
@@ -386,7 +364,7 @@ def _infer(config: SimConfig, prepared: "PreparedData", progress: Progress) -> s
     return _measure(config, step, batches, progress)
 
 
-def _scorer(config: SimConfig, prepared: "PreparedData") -> "Scorer":
+def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     """The model that the parameters name, never one that nobody trained unless they say so."""
     from training import inference
     from training.checkpoints import KIND as CHECKPOINT
@@ -394,7 +372,7 @@ def _scorer(config: SimConfig, prepared: "PreparedData") -> "Scorer":
     choices = config.train_config(prepared.spec, _precision(config))
     if config.random_weights:
         return inference.untrained(prepared.spec, choices)
-    path = config.load_checkpoint_path or config.results_dir / _MODEL
+    path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
     if not config.load_checkpoint_path and not path.exists():
         raise ConfigError(
             f"there is no model to score with: {path} does not exist. Train one, give --load_checkpoint_path, or "
@@ -422,7 +400,7 @@ def _kind(path: Path) -> str | None:
     return Manifest.read(path).kind if (path / MANIFEST).is_file() else None
 
 
-def _measure(config: SimConfig, step: "Step", batches: "Batches", progress: Progress) -> str:
+def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Progress) -> str:
     """Take the steps of a benchmark, or of one pass, with a line in the log for each and one for all.
 
     Args:

@@ -65,7 +65,7 @@ def check_same(
 def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint | None:
     """The checkpoint that worker 0 has, or None if it has none.
 
-    Worker 0 keeps the arrays; the others get the state through `training.fit.Fit.share_state`.
+    Worker 0 keeps the arrays; the others get the state through `training.trainers.base.Trainer.share_state`.
     """
     if world.size == 1:
         return checkpoint

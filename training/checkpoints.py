@@ -3,7 +3,7 @@
 A checkpoint is one artifact beside the trained model. Its arrays are plain NumPy files, which run no code when they are
 read, and which are mapped into memory, not copied:
 
-    state/NUMBER.npy    what `Fit.state` gave; the names stand in the manifest
+    state/NUMBER.npy    what `Trainer.state` gave; the names stand in the manifest
     best/NUMBER.npy     weights of the best epoch so far, where a run keeps them
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from training.config import TrainConfig
-from training.fit import Batches
 from training.table_parts import TablePart, VariableState, send_parts
+from training.trainers.base import Batches
 from training.world import SOLO, Array, World
 from workflows.artifacts import load_manifest, publish, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
@@ -43,7 +43,7 @@ class Position:
         step: batches that were learnt from, in all epochs.
         epoch: the running one, counted from 1.
         batch: batches of it that were learnt from.
-        loss_sum: what `Fit.loss_sum` was when it began.
+        loss_sum: what `Trainer.loss_sum` was when it began.
     """
 
     step: int = 0
@@ -58,7 +58,7 @@ class Best:
 
     Attributes:
         metrics: validation metrics, and `epoch`; empty before the first one.
-        weights: see `Fit.weights`; empty where they are not needed yet.
+        weights: see `Trainer.weights`; empty where they are not needed yet.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Checkpoint:
         num_batches: batches per epoch.
         order: what the order of the rows follows from, see `Reader.order`.
         best: the epoch that is kept so far.
-        state: see `Fit.state`.
+        state: see `Trainer.state`.
     """
 
     config: Mapping[str, Any]

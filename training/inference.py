@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from training.checkpoints import Checkpoint
 from training.config import TrainConfig
-from training.fit import Batches
-from training.fit_tensorflow import TensorFlowFit
 from training.saved_model import load_signature
+from training.trainers.base import Batches
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, SCORE, VALUES
@@ -63,14 +63,14 @@ def from_checkpoint(
         ConfigError: it is of a model that does not come with Rankline.
     """
     config = TrainConfig.from_dict(checkpoint.config)
-    trained = _fit(spec, config)
+    trained = _new_trainer(spec, config)
     trained.restore(checkpoint.state)
     wanted = replace(config, precision=precision, xla=xla, weight_averaging=False)
     if wanted == config:
         return _fitted(trained)
-    fit = _fit(spec, wanted)
-    fit.set_weights(trained.weights())
-    return _fitted(fit)
+    trainer = _new_trainer(spec, wanted)
+    trainer.set_weights(trained.weights())
+    return _fitted(trainer)
 
 
 def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
@@ -80,7 +80,7 @@ def untrained(spec: FeatureSpec, config: TrainConfig) -> Scorer:
         spec: the features.
         config: choices about the model, and the `precision` and `xla` to score with.
     """
-    return _fitted(_fit(spec, config))
+    return _fitted(_new_trainer(spec, config))
 
 
 def score_each_size(score: Scorer, batches: Batches) -> None:
@@ -104,12 +104,12 @@ def with_rows(spec: FeatureSpec, split: str, num_rows: int) -> FeatureSpec:
     return replace(spec, sources={**spec.sources, split: more})
 
 
-def _fit(spec: FeatureSpec, config: TrainConfig) -> TensorFlowFit:
-    return TensorFlowFit(config.model.training_view(spec), config, num_steps=1)
+def _new_trainer(spec: FeatureSpec, config: TrainConfig) -> TensorFlowTrainer:
+    return TensorFlowTrainer(config.model.training_view(spec), config, num_steps=1)
 
 
-def _fitted(fit: TensorFlowFit) -> Scorer:
-    return lambda inputs: _done(fit.quick_score(inputs))
+def _fitted(trainer: TensorFlowTrainer) -> Scorer:
+    return lambda inputs: _done(trainer.quick_score(inputs))
 
 
 def _done(scores: Any) -> Any:

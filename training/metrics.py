@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.fit import Array, Batches, Fit
+from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
@@ -40,11 +40,13 @@ class Metric:
     needs_groups: bool = False
 
 
-def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO) -> dict[str, float]:
+def evaluate(
+    trainer: Trainer, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO
+) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
     Args:
-        fit: the model.
+        trainer: the model.
         batches: the split, or this worker's share of it.
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
         split: what the split is called, such as "validation"; for messages.
@@ -60,12 +62,12 @@ def evaluate(fit: Fit, batches: Batches, *, group_by: str | None, split: str, wo
     scores: list[Array] = []
     labels: list[Array] = []
     groups: list[Array] = []
-    with fit.averaged():
+    with trainer.averaged():
         for inputs, label in batches:
-            scores.append(fit.score(inputs))
-            labels.append(fit.array(label))
+            scores.append(trainer.score(inputs))
+            labels.append(trainer.array(label))
             if group_by is not None and group_by in inputs:
-                groups.append(fit.array(inputs[group_by]))
+                groups.append(trainer.array(inputs[group_by]))
     scored = world.all_gather(np.concatenate(scores))
     labelled = world.all_gather(np.concatenate(labels))
     grouped = world.all_gather(np.concatenate(groups)) if groups else None

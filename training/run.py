@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from training import metrics
 from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
 from training.config import TrainConfig
-from training.fit import Batches, Fit
 from training.observers import Mark, Observer, Throughput
 from training.schedules import Schedule
 from training.table_parts import VariableState
 from training.tracking import RunLog
+from training.trainers.base import Batches, Trainer
 from training.world import World
 from workflows.errors import RanklineError
 from workflows.progress import Progress
@@ -41,7 +41,7 @@ class TrainingRun:
     """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
 
     Args:
-        fit: the model.
+        trainer: the model.
         data: what it learns from and is evaluated on.
         config: choices of the whole run.
         world: the workers.
@@ -53,7 +53,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        fit: Fit,
+        trainer: Trainer,
         data: OpenData,
         config: TrainConfig,
         *,
@@ -63,7 +63,7 @@ class TrainingRun:
         observer: Observer,
         progress: Progress,
     ) -> None:
-        self._fit, self._data, self._config, self._world = fit, data, config, world
+        self._trainer, self._data, self._config, self._world = trainer, data, config, world
         self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
         self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
         self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
@@ -75,13 +75,13 @@ class TrainingRun:
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
         if checkpoint:
-            self._fit.restore(checkpoint.state)
-        self._fit.share_state()
+            self._trainer.restore(checkpoint.state)
+        self._trainer.share_state()
         if not checkpoint:
             return
         self._data.train.seek(checkpoint.position, checkpoint.order)
         best = checkpoint.best
-        self._at, self._best = checkpoint.position, replace(best, weights=self._fit.shared_weights(best.weights))
+        self._at, self._best = checkpoint.position, replace(best, weights=self._trainer.shared_weights(best.weights))
         if checkpoint.config["learning_rate"] != self._config.learning_rate:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
@@ -100,7 +100,7 @@ class TrainingRun:
             raise
         best = self._best.metrics
         if self._best.weights:
-            self._fit.set_weights(self._best.weights)
+            self._trainer.set_weights(self._best.weights)
         total = self._num_rows * self._config.epochs
         self._progress.update(total, total, f"best epoch {best['epoch']:.0f}, valid AUC {best['valid_auc']:.4f}")
         return best
@@ -120,7 +120,7 @@ class TrainingRun:
         self._observer.after_epoch(self._at.step, figures)
         self._keep_best({name: figure for name, figure in figures.items() if name.startswith("valid_")})
         self._auc = figures["valid_auc"]
-        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._fit.loss_sum())
+        self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._trainer.loss_sum())
         if self._checkpoints.every:
             self._write_checkpoint()
 
@@ -129,7 +129,7 @@ class TrainingRun:
         epoch, patience, best = self._at.epoch, self._config.early_stopping_patience, self._best.metrics
         if patience and best and valid["valid_auc"] <= best["valid_auc"]:
             return
-        weights = self._fit.weights() if patience or epoch == self._config.epochs else ()
+        weights = self._trainer.weights() if patience or epoch == self._config.epochs else ()
         self._check_finite(weights)
         self._best = Best(metrics={**valid, "epoch": float(epoch)}, weights=weights)
 
@@ -138,12 +138,12 @@ class TrainingRun:
         average_every = max(1, num_batches // _AVERAGES_PER_EPOCH)
         steps_before = self._at.step - self._at.batch
         began = self._throughput.mark()
-        sums = _Sums(began, self._fit.loss_sum(), self._fit.added_sum())
+        sums = _Sums(began, self._trainer.loss_sum(), self._trainer.added_sum())
         for batch, (inputs, labels) in enumerate(self._data.train, start=self._at.batch + 1):
             step, is_last = steps_before + batch, batch == num_batches
             self._take_step(step, inputs, labels)
             if is_last or batch % average_every == 0:
-                self._fit.average()
+                self._trainer.average()
             reports = is_last or self._throughput.mark().active_s - sums.mark.active_s >= self._report_every_s
             writes = self._checkpoints.is_due(step) and not is_last  # after the epoch there is one anyway
             if reports or writes:
@@ -156,7 +156,7 @@ class TrainingRun:
 
     def _take_step(self, step: int, inputs: Mapping[str, Any], labels: Any) -> None:
         self._observer.before_step(step)
-        self._fit.step(inputs, labels)
+        self._trainer.step(inputs, labels)
         num_rows = labels.shape[0] * self._world.size
         self._throughput.add(num_rows)
         self._observer.after_step(step, num_rows)
@@ -174,7 +174,7 @@ class TrainingRun:
         Raises:
             RanklineError: the loss is not finite any more.
         """
-        now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._fit.added_sum()), self._at
+        now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
         num_rows = now.mark.num_rows - last.mark.num_rows
         figures = {
             "train_loss": (now.loss_sum - last.loss_sum) / num_rows,
@@ -202,16 +202,16 @@ class TrainingRun:
 
     def _write_checkpoint(self) -> None:
         with self._throughput.pause():
-            state = self._fit.state()
+            state = self._trainer.state()
             self._finite_loss_sum()
             self._check_finite(state.values())
             self._checkpoints.write(self._at, self._data.train.order, self._best, state)
         self._observer.after_checkpoint(self._at.step)
 
     def _finite_loss_sum(self) -> float:
-        loss_sum = self._fit.loss_sum()
+        loss_sum = self._trainer.loss_sum()
         if not math.isfinite(loss_sum):
-            step = self._fit.diverged_at() or self._at.step
+            step = self._trainer.diverged_at() or self._at.step
             epoch, batch = divmod(step - 1, len(self._data.train))
             place = f"step {step} (epoch {epoch + 1}, batch {batch + 1} of {len(self._data.train)})"
             raise self._diverged(f"the training loss is {loss_sum} since {place}")
@@ -231,7 +231,7 @@ class TrainingRun:
     def _evaluate(self, split: str) -> dict[str, float]:
         try:
             figures = metrics.evaluate(
-                self._fit,
+                self._trainer,
                 self._data.evaluated[split],
                 group_by=self._data.group_by,
                 split=_SPLIT_NAMES[split],
@@ -247,8 +247,8 @@ class _Sums(NamedTuple):
 
     Attributes:
         mark: the point.
-        loss_sum: see `Fit.loss_sum`.
-        added_sum: see `Fit.added_sum`.
+        loss_sum: see `Trainer.loss_sum`.
+        added_sum: see `Trainer.added_sum`.
     """
 
     mark: Mark

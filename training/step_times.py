@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.fit import Batches
+from training.trainers.base import Batches
 
 Clock = Callable[[], float]
 

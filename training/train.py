@@ -1,6 +1,6 @@
 """From prepared data to a trained model on disk: check, open, record, train, publish.
 
-The epochs are in `training.run`; what fits a model is behind `training.fit`.
+The epochs are in `training.run`; what fits a model is behind `training.trainers.base`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,14 +17,15 @@ from training.agreement import check_same, shared_checkpoint
 from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
-from training.fit import Array, Batches, Fit, fit_for
-from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
+from training.loader.stream import Ragged
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
 from training.run import OpenData, TrainingRun
 from training.splitting import Splitting, splitting
 from training.tracking import RunLog, SilentLog, TrackingConfig, tracked_run
+from training.trainers import trainer_for
+from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.artifacts import Manifest, publish, refuse_foreign
 from workflows.feature_spec import FILE_NAME, FeatureSpec
@@ -38,7 +39,7 @@ _NUM_EXAMPLE_ROWS = 3
 
 
 class OpenSplit(Protocol):
-    """Opens a split of prepared data, as `training.fit.Fit.batches` does."""
+    """Opens a split of prepared data, as `training.trainers.base.Trainer.batches` does."""
 
     def __call__(
         self, prepared: Path, spec: FeatureSpec, split: str, batch_size: int, *, shuffle: bool, seed: int
@@ -113,12 +114,12 @@ def train(
             _log_inputs(job, log)
             if generation:
                 _log_generation(job, log, generation, resumed)
-            fit = _new_fit(job, num_steps)
-            num_parameters = dict(zip(("embedding", "other"), fit.num_parameters(), strict=True))
+            trainer = _new_trainer(job, num_steps)
+            num_parameters = dict(zip(("embedding", "other"), trainer.num_parameters(), strict=True))
             log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
             checkpoints = _checkpoints(job, log, resumed, num_batches=len(data.train))
             run = TrainingRun(
-                fit,
+                trainer,
                 data,
                 job.config,
                 world=world,
@@ -138,9 +139,9 @@ def train(
                 "num_parameters": num_parameters,
             }
             if not job.is_first:
-                fit.send_tables()
+                trainer.send_tables()
                 return _model_of(job, details)
-            _publish(job, fit, details, log)
+            _publish(job, trainer, details, log)
         if checkpoint is None:
             checkpoints.remove()
         return TrainedModel.load(output)
@@ -172,7 +173,7 @@ class _Job:
     data: PreparedData
     spec: FeatureSpec
     backend: Backend
-    framework: type[Fit]
+    framework: type[Trainer]
 
     @property
     def is_first(self) -> bool:
@@ -216,7 +217,7 @@ def _checked(
         data=data,
         spec=whole.model.training_view(data.spec),
         backend=backend,
-        framework=fit_for(backend),
+        framework=trainer_for(backend),
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
@@ -254,7 +255,7 @@ def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
     return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=job.spec.metadata.group_by)
 
 
-def _new_fit(job: _Job, num_steps: int) -> Fit:
+def _new_trainer(job: _Job, num_steps: int) -> Trainer:
     with splitting(Splitting.of(job.workers.split_tables_share, job.world)):
         return job.framework(
             job.spec, job.config, num_steps=num_steps, world=job.world, laid_out_for=job.worker_batch_size
@@ -331,19 +332,19 @@ def _workers_params(job: _Job) -> dict[str, Any]:
     return {f"workers.{name}": value for name, value in (asdict(job.workers) | {"workers": job.world.size}).items()}
 
 
-def _publish(job: _Job, fit: Fit, details: Mapping[str, Any], log: RunLog) -> None:
+def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLog) -> None:
     """Put the trained model at `output`, and into MLflow with what it was made from."""
     spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
     has_example = not job.workers.split_tables_share  # MLflow would load the whole model to try it
     with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
-        fit.export(staging / job.backend.file_name)
+        trainer.export(staging / job.backend.file_name)
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         model_id = log.log_model(
             staging / job.backend.file_name,
             spec,
             _example_rows(job.data.path, spec) if has_example else None,
-            loader_module=fit.PYFUNC,
-            packages=fit.PACKAGES,
+            loader_module=trainer.PYFUNC,
+            packages=trainer.PACKAGES,
         )
         model_metrics = {f"model/{name}": value for name, value in metrics.items()}
         log.log_metrics(model_metrics, int(metrics["epoch"]), model_id=model_id)

@@ -8,11 +8,9 @@ from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import WORK_DIR, workspace_of
 from workflows.dask_config import DaskConfig
-from workflows.encodings import RowsConfig, SequenceConfig
-from workflows.prepare_config import PrepareConfig
 
 
-@with_recipe_options(SourceConfig, DaskConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig))
+@with_recipe_options(SourceConfig, DaskConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding))
 def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrides: Overrides) -> None:
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec.
 

@@ -14,21 +14,18 @@ from workflows.errors import ConfigError
 _MODEL = "--model"
 
 
-def with_recipe_options(*configs: type, of_recipe: tuple[type, ...]) -> Callable[[Command], Command]:
+def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any, ...]]) -> Callable[[Command], Command]:
     """Give a verb, a `RecipeCommand`, the options of some configs, and those of the recipe that it is called with.
 
     Args:
         *configs: as of `with_options`.
-        of_recipe: kinds of the configs of a recipe that the verb takes.
+        of_recipe: the configs of a recipe that the verb takes.
     """
 
     def decorate(command: Command) -> Command:
-        def of(recipe: Recipe) -> tuple[Any, ...]:
-            return tuple(config for config in recipe.configs if isinstance(config, of_recipe))
-
         general = with_options(*configs)(command)
-        general.for_recipe = lambda recipe: with_options(*configs, *of(recipe))(command)  # type: ignore[attr-defined]
-        general.flags_of_recipe = lambda recipe: flags_of(*of(recipe))  # type: ignore[attr-defined]
+        general.for_recipe = lambda recipe: with_options(*configs, *of_recipe(recipe))(command)  # type: ignore[attr-defined]
+        general.flags_of_recipe = lambda recipe: flags_of(*of_recipe(recipe))  # type: ignore[attr-defined]
         return general
 
     return decorate

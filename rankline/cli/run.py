@@ -9,12 +9,11 @@ from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 from serving.export_config import ExportConfig
-from training.config import TrainConfig
-from workflows.encodings import RowsConfig, SequenceConfig
-from workflows.prepare_config import PrepareConfig
 
 
-@with_recipe_options(SourceConfig, ExportConfig, of_recipe=(PrepareConfig, RowsConfig, SequenceConfig, TrainConfig))
+@with_recipe_options(
+    SourceConfig, ExportConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding, recipe.train)
+)
 def run_command(
     recipe: RecipeName,
     *,

@@ -9,10 +9,10 @@ from rankline.launch_config import LaunchConfig
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.workspace import WORK_DIR, workspace_of
-from training.config import SessionConfig, TrainConfig, WorkersConfig
+from training.config import SessionConfig, WorkersConfig
 
 
-@with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=(TrainConfig,))
+@with_recipe_options(SessionConfig, WorkersConfig, LaunchConfig, of_recipe=lambda recipe: (recipe.train,))
 def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Seeds = 1, overrides: Overrides) -> None:
     """Train on prepared data, tracked in MLflow. `rankline train RECIPE --help` has the options of a recipe, too.
 

@@ -132,7 +132,7 @@ def test_dies_with_its_parent(identity: ServerConfig, how: signal.Signals, tmp_p
         assert len(alive(process_ids)) == 2
         assert len(remains(tmp_path, parent.pid)) > 3
         parent.send_signal(how)
-    wait_until(lambda: remains(tmp_path, parent.pid) == [], every_s=0.05)
+    wait_until(lambda: remains(tmp_path, parent.pid) == [])
     assert alive(process_ids) == []
 
 

@@ -315,7 +315,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         below = psutil.Process(process.pid).children(recursive=True)
         assert len(programs("tritonserver", process.pid)) == 2
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate()
     assert (process.returncode, rest.strip().splitlines()[-1]) == (0, "stopped")
     assert "Traceback" not in rest
     assert not any(child.is_running() for child in below)

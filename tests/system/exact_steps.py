@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from training.fit_tensorflow import TensorFlowFit
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import FeatureSpec
 
@@ -21,15 +21,15 @@ STEPS = ((40, 24), (40, 24), (20, 12))  # rows of worker 0 and of worker 1: unev
 L2 = 2.0**-6  # of what is to stay exact
 
 
-def take_exact_steps(fit: TensorFlowFit, spec: FeatureSpec, world: World) -> None:
-    """Some steps of a fit whose model is the MLP with two hidden layers, and whose `batch_size` is `BATCH_SIZE`."""
+def take_exact_steps(trainer: TensorFlowTrainer, spec: FeatureSpec, world: World) -> None:
+    """Some steps of a trainer whose model is the MLP with two hidden layers, and whose `batch_size` is `BATCH_SIZE`."""
     rng = np.random.default_rng(0)
     for rows in STEPS:
-        _round_weights(fit.model)
+        _round_weights(trainer.model)
         ends = np.cumsum([0, *rows]) if world.size > 1 else [0, sum(rows)]
         batch = list(_rows(spec, sum(rows), rng))
-        fit.step(*_as_tensors(spec, batch[ends[world.rank] : ends[world.rank + 1]]))
-        fit.average()
+        trainer.step(*_as_tensors(spec, batch[ends[world.rank] : ends[world.rank + 1]]))
+        trainer.average()
 
 
 def _round_weights(model: Any) -> None:

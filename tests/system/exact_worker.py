@@ -13,12 +13,12 @@ import numpy as np
 from tests.system.exact_steps import BATCH_SIZE, L2, take_exact_steps
 from training.agreement import check_same
 from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.join import join_world
 from training.models.mlp import MLPConfig
 from training.observers import Observer
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
@@ -56,7 +56,7 @@ OVERFLOW, LARGE = 2, 2e4
 def global_batches(directory: Path) -> list[Any]:
     """The rows of a few steps of all workers: the last step has fewer."""
     spec = FeatureSpec.read(directory / "prepared")
-    batches = TensorFlowFit.batches(directory / "prepared", spec, "train", BATCH_SIZE, shuffle=True, seed=0)
+    batches = TensorFlowTrainer.batches(directory / "prepared", spec, "train", BATCH_SIZE, shuffle=True, seed=0)
     *whole, (inputs, labels) = list(batches)[:6]
     return [*whole, share((inputs, labels), 0, 37)]
 
@@ -75,18 +75,18 @@ def share(batch: Any, start: int, stop: int) -> Any:
 
 
 def fitted(directory: Path, name: str, world: World) -> dict[str, dict[str, Any]]:
-    """The state of a fit before training, after steps that are exact, and after others.
+    """The state of a trainer before training, after steps that are exact, and after others.
 
     In all of them worker 0 has more rows than worker 1. An optimizer's own case alone takes the exact steps.
     """
     config, batches = CASES[name][0], global_batches(directory)
     spec = FeatureSpec.read(directory / "prepared")
-    fit = TensorFlowFit(spec, config, num_steps=len(batches), world=world)
-    fit.share_state()
-    states = {"before": copied(fit.state())}
+    trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
+    trainer.share_state()
+    states = {"before": copied(trainer.state())}
     if name in OPTIMIZERS:
-        take_exact_steps(fit, spec, world)
-        states["exact"] = copied(fit.state())
+        take_exact_steps(trainer, spec, world)
+        states["exact"] = copied(trainer.state())
     for number, (inputs, labels) in enumerate(batches):
         of_first = labels.shape[0] * UNEVEN[0] // sum(UNEVEN)
         if name == "float16" and number == OVERFLOW:  # of the gradients that worker 1 finds
@@ -95,9 +95,9 @@ def fitted(directory: Path, name: str, world: World) -> dict[str, dict[str, Any]
         rows = (0, labels.shape[0])
         if world.size > 1:
             rows = (0, of_first) if world.rank == 0 else (of_first, labels.shape[0])
-        fit.step(*share((inputs, labels), *rows))
-        fit.average()
-    return {**states, "after": copied(fit.state())}
+        trainer.step(*share((inputs, labels), *rows))
+        trainer.average()
+    return {**states, "after": copied(trainer.state())}
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from tests.system.exact_steps import BATCH_SIZE, L2, take_exact_steps
 from tests.system.exact_worker import copied, share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.join import join_world
 from training.models.din import DINConfig
 from training.models.mlp import MLPConfig
@@ -21,6 +20,7 @@ from training.splitting import Splitting, splitting
 from training.table_parts import TablePart
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import FeatureSpec
 
@@ -60,22 +60,22 @@ def spec_of(directory: Path, name: str) -> FeatureSpec:
 
 
 def fitted(directory: Path, name: str, world: World) -> tuple[dict[str, dict[str, Any]], list[int]]:
-    """The state of a fit with split tables before training, after steps that are exact, and after others.
+    """The state of a trainer with split tables before training, after steps that are exact, and after others.
 
     Its tables are whole; in all steps worker 0 has more rows than worker 1. Also how many rows of each split table, and
     of what goes with it, this worker has.
     """
     data, config = CASES[name]
     spec, files = spec_of(directory, name), directory / data.replace("scalars", "prepared")
-    batches = list(TensorFlowFit.batches(files, spec, "train", BATCH_SIZE, shuffle=True, seed=0))[:5]
+    batches = list(TensorFlowTrainer.batches(files, spec, "train", BATCH_SIZE, shuffle=True, seed=0))[:5]
     with splitting(Splitting(world=world, above_bytes=0)):
-        fit = TensorFlowFit(spec, config, num_steps=len(batches), world=world)
-    fit.share_state()
-    sizes = [len(kept.rows) for kept in fit.state().values() if isinstance(kept, TablePart)]
-    states = {"before": whole(fit)}
+        trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
+    trainer.share_state()
+    sizes = [len(kept.rows) for kept in trainer.state().values() if isinstance(kept, TablePart)]
+    states = {"before": whole(trainer)}
     if name in EXACT:
-        take_exact_steps(fit, spec, world)
-        states["exact"] = whole(fit)
+        take_exact_steps(trainer, spec, world)
+        states["exact"] = whole(trainer)
     for number, (inputs, labels) in enumerate(batches):
         num_rows = labels.shape[0] - number  # and fewer in each step
         of_first = num_rows * UNEVEN[0] // sum(UNEVEN)
@@ -85,17 +85,17 @@ def fitted(directory: Path, name: str, world: World) -> tuple[dict[str, dict[str
         rows = (0, num_rows)
         if world.size > 1:
             rows = (0, of_first) if world.rank == 0 else (of_first, num_rows)
-        fit.step(*share((inputs, labels), *rows))
-        fit.average()
-    return {**states, "after": whole(fit)}, sizes
+        trainer.step(*share((inputs, labels), *rows))
+        trainer.average()
+    return {**states, "after": whole(trainer)}, sizes
 
 
-def whole(fit: TensorFlowFit) -> dict[str, Any]:
+def whole(trainer: TensorFlowTrainer) -> dict[str, Any]:
     """Its state with whole tables; all workers have to call this."""
     return copied(
         {
             name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
-            for name, kept in fit.state().items()
+            for name, kept in trainer.state().items()
         }
     )
 

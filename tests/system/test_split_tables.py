@@ -13,13 +13,12 @@ from tests.system.started_workers import Ended, ended, started
 from tests.unit.training import sequence_rows
 from tests.unit.training.conftest import make_prepared
 from training.checkpoints import Checkpoint
-from training.fit_tensorflow import TensorFlowFit
 from training.metrics import quality
 from training.saved_model import load_signature
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import SOLO
 from workflows.feature_spec import FeatureSpec
 
-pytestmark = pytest.mark.timeout(900)
 NUM_TRAIN, NUM_VALID = 2006, 1002
 
 
@@ -35,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def workers(directory: Path) -> list[Ended]:
     with started(Path(__file__).with_name("split_worker.py"), directory) as processes:
-        return ended(processes, timeout_s=600)
+        return ended(processes)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,9 @@ def test_a_step_that_overflows_on_one_worker_is_left_out_by_both(directory: Path
 def test_the_exported_model_has_whole_tables_and_the_metrics_of_the_run(directory: Path, found: Any) -> None:
     assert found[0]["metrics"] == found[1]["metrics"]
     spec = FeatureSpec.read(directory / "prepared")
-    ((inputs, labels),) = TensorFlowFit.batches(directory / "prepared", spec, "valid", NUM_VALID, shuffle=False, seed=0)
+    ((inputs, labels),) = TensorFlowTrainer.batches(
+        directory / "prepared", spec, "valid", NUM_VALID, shuffle=False, seed=0
+    )
     signature = load_signature(directory / "model" / "model.savedmodel", "serving_padded")
     lengths, values = inputs["genres__nnzs"].numpy()[:, 0], inputs["genres__values"].numpy()[:, 0]
     padded = np.zeros((len(lengths), lengths.max()), np.int64)

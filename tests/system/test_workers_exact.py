@@ -12,13 +12,11 @@ from tests.system.exact_worker import CASES, OPTIMIZERS, RUN, fitted
 from tests.system.learnt_alike import FLOAT32, HALF, assert_close, assert_equal
 from tests.system.started_workers import Ended, ended, started
 from tests.unit.training.conftest import make_prepared
-from training.fit_tensorflow import TensorFlowFit
 from training.metrics import quality
 from training.saved_model import load_signature
+from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import SOLO
 from workflows.feature_spec import FeatureSpec
-
-pytestmark = pytest.mark.timeout(900)  # the workers start and trace a dozen models
 
 NUM_TRAIN, NUM_VALID = 1003, 501
 
@@ -73,7 +71,7 @@ def test_a_step_whose_gradients_overflow_on_one_worker_is_left_out_by_both(direc
 def test_metrics_are_those_of_all_rows(directory: Path, found: Any) -> None:
     assert found[0]["metrics"] == found[1]["metrics"]
     spec = FeatureSpec.read(directory / "prepared")
-    (inputs, labels), *rest = TensorFlowFit.batches(
+    (inputs, labels), *rest = TensorFlowTrainer.batches(
         directory / "prepared", spec, "valid", 2 * NUM_VALID, shuffle=False, seed=0
     )
     assert not rest

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from training.fit import Batches
 from training.loader.memory import available_bytes
+from training.trainers.base import Batches
 from workflows.errors import ConfigError
 
 Batch = tuple[Mapping[str, Any], Any]

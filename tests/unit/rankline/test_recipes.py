@@ -2,10 +2,10 @@ import pytest
 
 from rankline.options import Overrides
 from rankline.recipes import Recipe, available, recipe_named
-from training.fit import fit_for
 from training.models.base import embedding_columns
 from training.models.mlp import MLPConfig
 from training.models.torch_mlp import TorchMLPConfig
+from training.trainers import trainer_for
 from workflows.datasets.amazon import AMAZON
 from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.errors import ConfigError
@@ -21,7 +21,7 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
     label = Feature(name="label", dtype="float32")
     spec = FeatureSpec(features=(label,), channels={"label": ("label",)})
-    fit_for(recipe.train.model.backend).check(spec, recipe.train)
+    trainer_for(recipe.train.model.backend).check(spec, recipe.train)
 
 
 def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from rankline.sim import CONTEXT, open_splits, sim_command
-from rankline.sim_config import SimConfig
+from rankline.sim_options import SimOptions
 from tests.unit.training import conftest as ratings
 from tests.unit.training import sequence_rows
 from training.config import TrainConfig
@@ -42,8 +42,8 @@ TABLE = {
     "weight_decay": 0, "epochs": 3, "global_batch_size": 131072, "dropout_rate": -1, "amp": False, "xla": False,
     "drop_remainder": False, "disable_cache": False, "repeat_count": 0, "prefetch_train_size": 10,
     "prefetch_test_size": 2, "long_seq_length": 90, "prebatch_train_size": 0, "prebatch_test_size": 0,
-    "results_dir": Path("/tmp/sim"), "log_filename": "log.json", "save_checkpoint_path": None,
-    "load_checkpoint_path": None, "mode": "train", "benchmark": False, "benchmark_warmup_steps": 20,
+    "results_dir": Path("/tmp/sim"), "log_filename": "log.json", "save_checkpoint_path": "",
+    "load_checkpoint_path": "", "mode": "train", "benchmark": False, "benchmark_warmup_steps": 20,
     "benchmark_steps": 200, "affinity": "socket_unique_interleaved", "inter_op_parallelism": 0,
     "intra_op_parallelism": 0, "num_parallel_calls": None, "seed": -1,
 }  # fmt: skip
@@ -126,8 +126,8 @@ def half(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_parameter_of_the_document_has_its_name_and_default() -> None:
-    own = {"dataset_dir", "profile", "deterministic", "random_weights"}
-    defaults = {field.name: field.default for field in fields(SimConfig)}
+    own = {"dataset_dir", "variant", "deterministic", "random_weights"}
+    defaults = {field.name: field.default for field in fields(SimOptions)}
     assert {name: default for name, default in defaults.items() if name not in own} == TABLE
     text = CliRunner().invoke(app(), ["--help"], env={"COLUMNS": "200"}).output
     assert all("--" + name.replace("_", "-") in text for name in (*TABLE, *own))
@@ -140,7 +140,7 @@ def test_names_may_have_underscores_or_dashes(spelling: str) -> None:
 
 
 def test_parameters_become_the_choices_of_our_training() -> None:
-    config = SimConfig(lr=0.05, weight_decay=0.1, dropout_rate=0.2, xla=True, seed=7, long_seq_length=8, epochs=5)
+    config = SimOptions(lr=0.05, weight_decay=0.1, dropout_rate=0.2, xla=True, seed=7, long_seq_length=8, epochs=5)
     assert config.train_config(sequence_rows.make_spec(), "bfloat16") == TrainConfig(
         model=SIMConfig(
             embedding_dim=16, stage_one_hidden=(200,), hidden=(200, 80), aux_hidden=(100, 50),
@@ -149,18 +149,18 @@ def test_parameters_become_the_choices_of_our_training() -> None:
         learning_rate=0.05, weight_decay=0.1, xla=True, precision="bfloat16", seed=7, epochs=5, batch_size=131072,
         optimizer="adam", weight_averaging=False, early_stopping_patience=0,
     )  # fmt: skip
-    reference = SimConfig(seed=0, profile="reference", long_seq_length=0)
+    reference = SimOptions(seed=0, variant="reference", long_seq_length=0)
     assert reference.train_config(sequence_rows.make_spec(), "float32").model == SIMConfig(
         hidden=(200, 80), short_history=sequence_rows.MAX_LENGTH, variant="reference", linear_terms=False
     )
-    din = SimConfig(seed=0, model_type="din").train_config(sequence_rows.make_spec(), "float32").model
+    din = SimOptions(seed=0, model_type="din").train_config(sequence_rows.make_spec(), "float32").model
     assert din == DINConfig(embedding_dim=16, hidden=(200, 80), linear_terms=False)
 
 
 def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
     longest = sequence_rows.MAX_LENGTH
     with pytest.raises(ConfigError, match=f"is {longest}, and histories have up to {longest} items.*at most 11"):
-        SimConfig(long_seq_length=longest, seed=0).train_config(sequence_rows.make_spec(), "float32")
+        SimOptions(long_seq_length=longest, seed=0).train_config(sequence_rows.make_spec(), "float32")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
         (["--lr", "0"], "--lr is 0.0, expected a number above 0"),
         (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected whole numbers of at least 1"),
         (["--affinity", "best"], "affinity is 'best'. Available: disabled, socket, "),
-        (["--model_type", "simm"], "model is 'simm'. Available: "),
+        (["--model_type", "simm"], "no model 'simm'. Available: "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
         (["--benchmark", "--save_checkpoint_path", "x"], "--save_checkpoint_path belongs to training without --bench"),
@@ -415,7 +415,7 @@ def test_rows_that_come_in_the_same_order_are_read_once_unless_the_cache_is_disa
     tmp_path: Path, is_cached: bool
 ) -> None:
     prepared = ratings.make_prepared(tmp_path / "prepared", num_train=100, num_valid=100)
-    open_split = open_splits(SimConfig(disable_cache=not is_cached, global_batch_size=30))
+    open_split = open_splits(SimOptions(disable_cache=not is_cached, global_batch_size=30))
     batches = open_split(prepared, FeatureSpec.read(prepared), "valid", 99, shuffle=False, seed=0)
     first = [labels.numpy().tolist() for _, labels in batches]
     assert [len(labels) for labels in first] == [30, 30, 30, 10]

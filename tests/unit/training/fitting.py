@@ -1,4 +1,4 @@
-"""What must hold of a fit whatever the framework, see `training.fit.Fit`."""
+"""What must hold of a fit whatever the framework, see `training.trainers.base.Trainer`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,31 +6,31 @@ from typing import Any
 import numpy as np
 
 from training.config import TrainConfig
-from training.fit import Array, Fit
+from training.trainers.base import Array, Trainer
 from workflows.feature_spec import FeatureSpec
 
 Batch = tuple[Any, Any]
 NUM_STEPS = 10
 
 
-def learn(fit: Fit, batches: list[Batch]) -> None:
+def learn(trainer: Trainer, batches: list[Batch]) -> None:
     for number, (inputs, labels) in enumerate(batches, start=1):
-        fit.step(inputs, labels)
+        trainer.step(inputs, labels)
         if number % 2 == 0:
-            fit.average()
+            trainer.average()
 
 
 def fitted(
-    kind: type[Fit], spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = NUM_STEPS
+    kind: type[Trainer], spec: FeatureSpec, config: TrainConfig, batches: list[Batch], num_steps: int = NUM_STEPS
 ) -> Any:
     """A fit that has learnt from some batches."""
-    fit = kind(spec, config, num_steps)
-    learn(fit, batches)
-    return fit
+    trainer = kind(spec, config, num_steps)
+    learn(trainer, batches)
+    return trainer
 
 
 def assert_goes_on_like_one_without_a_break(
-    straight: Fit, batches: list[Batch], make: Callable[[], Fit], meanwhile: Callable[[], Any] = lambda: None
+    straight: Trainer, batches: list[Batch], make: Callable[[], Trainer], meanwhile: Callable[[], Any] = lambda: None
 ) -> None:
     """A fit that `make` gives takes up the state of `straight`, and both learn the same from the batches."""
     saved = straight.state()
@@ -45,11 +45,11 @@ def assert_goes_on_like_one_without_a_break(
     assert resumed.loss_sum() == straight.loss_sum()
 
 
-def assert_state_is_a_copy(fit: Fit, batches: list[Batch], other: Fit, groups: set[str]) -> None:
+def assert_state_is_a_copy(trainer: Trainer, batches: list[Batch], other: Trainer, groups: set[str]) -> None:
     """What the fit learns changes no state that was taken before, and another fit of the model has the same names."""
-    state = fit.state()
+    state = trainer.state()
     kept = {name: array.copy() for name, array in state.items()}
-    learn(fit, batches)
+    learn(trainer, batches)
     assert_same(state, kept)
     assert state.keys() == other.state().keys()
     assert {name.split("/")[0] for name in state} == groups

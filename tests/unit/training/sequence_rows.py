@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from training.fit_tensorflow import TensorFlowFit
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.artifacts import publish
 from workflows.feature_spec import Feature, FeatureSpec, Source, SpecMetadata
 
@@ -102,7 +102,7 @@ def keras_batch(rows: pa.Table, spec: FeatureSpec | None = None) -> dict[str, An
 def batches_of(prepared: Path, batch_size: int = 100, *, seed: int = 0) -> list[tuple[Any, Any]]:
     """The training split with negatives, shuffled."""
     spec = FeatureSpec.read(prepared)
-    return list(TensorFlowFit.batches(prepared, spec, "train", batch_size, shuffle=True, seed=seed))
+    return list(TensorFlowTrainer.batches(prepared, spec, "train", batch_size, shuffle=True, seed=seed))
 
 
 def _items(rng: np.random.Generator, categories: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

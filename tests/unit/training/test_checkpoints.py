@@ -23,10 +23,10 @@ from training.checkpoints import (
     refuse_to_replace,
 )
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
-from training.fit_torch import TorchFit
 from training.loader.tfrecord import write_tfrecords
 from training.models.mlp import MLPConfig
+from training.trainers.tensorflow import TensorFlowTrainer
+from training.trainers.torch import TorchTrainer
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec, Source
@@ -209,13 +209,13 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
 def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     kind: str, position: Position, prepared: Path, tmp_path: Path
 ) -> None:
-    fit = TorchFit if kind == "torch" else TensorFlowFit
+    trainer = TorchTrainer if kind == "torch" else TensorFlowTrainer
     directory, spec = prepared, FeatureSpec.read(prepared)
     if kind == "tfrecord":
         directory, spec = tmp_path, tfrecord_spec(prepared, tmp_path)
 
     def reader() -> Reader:
-        return Reader(fit.batches(directory, spec, "train", 600, shuffle=True, seed=3))
+        return Reader(trainer.batches(directory, spec, "train", 600, shuffle=True, seed=3))
 
     def ages(epoch: Any) -> list[list[float]]:
         return [inputs["age"].numpy()[:, 0].tolist() for inputs, _ in epoch]
@@ -228,13 +228,13 @@ def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     assert ages(resumed) == epochs[position.epoch]
 
 
-@pytest.mark.parametrize("fit", [TensorFlowFit, TorchFit])
-def test_a_position_in_other_data_is_refused(fit: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fit", [TensorFlowTrainer, TorchTrainer])
+def test_a_position_in_other_data_is_refused(trainer: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
     other = new_prepared(tmp_path / "prepared", num_train=60)
 
     def reader(directory: Path) -> Reader:
         spec = FeatureSpec.read(directory)
-        return Reader(fit.batches(directory, spec, "train", 20, shuffle=True, seed=0))
+        return Reader(trainer.batches(directory, spec, "train", 20, shuffle=True, seed=0))
 
     with pytest.raises(ConfigError, match="the saved position has data"):
         reader(prepared).seek(Position(), reader(other).order)

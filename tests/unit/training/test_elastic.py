@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from training.checkpoints import Best, Checkpoint, Position, Reader
 from training.config import TrainConfig
 from training.elastic import Generation, resized
-from training.fit_tensorflow import TensorFlowFit
 from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS, make_optimizer
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import FeatureSpec
 
 ORDER = {"seed": 3, "global_size": 1}
@@ -96,7 +96,7 @@ def test_that_is_what_optimizers_call_their_steps(name: str) -> None:
 
 
 def test_that_is_what_a_fit_calls_its_steps(spec: FeatureSpec) -> None:
-    names = TensorFlowFit(spec, TrainConfig(model=MLPConfig(hidden=(4,))), num_steps=1).state()
+    names = TensorFlowTrainer(spec, TrainConfig(model=MLPConfig(hidden=(4,))), num_steps=1).state()
     assert [name for name in names if name.endswith(("/iteration", "/finite_steps"))] == [*STEPS]
 
 

@@ -12,12 +12,12 @@ from sequence_rows import make_prepared, make_spec
 from tests.unit.training import conftest as ratings
 from training.checkpoints import Best, Checkpoint, Position, plain
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.inference import from_checkpoint, saved, score_each_size, untrained, with_rows
 from training.loader.splits import tensorflow_loader
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
 from training.models.sim import SIMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError, ConfigError, SpecError
 from workflows.feature_spec import FeatureSpec, Source
 
@@ -66,16 +66,16 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
         key = f"{model}{changes}"
         if key not in found:
             config, spec = config_of(model, **changes), FeatureSpec.read(prepared)
-            fit = TensorFlowFit(config.model.training_view(spec), config, num_steps=12)
-            loader = TensorFlowFit.batches(
+            trainer = TensorFlowTrainer(config.model.training_view(spec), config, num_steps=12)
+            loader = TensorFlowTrainer.batches(
                 prepared, config.model.training_view(spec), "train", 100, shuffle=True, seed=1
             )
             for number, (inputs, labels) in enumerate(loader):
-                fit.step(inputs, labels)
+                trainer.step(inputs, labels)
                 if number % 4 == 3:
-                    fit.average()
-            state = fit.state()
-            fit.set_weights(fit.weights())
+                    trainer.average()
+            state = trainer.state()
+            trainer.set_weights(trainer.weights())
             checkpoint = Checkpoint(
                 config=plain(config),
                 fingerprint="f",
@@ -86,8 +86,8 @@ def trained(prepared: Path, batches: list[Any]) -> Any:
                 best=Best(),
                 state=state,
             )
-            scores = [fit.score(inputs)[:, None] for inputs in batches]
-            found[key] = Trained(fit.export, checkpoint, scores)
+            scores = [trainer.score(inputs)[:, None] for inputs in batches]
+            found[key] = Trained(trainer.export, checkpoint, scores)
         return found[key]
 
     return train

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from training.config import TrainConfig
-from training.fit_torch import TorchFit
 from training.metrics import calibration, evaluate, exact_auc, gauc, logloss, quality, thresholded_auc
 from training.models.torch_mlp import TorchMLPConfig
+from training.trainers.torch import TorchTrainer
 from workflows.feature_spec import FeatureSpec
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=60)
@@ -98,10 +98,10 @@ def test_quality_has_every_figure_and_that_of_groups_where_there_is_one() -> Non
 @pytest.mark.parametrize("group_by", ["userId", "not an input", None])
 def test_a_split_is_measured_with_groups_where_there_are_some(group_by: str | None, prepared: Path) -> None:
     spec = FeatureSpec.read(prepared)
-    fit = TorchFit(spec, TrainConfig(model=TorchMLPConfig()), num_steps=1)
-    valid = TorchFit.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
-    scores = np.concatenate([fit.score(inputs) for inputs, _ in valid])
-    labels = np.concatenate([fit.array(label) for _, label in valid])
-    figures = evaluate(fit, valid, group_by=group_by, split="validation")
+    trainer = TorchTrainer(spec, TrainConfig(model=TorchMLPConfig()), num_steps=1)
+    valid = TorchTrainer.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
+    scores = np.concatenate([trainer.score(inputs) for inputs, _ in valid])
+    labels = np.concatenate([trainer.array(label) for _, label in valid])
+    figures = evaluate(trainer, valid, group_by=group_by, split="validation")
     assert ("gauc" in figures) == (group_by == "userId")
     assert {name: figures[name] for name in figures if name != "gauc"} == quality(labels, scores)

@@ -10,10 +10,10 @@ import pytest
 
 from bench.peers.native import feature_columns, hashed, make_dataset, num_buckets, peer
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.graph_cut import split_at_features
 from training.loader.tfrecord import write_tfrecords
 from training.models.dlrm import DLRMConfig
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.auc import exact_auc
 from workflows.feature_spec import Feature, FeatureSpec, Source
 
@@ -84,16 +84,18 @@ def one_epoch(files: Files, spec: FeatureSpec, *, accelerated: bool) -> dict[str
     return {name: values[order] for name, values in joined.items()}
 
 
-def fitted(files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool) -> tuple[TensorFlowFit, float]:
+def fitted(
+    files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool
+) -> tuple[TensorFlowTrainer, float]:
     """A model after two epochs, and its AUC on the same rows."""
-    fit = TensorFlowFit(spec, peer(config, accelerated=accelerated), num_steps=1)
+    trainer = TensorFlowTrainer(spec, peer(config, accelerated=accelerated), num_steps=1)
     batches = dataset(files, spec, accelerated=accelerated)
     for _ in range(2):
         for inputs, labels in batches:
-            fit.step(inputs, labels)
-    scored = [(fit.array(labels), fit.score(inputs)) for inputs, labels in batches]
+            trainer.step(inputs, labels)
+    scored = [(trainer.array(labels), trainer.score(inputs)) for inputs, labels in batches]
     labels, scores = (np.concatenate(parts) for parts in zip(*scored, strict=True))
-    return fit, exact_auc(labels, scores)
+    return trainer, exact_auc(labels, scores)
 
 
 def tables(model: Any) -> list[Any]:
@@ -131,7 +133,9 @@ def test_a_column_has_three_quarters_of_its_ids_as_buckets_but_at_least_one(spec
 
 
 def test_both_models_have_the_same_weights(spec: FeatureSpec) -> None:
-    native, accelerated = (TensorFlowFit(spec, peer(CONFIG, accelerated=side), num_steps=1) for side in (False, True))
+    native, accelerated = (
+        TensorFlowTrainer(spec, peer(CONFIG, accelerated=side), num_steps=1) for side in (False, True)
+    )
     assert native.num_parameters() == accelerated.num_parameters()
     assert native.num_parameters()[0] == (300 + 30 + 1) * MODEL.embedding_dim
 
@@ -155,6 +159,6 @@ def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -
 def test_both_models_learn_in_every_way_to_compute(
     files: Files, spec: FeatureSpec, accelerated: bool, precision: str, xla: bool
 ) -> None:
-    fit, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
-    assert fit.diverged_at() is None
+    trainer, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
+    assert trainer.diverged_at() is None
     assert auc > 0.75

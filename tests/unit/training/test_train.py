@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from training.config import TrainConfig
-from training.fit_tensorflow import _Average
 from training.metrics import METRICS, Metric, exact_auc
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import _Average
 from workflows.artifacts import load_manifest
 from workflows.errors import ArtifactError, DataError, RanklineError
 from workflows.trained import TrainedModel

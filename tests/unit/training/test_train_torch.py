@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from training.config import TrainConfig
-from training.fit import fit_for
-from training.fit_torch import TorchFit, _Average
 from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers import trainer_for
+from training.trainers.torch import TorchTrainer, _Average
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
 from workflows.trained import PYTORCH, TrainedModel, padded_rows
@@ -136,32 +136,32 @@ def test_the_average_starts_at_the_first_sample_and_favours_late_ones() -> None:
 
 
 def test_the_average_is_scored_and_kept_with_its_running_statistics(spec: FeatureSpec, prepared: Path) -> None:
-    fit = TorchFit(spec, CONFIG, num_steps=100)
-    batches = TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0)
+    trainer = TorchTrainer(spec, CONFIG, num_steps=100)
+    batches = TorchTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0)
     for inputs, labels in batches:
-        fit.step(inputs, labels)
-        fit.average()
-    own = fit.score(inputs)
-    with fit.averaged():
-        averaged = fit.score(inputs)
-    np.testing.assert_array_equal(fit.score(inputs), own)
+        trainer.step(inputs, labels)
+        trainer.average()
+    own = trainer.score(inputs)
+    with trainer.averaged():
+        averaged = trainer.score(inputs)
+    np.testing.assert_array_equal(trainer.score(inputs), own)
     assert np.abs(averaged - own).max() > 1e-4
-    fit.set_weights(fit.weights())
-    np.testing.assert_array_equal(fit.score(inputs), averaged)
+    trainer.set_weights(trainer.weights())
+    np.testing.assert_array_equal(trainer.score(inputs), averaged)
 
 
 def test_the_loss_is_the_sum_over_the_rows_without_penalties(spec: FeatureSpec, prepared: Path) -> None:
     config = TrainConfig(model=TorchMLPConfig(l2_embedding=100.0, embedding_init=0.5))
-    fit = TorchFit(spec, config, num_steps=100)
-    batches = TorchFit.batches(prepared, FeatureSpec.read(prepared), "train", 500, shuffle=True, seed=0)
+    trainer = TorchTrainer(spec, config, num_steps=100)
+    batches = TorchTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 500, shuffle=True, seed=0)
     inputs, labels = next(iter(batches))
-    fit.model.train()
-    logit = fit.model(inputs).logit.detach()
+    trainer.model.train()
+    logit = trainer.model(inputs).logit.detach()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logit, labels, reduction="sum")
-    fit.step(inputs, labels)
-    assert fit.loss_sum() == pytest.approx(float(expected), rel=1e-5)
-    fit.step(inputs, labels)
-    assert fit.loss_sum() > 1.5 * float(expected)
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() == pytest.approx(float(expected), rel=1e-5)
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() > 1.5 * float(expected)
 
 
 def test_an_id_outside_its_table_is_told_with_file_and_column(
@@ -196,11 +196,11 @@ def test_an_unknown_optimizer_is_refused_before_anything_is_recorded(prepared: P
 def test_data_that_is_not_parquet_is_refused(spec: FeatureSpec) -> None:
     converted = replace(spec, sources={"train": Source(files=("train/a.tfrecord",), num_rows=1, type="tfrecord")})
     with pytest.raises(ConfigError, match="a PyTorch model reads parquet only"):
-        TorchFit.check(converted, CONFIG)
+        TorchTrainer.check(converted, CONFIG)
 
 
 def test_the_framework_is_found_by_the_backend() -> None:
-    assert fit_for(PYTORCH) is TorchFit
+    assert trainer_for(PYTORCH) is TorchTrainer
 
 
 TRAIN = """

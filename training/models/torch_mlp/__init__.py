@@ -12,5 +12,5 @@ class TorchMLPConfig(TabularConfig):
     """Embeddings, lists summed, and numbers side by side, then dense layers with batch normalisation."""
 
     name: ClassVar[str] = "torch_mlp"
-    network: ClassVar[str] = "training.models.torch_mlp.network:TorchMLP"
+    network: ClassVar[str] = "training.models.torch_mlp.network:build"
     backend: ClassVar[Backend] = PYTORCH

@@ -15,7 +15,7 @@ from workflows.feature_spec import Feature, FeatureSpec
 
 
 class Output(NamedTuple):
-    """What a model that `training.fit_torch` fits gives for N rows.
+    """What a model that `training.trainers.torch` fits gives for N rows.
 
     Attributes:
         logit: its sigmoid is the probability, shape (N,).

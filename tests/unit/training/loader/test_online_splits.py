@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.fit_torch import TorchFit
 from training.loader.splits import first_rows, tensorflow_loader
+from training.trainers.torch import TorchTrainer
 from workflows.datasets.criteo import CRITEO
 from workflows.datasets.movielens import MOVIELENS
 from workflows.encodings import RowsConfig
@@ -56,7 +56,7 @@ def test_a_torch_model_is_given_online_rows_encoded_as_offline_ones_are(
     both: tuple[PreparedData, PreparedData],
 ) -> None:
     def first(data: PreparedData) -> Any:
-        return next(iter(TorchFit.batches(data.path, data.spec, "valid", 200, shuffle=False, seed=0)))
+        return next(iter(TorchTrainer.batches(data.path, data.spec, "valid", 200, shuffle=False, seed=0)))
 
     (inputs, label), (online_inputs, online_label) = map(first, both)
     for column, tensor in inputs.items():

@@ -1,4 +1,4 @@
-"""DIN, DIEN and SIM in `TensorFlowFit` and in `train`."""
+"""DIN, DIEN and SIM in `TensorFlowTrainer` and in `train`."""
 
 from dataclasses import replace
 from functools import cache
@@ -15,8 +15,6 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig
-from training.fit_tensorflow import TensorFlowFit
-from training.fit_torch import TorchFit
 from training.metrics import exact_auc
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
@@ -24,6 +22,8 @@ from training.models.mlp import MLPConfig
 from training.models.sim import SIMConfig
 from training.tracking import TrackingConfig
 from training.train import train
+from training.trainers.tensorflow import TensorFlowTrainer
+from training.trainers.torch import TorchTrainer
 from workflows.errors import ArtifactError, ConfigError, SpecError
 from workflows.feature_spec import FeatureSpec
 from workflows.trained import TrainedModel
@@ -63,37 +63,37 @@ def batches(prepared: Path) -> list[Batch]:
 @pytest.fixture(scope="module")
 def learnt(batches: list[Batch]) -> Any:
     """Fits that have learnt for three epochs, each made when it is first asked for."""
-    return cache(lambda name: fitted(TensorFlowFit, SPEC, KINDS[name], batches * 3, num_steps=36))
+    return cache(lambda name: fitted(TensorFlowTrainer, SPEC, KINDS[name], batches * 3, num_steps=36))
 
 
 @all_kinds
 def test_it_learns_what_was_planted_and_scores_without_negatives(name: str, learnt: Any) -> None:
-    fit, rows = learnt(name), make_table(1000, seed=5)
+    trainer, rows = learnt(name), make_table(1000, seed=5)
     batch = keras_batch(rows, SPEC.for_scoring)
     assert not any("neg" in column for column in batch)
-    assert exact_auc(rows["label"].to_numpy(), fit.score(batch)) > 0.85
-    assert fit.score(keras_batch(rows.slice(0, 1), SPEC.for_scoring)).shape == (1,)
+    assert exact_auc(rows["label"].to_numpy(), trainer.score(batch)) > 0.85
+    assert trainer.score(keras_batch(rows.slice(0, 1), SPEC.for_scoring)).shape == (1,)
     # A batch of the training data, which has negatives, scores as well as without.
-    np.testing.assert_array_equal(fit.score(keras_batch(rows)), fit.score(batch))
+    np.testing.assert_array_equal(trainer.score(keras_batch(rows)), trainer.score(batch))
 
 
 def test_the_same_seed_gives_the_same_weights_bit_by_bit(learnt: Any, batches: list[Batch]) -> None:
-    again = fitted(TensorFlowFit, SPEC, KINDS["sim"], batches * 3, num_steps=36)
+    again = fitted(TensorFlowTrainer, SPEC, KINDS["sim"], batches * 3, num_steps=36)
     assert_same(again.state(), learnt("sim").state())
 
 
 @all_kinds
 def test_a_batch_of_one_row_with_or_without_a_history_is_learnt_from(name: str, learnt: Any) -> None:
-    fit, rows = learnt(name), make_table(60, seed=0)
-    before = fit.state()
+    trainer, rows = learnt(name), make_table(60, seed=0)
+    before = trainer.state()
     lengths = [len(values) for values in rows[LISTS[0]].to_pylist()]
     assert min(lengths) == 0
     for number in (int(np.argmin(lengths)), int(np.argmax(lengths))):
         row = rows.slice(number, 1)
-        fit.step(keras_batch(row), tf.constant(row["label"].to_numpy()[:, None]))
-    assert np.isfinite(fit.loss_sum() + fit.added_sum())
-    assert all(np.isfinite(weight).all() for weight in fit.weights())
-    fit.restore(before)
+        trainer.step(keras_batch(row), tf.constant(row["label"].to_numpy()[:, None]))
+    assert np.isfinite(trainer.loss_sum() + trainer.added_sum())
+    assert all(np.isfinite(weight).all() for weight in trainer.weights())
+    trainer.restore(before)
 
 
 def test_a_state_of_another_of_these_models_is_refused(learnt: Any) -> None:
@@ -113,9 +113,9 @@ def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
     config: TrainConfig, batches: list[Batch]
 ) -> None:
     assert_goes_on_like_one_without_a_break(
-        fitted(TensorFlowFit, SPEC, config, batches[:3]),
+        fitted(TensorFlowTrainer, SPEC, config, batches[:3]),
         batches[3:6],
-        lambda: TensorFlowFit(SPEC, replace(config, seed=99), 10),
+        lambda: TensorFlowTrainer(SPEC, replace(config, seed=99), 10),
     )
 
 
@@ -130,23 +130,23 @@ def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(batches: list
         learning_rate=0.1,
         xla=xla,
     )
-    fit = TensorFlowFit(SPEC, config, num_steps=1)
+    trainer = TensorFlowTrainer(SPEC, config, num_steps=1)
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
         losses = [
             tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, output))
-            for output in fit.model(inputs, training=True)
+            for output in trainer.model(inputs, training=True)
         ]
-        loss, added = tf.add_n(losses) / 2, tf.add_n(fit.model.losses)
+        loss, added = tf.add_n(losses) / 2, tf.add_n(trainer.model.losses)
         objective = loss + added
     assert len(losses) == 2  # half of each: of the search, and of the score
-    assert len(fit.model.losses) == 6  # target, history, user, negatives, biases, and the auxiliary loss
-    variables = fit.model.trainable_variables
+    assert len(trainer.model.losses) == 6  # target, history, user, negatives, biases, and the auxiliary loss
+    variables = trainer.model.trainable_variables
     gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(objective, variables)]
     before = [variable.numpy() for variable in variables]
-    fit.step(inputs, labels)
-    assert fit.loss_sum() == pytest.approx(100 * float(loss), rel=1e-5)
-    assert fit.added_sum() == pytest.approx(100 * float(added), rel=1e-5)
+    trainer.step(inputs, labels)
+    assert trainer.loss_sum() == pytest.approx(100 * float(loss), rel=1e-5)
+    assert trainer.added_sum() == pytest.approx(100 * float(added), rel=1e-5)
     for variable, start, gradient in zip(variables, before, gradients, strict=True):
         np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-4, atol=1e-6, err_msg=variable.name)
 
@@ -156,11 +156,11 @@ def test_a_step_in_float16_moves_the_weights_as_one_in_float32(batches: list[Bat
     config = KINDS["sim"].with_choices(optimizer="sgd", learning_rate=1.0, num_searched=8)
     moved = []
     for precision in ("float16", "float32"):
-        fit = TensorFlowFit(SPEC, replace(config, precision=precision), 10)
-        before = np.concatenate([weight.ravel() for weight in fit.weights()])
-        learn(fit, batches[:1])
-        assert np.isfinite(fit.loss_sum() + fit.added_sum())
-        moved.append(np.concatenate([weight.ravel() for weight in fit.weights()]) - before)
+        trainer = TensorFlowTrainer(SPEC, replace(config, precision=precision), 10)
+        before = np.concatenate([weight.ravel() for weight in trainer.weights()])
+        learn(trainer, batches[:1])
+        assert np.isfinite(trainer.loss_sum() + trainer.added_sum())
+        moved.append(np.concatenate([weight.ravel() for weight in trainer.weights()]) - before)
     assert np.linalg.norm(moved[0] - moved[1]) <= 0.05 * np.linalg.norm(moved[1])
 
 
@@ -256,4 +256,4 @@ def test_what_does_not_fit_is_refused_before_a_run_exists(prepared: Path, tmp_pa
         train(prepared, tmp_path / "model", replace(CONFIG, model=MLPConfig()), tracking=tracking)
     assert not tracking.directory.exists()
     with pytest.raises(ConfigError, match="deterministic kernels are offered for TensorFlow models only"):
-        TorchFit.deterministic()
+        TorchTrainer.deterministic()

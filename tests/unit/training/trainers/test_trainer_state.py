@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.fit_state import check_state
+from training.trainers.state import check_state
 from workflows.errors import ArtifactError
 
 STATE = {"model/kernel": np.zeros((2, 3)), "loss/sum": np.float64(1.0)}

@@ -16,12 +16,12 @@ from fitting import (
 )
 
 from training.config import TrainConfig
-from training.fit_tensorflow import TensorFlowFit
 from training.metrics import exact_auc
 from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS
 from training.saved_model import load_signature
+from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError
 from workflows.feature_spec import Feature, FeatureSpec
 
@@ -30,7 +30,7 @@ CONFIG = TrainConfig(model=MLPConfig(hidden=(16, 8)), batch_size=100, learning_r
 
 @pytest.fixture(scope="module")
 def batches(prepared: Path) -> list[Batch]:
-    return list(TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
+    return list(TensorFlowTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 100, shuffle=True, seed=0))
 
 
 @pytest.mark.parametrize(
@@ -48,51 +48,51 @@ def test_a_run_that_goes_on_from_a_state_ends_like_one_without_a_break(
 ) -> None:
     config = CONFIG.with_choices(**options)
     assert_goes_on_like_one_without_a_break(
-        fitted(TensorFlowFit, spec, config, batches[:4]),
+        fitted(TensorFlowTrainer, spec, config, batches[:4]),
         batches[4:8],
-        lambda: TensorFlowFit(spec, replace(config, seed=99), NUM_STEPS),
+        lambda: TensorFlowTrainer(spec, replace(config, seed=99), NUM_STEPS),
     )
 
 
 def test_a_run_may_go_on_with_another_learning_rate(spec: FeatureSpec, batches: list[Batch]) -> None:
-    saved = fitted(TensorFlowFit, spec, CONFIG, batches[:2]).state()
+    saved = fitted(TensorFlowTrainer, spec, CONFIG, batches[:2]).state()
     moved = []
     for rate in (0.01, 0.001):
-        fit = TensorFlowFit(spec, replace(CONFIG, learning_rate=rate), num_steps=10)
-        fit.restore(saved)
-        learn(fit, batches[2:3])
-        tables = (state["model/2/userId_embedding"] for state in (fit.state(), saved))
+        trainer = TensorFlowTrainer(spec, replace(CONFIG, learning_rate=rate), num_steps=10)
+        trainer.restore(saved)
+        learn(trainer, batches[2:3])
+        tables = (state["model/2/userId_embedding"] for state in (trainer.state(), saved))
         moved.append(np.abs(next(tables) - next(tables)).max())
     assert moved[1] == pytest.approx(0.1 * moved[0], rel=1e-3)
 
 
 def test_a_state_is_a_copy_by_names_that_no_other_model_changes(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit, other = fitted(TensorFlowFit, spec, CONFIG, batches[:1]), TensorFlowFit(spec, CONFIG, NUM_STEPS)
-    assert_state_is_a_copy(fit, batches[1:3], other, {"model", "optimizer", "average", "loss"})
+    trainer, other = fitted(TensorFlowTrainer, spec, CONFIG, batches[:1]), TensorFlowTrainer(spec, CONFIG, NUM_STEPS)
+    assert_state_is_a_copy(trainer, batches[1:3], other, {"model", "optimizer", "average", "loss"})
 
 
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
-    state = fitted(TensorFlowFit, spec, CONFIG.with_choices(hidden=(16, 9)), batches[:1]).state()
-    fit = TensorFlowFit(spec, CONFIG, num_steps=10)
-    before = fit.state()
+    state = fitted(TensorFlowTrainer, spec, CONFIG.with_choices(hidden=(16, 9)), batches[:1]).state()
+    trainer = TensorFlowTrainer(spec, CONFIG, num_steps=10)
+    before = trainer.state()
     with pytest.raises(
         ArtifactError, match=r"of another model: it has model/\d+/kernel \(16, 9\) instead of \(16, 8\)"
     ):
-        fit.restore(state)
-    assert_same(fit.state(), before)
+        trainer.restore(state)
+    assert_same(trainer.state(), before)
     with pytest.raises(ArtifactError, match="it lacks average/"):
-        fit.restore(fitted(TensorFlowFit, spec, replace(CONFIG, weight_averaging=False), batches[:1]).state())
+        trainer.restore(fitted(TensorFlowTrainer, spec, replace(CONFIG, weight_averaging=False), batches[:1]).state())
 
 
 def test_the_step_is_kept_at_which_the_loss_was_no_number_first(spec: FeatureSpec, batches: list[Batch]) -> None:
-    fit = fitted(TensorFlowFit, spec, CONFIG, batches[:3])
-    assert fit.diverged_at() is None
+    trainer = fitted(TensorFlowTrainer, spec, CONFIG, batches[:3])
+    assert trainer.diverged_at() is None
     inputs, labels = batches[3]
-    fit.step(inputs, labels * np.nan)
-    learn(fit, batches[4:6])
-    assert fit.diverged_at() == 4
-    again = TensorFlowFit(spec, CONFIG, num_steps=10)
-    again.restore(fit.state())
+    trainer.step(inputs, labels * np.nan)
+    learn(trainer, batches[4:6])
+    assert trainer.diverged_at() == 4
+    again = TensorFlowTrainer(spec, CONFIG, num_steps=10)
+    again.restore(trainer.state())
     assert again.diverged_at() == 4
 
 
@@ -100,8 +100,8 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
     tables = 60 * 16 + 40 * 12 + 8 * 4
     dense = 33 * 16 + 16 + 16 * 8 + 8 + 8 + 1
     linear = 60 + 40 + 8
-    assert TensorFlowFit(spec, CONFIG.with_choices(linear_terms=False), 1).num_parameters() == (tables, dense)
-    assert TensorFlowFit(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
+    assert TensorFlowTrainer(spec, CONFIG.with_choices(linear_terms=False), 1).num_parameters() == (tables, dense)
+    assert TensorFlowTrainer(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
 
 
 def test_the_documents_dlrm_has_the_documents_network() -> None:
@@ -123,7 +123,7 @@ def test_the_documents_dlrm_has_the_documents_network() -> None:
         ),
         weight_averaging=False,
     )
-    assert TensorFlowFit(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
+    assert TensorFlowTrainer(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
 
 
 def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all() -> None:
@@ -132,33 +132,33 @@ def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all()
     names = tuple(feature.name for feature in ids)
     spec = FeatureSpec(features=(*ids, label), channels={"categorical": names, "label": ("label",)})
     of_one, of_two = (replace(CONFIG, batch_size=rows) for rows in (2048, 4096))
-    expected = TensorFlowFit(spec, of_one, 1).state().keys()
-    assert TensorFlowFit(spec, of_two, 1, laid_out_for=2048).state().keys() == expected
-    assert TensorFlowFit(spec, of_two, 1).state().keys() != expected
+    expected = TensorFlowTrainer(spec, of_one, 1).state().keys()
+    assert TensorFlowTrainer(spec, of_two, 1, laid_out_for=2048).state().keys() == expected
+    assert TensorFlowTrainer(spec, of_two, 1).state().keys() != expected
 
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches: list[Batch], xla: bool) -> None:
     config = CONFIG.with_choices(l2_embedding=0.3, l2_linear=0.2, optimizer="sgd", learning_rate=0.1, xla=xla)
-    fit = TensorFlowFit(spec, config, num_steps=1)
+    trainer = TensorFlowTrainer(spec, config, num_steps=1)
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
-        scores = fit.model(inputs, training=True)
+        scores = trainer.model(inputs, training=True)
         loss = tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, scores))
-        objective = tf.add_n([loss, *fit.model.losses])
-    variables = fit.model.trainable_variables
+        objective = tf.add_n([loss, *trainer.model.losses])
+    variables = trainer.model.trainable_variables
     gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(objective, variables)]
     before = [variable.numpy() for variable in variables]
-    fit.step(inputs, labels)
-    assert len(fit.model.losses) == 2
-    assert fit.loss_sum() == pytest.approx(100 * float(loss), rel=1e-6)
+    trainer.step(inputs, labels)
+    assert len(trainer.model.losses) == 2
+    assert trainer.loss_sum() == pytest.approx(100 * float(loss), rel=1e-6)
     for variable, start, gradient in zip(variables, before, gradients, strict=True):
         np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-5, atol=1e-7, err_msg=variable.name)
 
 
 def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch]) -> None:
     config = CONFIG.with_choices(optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
-    compiled, plain = (fitted(TensorFlowFit, spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
+    compiled, plain = (fitted(TensorFlowTrainer, spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
     for one, other in zip(compiled.weights(), plain.weights(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-4)
     small = {name: tensor[:7] for name, tensor in batches[6][0].items() if "genres" not in name}
@@ -175,15 +175,15 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     before = tf.keras.mixed_precision.global_policy().name
     config = CONFIG.with_choices(learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
     mixed, single = (
-        fitted(TensorFlowFit, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
+        fitted(TensorFlowTrainer, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )
     assert tf.keras.mixed_precision.global_policy().name == before
     assert {array.dtype.name for name, array in mixed.state().items() if name.startswith("model/")} == {"float32"}
     assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
     labels = np.concatenate([fit_label.numpy()[:, 0] for _, fit_label in batches])
     aucs = []
-    for fit in (mixed, single):
-        scores = np.concatenate([fit.score(inputs) for inputs, _ in batches])
+    for trainer in (mixed, single):
+        scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
         assert scores.dtype == np.float32
         aucs.append(exact_auc(labels, scores))
     assert aucs[0] == pytest.approx(aucs[1], abs=0.002)
@@ -201,14 +201,14 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
 def test_gradients_of_a_large_batch_add_up_in_mixed_precision_too(
     spec: FeatureSpec, prepared: Path, precision: str, largest: float
 ) -> None:
-    whole = TensorFlowFit.batches(prepared, FeatureSpec.read(prepared), "train", 4000, shuffle=False, seed=0)
+    whole = TensorFlowTrainer.batches(prepared, FeatureSpec.read(prepared), "train", 4000, shuffle=False, seed=0)
     config = CONFIG.with_choices(optimizer="sgd", learning_rate=1.0, l2_embedding=0.01)
     moved = []
     for choice in (precision, "float32"):
-        fit = TensorFlowFit(spec, replace(config, precision=choice), 10)
-        before = np.concatenate([weight.ravel() for weight in fit.model.get_weights()])
-        fit.step(*next(iter(whole)))
-        moved.append(np.concatenate([weight.ravel() for weight in fit.model.get_weights()]) - before)
+        trainer = TensorFlowTrainer(spec, replace(config, precision=choice), 10)
+        before = np.concatenate([weight.ravel() for weight in trainer.model.get_weights()])
+        trainer.step(*next(iter(whole)))
+        moved.append(np.concatenate([weight.ravel() for weight in trainer.model.get_weights()]) - before)
     assert np.linalg.norm(moved[0] - moved[1]) <= largest * np.linalg.norm(moved[1])
 
 
@@ -217,18 +217,18 @@ def test_a_step_whose_gradients_overflow_leaves_everything_as_it_was(
     spec: FeatureSpec, batches: list[Batch], name: str
 ) -> None:
     config = replace(CONFIG, precision="float16", optimizer=name, table_lr_scale=None, weight_decay=0.1)
-    fit = fitted(TensorFlowFit, spec, config, batches[:2])
-    before = fit.state()
+    trainer = fitted(TensorFlowTrainer, spec, config, batches[:2])
+    before = trainer.state()
     assert before["loss_scale/1/good_steps"] == 2
-    fit.restore({**before, "loss_scale/0/scale": np.float32(2.0**40)})
-    learn(fit, batches[2:3])
-    after = fit.state()
+    trainer.restore({**before, "loss_scale/0/scale": np.float32(2.0**40)})
+    learn(trainer, batches[2:3])
+    after = trainer.state()
     for entry in before:
         if not entry.startswith("loss"):
             np.testing.assert_array_equal(after[entry], before[entry], err_msg=entry)
     assert after["loss_scale/0/scale"] == 2.0**39
     assert after["loss_scale/1/good_steps"] == 0
-    assert fit.diverged_at() is None
-    fit.restore(before)
-    learn(fit, batches[2:3])
-    assert any(np.any(fit.state()[entry] != before[entry]) for entry in before if entry.startswith("model/"))
+    assert trainer.diverged_at() is None
+    trainer.restore(before)
+    learn(trainer, batches[2:3])
+    assert any(np.any(trainer.state()[entry] != before[entry]) for entry in before if entry.startswith("model/"))

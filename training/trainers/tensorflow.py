@@ -1,7 +1,7 @@
-"""Fitting a Keras model: see `training.fit.Fit`."""
+"""Fitting a Keras model: see `training.trainers.base.Trainer`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -14,20 +14,20 @@ from tensorflow.python.framework import config as tensorflow_config
 
 from training import saved_model
 from training.config import TrainConfig
-from training.fit import Array, Batches, share_of_sample, swapped
-from training.fit_state import check_state
 from training.graph_cut import split_at_features
 from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
 from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
 from training.table_parts import TablePart, VariableState, hand_out
+from training.trainers.base import Array, Batches, Trainer, share_of_sample
+from training.trainers.state import check_state
 from training.world import SOLO, World
 from workflows.feature_spec import NEGATIVES, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
 
-class TensorFlowFit:
+class TensorFlowTrainer(Trainer):
     """Fits a model that takes `training.models.base.keras_inputs` and gives a probability, or several.
 
     The first is its score, and the loss the mean of their cross-entropies: SIM has two. Negative histories are taken
@@ -51,6 +51,7 @@ class TensorFlowFit:
     """
 
     PYFUNC = saved_model.__name__
+    _average: "_Average | None"
     PACKAGES = ("tensorflow-cpu", "tensorflow")
 
     def __init__(
@@ -103,13 +104,11 @@ class TensorFlowFit:
         num_workers: int = 1,  # noqa: ARG004
         splits_tables: bool = False,  # noqa: ARG004
     ) -> None:
-        """See `Fit`."""
         _make_optimizer(config, num_steps=1)
 
     @staticmethod
     @contextmanager
     def deterministic() -> Iterator[None]:
-        """See `Fit`."""
         if tensorflow_config.is_op_determinism_enabled():
             yield
             return
@@ -131,13 +130,11 @@ class TensorFlowFit:
         rank: int = 0,
         size: int = 1,
     ) -> Batches:
-        """See `Fit`."""
         return tensorflow_loader(
             prepared, spec, split, batch_size, shuffle=shuffle, seed=seed, global_rank=rank, global_size=size
         )
 
     def share_state(self) -> None:
-        """See `Fit`."""
         self._world.broadcast([v for v in self._state_variables().values() if id(v) not in self._num_rows])
         for state in self._random:
             # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); another key is
@@ -145,41 +142,20 @@ class TensorFlowFit:
             state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        """See `Fit`."""
         with self._explained():
             self._step(inputs, labels)
 
-    def loss_sum(self) -> float:
-        """See `Fit`."""
-        return float(self._loss_sum.numpy())
-
-    def added_sum(self) -> float:
-        """See `Fit`."""
-        return float(self._added_sum.numpy())
-
     def diverged_at(self) -> int | None:
-        """See `Fit`."""
         return None if tf.math.is_finite(self._loss_sum) else int(self._finite_steps.numpy()) + 1
 
     def num_parameters(self) -> tuple[int, int]:
-        """See `Fit`."""
         tables, others = (
             sum(prod(self._whole_shape(variable)) for variable in variables)
             for variables in (self._scorer.tables, self._scorer.dense)
         )
         return tables, others
 
-    def average(self) -> None:
-        """See `Fit`."""
-        if self._average is not None:
-            self._average.update()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """See `Fit`."""
-        return swapped(self._average)
-
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """See `Fit`."""
         with self._explained():
             return self.array(self._score({name: inputs[name] for name in self._scored}))
 
@@ -188,32 +164,26 @@ class TensorFlowFit:
         return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
-        """See `Fit`."""
         column: Array = tensor.numpy()[:, 0]
         return column
 
     def weights(self) -> list[VariableState]:
-        """See `Fit`."""
         return [self._kept(variable) for variable in self._kept_variables]
 
     def set_weights(self, weights: Sequence[VariableState]) -> None:
-        """See `Fit`."""
         for variable, value in zip(self.model.trainable_variables, weights, strict=True):
             variable.assign(value.rows if isinstance(value, TablePart) else value)
 
     def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
-        """See `Fit`."""
         if not self._num_rows or not self._world.all_gather_object(len(weights))[0]:
             return weights
         arrays = weights or [None] * len(self._kept_variables)
         return [self._shared(variable, array) for variable, array in zip(self._kept_variables, arrays, strict=True)]
 
     def state(self) -> dict[str, VariableState]:
-        """See `Fit`."""
         return {name: self._kept(variable) for name, variable in self._state_variables().items()}
 
     def restore(self, state: Mapping[str, VariableState]) -> None:
-        """See `Fit`."""
         variables = self._state_variables()
         if state or self._world.rank == 0:
             check_state(state, {name: self._whole_shape(variable) for name, variable in variables.items()})
@@ -222,11 +192,9 @@ class TensorFlowFit:
             variable.assign(value.rows if isinstance(value, TablePart) else value)
 
     def export(self, path: Path) -> None:
-        """See `Fit`."""
         saved_model.export_saved_model(self.model, self._spec, path)
 
     def send_tables(self) -> None:
-        """See `Fit`."""
         saved_model.send_tables(self.model)
 
     @property

@@ -1,8 +1,8 @@
-"""What a training run asks of a framework, and where each framework's answer is."""
+"""What a training run asks of a framework."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ from training.table_parts import VariableState
 from training.world import SOLO, World
 from training.world import Array as Array  # where it is known
 from workflows.feature_spec import FeatureSpec
-from workflows.trained import PYTORCH, TENSORFLOW, Backend
 
 
 class Batches(Protocol):
@@ -28,8 +27,8 @@ class Batches(Protocol):
         """Pairs of inputs, by name, and labels, the framework's own tensors."""
 
 
-class Fit(Protocol):
-    """A model that is being fitted by a framework.
+class Trainer(ABC):
+    """A model that a framework trains.
 
     Args:
         spec: the features.
@@ -44,6 +43,11 @@ class Fit(Protocol):
     PACKAGES: tuple[str, ...]
     """Distributions that the exported model needs; those that are installed count."""
 
+    _average: "Average | None"
+    _loss_sum: Any
+    _added_sum: Any
+
+    @abstractmethod
     def __init__(
         self,
         spec: FeatureSpec,
@@ -55,6 +59,7 @@ class Fit(Protocol):
     ) -> None: ...
 
     @staticmethod
+    @abstractmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
         """Refuse what the framework cannot do, before anything is begun.
 
@@ -63,6 +68,7 @@ class Fit(Protocol):
         """
 
     @staticmethod
+    @abstractmethod
     def deterministic() -> AbstractContextManager[None]:
         """In the block the framework takes kernels only that give the same bits in each run, on any device.
 
@@ -71,6 +77,7 @@ class Fit(Protocol):
         """
 
     @staticmethod
+    @abstractmethod
     def batches(
         prepared: Path,
         spec: FeatureSpec,
@@ -89,9 +96,10 @@ class Fit(Protocol):
             DataError: it has no rows, or its files do not hold the columns.
         """
 
-    def share_state(self) -> None:
+    def share_state(self) -> None:  # noqa: B027  (nothing to do for one worker)
         """Give all workers the state of worker 0, but that each draws its own dropout."""
 
+    @abstractmethod
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
         """Learn from one batch, together with the other workers.
 
@@ -101,41 +109,55 @@ class Fit(Protocol):
 
     def loss_sum(self) -> float:
         """Sum of the losses of all rows that were learnt from, by all workers, each as it was at its step."""
+        return float(self._loss_sum)
 
     def added_sum(self) -> float:
         """Sum of what was added to these losses: penalties, and the auxiliary losses of DIEN and SIM."""
+        return float(self._added_sum)
 
+    @abstractmethod
     def diverged_at(self) -> int | None:
         """The first step, counted from 1, whose loss was not finite; None if all were."""
 
+    @abstractmethod
     def num_parameters(self) -> tuple[int, int]:
         """Weights in embedding tables, and all others."""
 
     def average(self) -> None:
         """Take the weights into their average; nothing to do without `weight_averaging`."""
+        if self._average is not None:
+            self._average.update()
 
     def averaged(self) -> AbstractContextManager[None]:
         """In the block `score` uses the average, if there is one."""
+        return swapped(self._average)
 
+    @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
         """Probabilities of a batch, shape (N,)."""
 
+    @abstractmethod
     def array(self, tensor: Any) -> Array:
         """A tensor of a batch with one value per row, as an array of shape (N,)."""
 
+    @abstractmethod
     def weights(self) -> Sequence[VariableState]:
         """A copy of the weights to keep: the average, if there is one."""
 
+    @abstractmethod
     def set_weights(self, weights: Sequence[VariableState]) -> None:
         """Put such a copy into the model."""
 
     def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
         """Of such a copy that only worker 0 has, with whole tables, what each worker needs of it."""
+        return weights
 
+    @abstractmethod
     def state(self) -> Mapping[str, VariableState]:
         """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
         loss scaling remember, sums of the loss, and the random generators of dropout."""
 
+    @abstractmethod
     def restore(self, state: Mapping[str, VariableState]) -> None:
         """Take up such a state, which may have whole tables, and may be empty for workers but the first.
 
@@ -143,35 +165,26 @@ class Fit(Protocol):
             ArtifactError: it is of another model.
         """
 
+    @abstractmethod
     def export(self, path: Path) -> None:
         """Write the model in the format of its backend; the other workers have to `send_tables`."""
 
-    def send_tables(self) -> None:
+    def send_tables(self) -> None:  # noqa: B027
         """Give worker 0 this worker's rows of split tables."""
 
 
-_FITS = {
-    TENSORFLOW.name: ("training.fit_tensorflow", "TensorFlowFit"),
-    PYTORCH.name: ("training.fit_torch", "TorchFit"),
-}
+class Average(Protocol):
+    """An average of a model's weights over a run."""
 
-
-def fit_for(backend: Backend) -> type[Fit]:
-    """What fits the models of `backend`; imports its framework."""
-    module, name = _FITS[backend.name]
-    fit: type[Fit] = getattr(import_module(module), name)
-    return fit
-
-
-class Swappable(Protocol):
-    """Weights beside those of a model."""
+    def update(self) -> None:
+        """Take in the weights as they are."""
 
     def swap(self) -> None:
-        """Exchange the two."""
+        """Exchange the average and the weights."""
 
 
 @contextmanager
-def swapped(average: Swappable | None) -> Iterator[None]:
+def swapped(average: Average | None) -> Iterator[None]:
     """In the block the model has the average for its weights, if there is one."""
     if average is not None:
         average.swap()

@@ -1,22 +1,41 @@
 """The parameters of the verb `sim`, light to import."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from training.config import TrainConfig
 from training.models import model_named
-from training.models.config import VARIANTS, ModelConfig
-from training.models.dien import EvolutionConfig
+from training.models.config import VARIANTS
 from workflows.choices import check_at_least, check_choice
 from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, HISTORY, FeatureSpec
 
 TRAIN, INFERENCE = "train", "inference"
 _MODES = (TRAIN, INFERENCE)
+ALIASES = {
+    "model": "model_type",
+    "hidden": "stage_two_mlp_dims",
+    "top_mlp": "stage_two_mlp_dims",
+    "stage_one_hidden": "stage_one_mlp_dims",
+    "aux_hidden": "aux_mlp_dims",
+    "short_history": "long_seq_length",
+    "embedding_dim": "embedding_dim",
+    "dropout": "dropout_rate",
+    "variant": "variant",
+    "optimizer": "optimizer",
+    "learning_rate": "lr",
+    "weight_decay": "weight_decay",
+    "batch_size": "global_batch_size",
+    "precision": "amp",
+    "xla": "xla",
+    "epochs": "epochs",
+    "seed": "seed",
+}
+"""Choice of our training → what the document calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimConfig:
+class SimOptions:
     """The parameters of the document under their names and with its defaults; the last three are ours.
 
     Attributes:
@@ -58,7 +77,7 @@ class SimConfig:
         intra_op_parallelism: threads of one operation; 0 lets it choose.
         num_parallel_calls: threads that load; without it as many as suit.
         seed: of the weights, the order of rows, and dropout; -1 draws one, and says which.
-        profile: corrected follows the papers, reference NVIDIA's code.
+        variant: corrected follows the papers, reference NVIDIA's code.
         deterministic: kernels only that give the same bits in each run, on any device; slower.
         random_weights: score with a model that nobody trained, to measure its speed.
     """
@@ -88,8 +107,8 @@ class SimConfig:
     prebatch_test_size: int = 0
     results_dir: Path = Path("/tmp/sim")
     log_filename: str = "log.json"
-    save_checkpoint_path: Path | None = None
-    load_checkpoint_path: Path | None = None
+    save_checkpoint_path: str = ""
+    load_checkpoint_path: str = ""
     mode: str = TRAIN
     benchmark: bool = False
     benchmark_warmup_steps: int = 20
@@ -99,7 +118,7 @@ class SimConfig:
     intra_op_parallelism: int = 0
     num_parallel_calls: int | None = None
     seed: int = -1
-    profile: str = VARIANTS[0]
+    variant: str = VARIANTS[0]
     deterministic: bool = False
     random_weights: bool = False
 
@@ -144,36 +163,13 @@ class SimConfig:
         Raises:
             ConfigError: no such model, or no item is left for the short history.
         """
-        return TrainConfig(
-            model=self._model(spec),
-            optimizer=self.optimizer,
-            learning_rate=self.lr,
-            weight_decay=self.weight_decay,
-            weight_averaging=False,
-            precision=precision,
-            xla=self.xla,
-            batch_size=self.global_batch_size,
-            epochs=self.epochs,
-            early_stopping_patience=0,
-            seed=self.seed,
-        )
-
-    def _model(self, spec: FeatureSpec) -> ModelConfig:
-        model = model_named(self.model_type)
-        choices = {
-            "embedding_dim": self.embedding_dim,
-            "stage_one_hidden": self.stage_one_mlp_dims,
-            "hidden": self.stage_two_mlp_dims,
-            "top_mlp": self.stage_two_mlp_dims,
-            "aux_hidden": self.aux_mlp_dims,
-            "variant": self.profile,
-            "linear_terms": False,
-            "dropout": max(self.dropout_rate, 0.0),
-        }
-        if issubclass(model, EvolutionConfig):
+        config = TrainConfig(model=model_named(self.model_type)(), weight_averaging=False, early_stopping_patience=0)
+        taken = config.to_dict().keys() - {"model"}
+        choices = {ours: getattr(self, theirs) for ours, theirs in ALIASES.items()}
+        choices |= {"dropout": max(self.dropout_rate, 0.0), "precision": precision, "linear_terms": False}
+        if "short_history" in taken:
             choices["short_history"] = self._short_history(spec)
-        taken = {field.name for field in fields(model)}
-        return model(**{name: value for name, value in choices.items() if name in taken})
+        return config.with_choices(**{name: value for name, value in choices.items() if name in taken})
 
     def _short_history(self, spec: FeatureSpec) -> int:
         longest = max((feature.max_length or 0 for feature in spec.channel(HISTORY)), default=0)

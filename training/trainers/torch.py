@@ -1,4 +1,4 @@
-"""Fitting a PyTorch model: see `training.fit.Fit`."""
+"""Fitting a PyTorch model: see `training.trainers.base.Trainer`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from training import torch_script
 from training.config import TrainConfig
-from training.fit import Array, share_of_sample, swapped
-from training.fit_state import check_state
-from training.loader.chunks import StreamOptions
 from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.torch_optimizers import Optimizers, check_optimizer
+from training.trainers.base import Array, Trainer, share_of_sample
+from training.trainers.state import check_state
 from training.world import SOLO, World
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
@@ -24,7 +24,7 @@ from workflows.feature_spec import FeatureSpec
 _OPTIMIZER = "optimizer/"
 
 
-class TorchFit:
+class TorchTrainer(Trainer):
     """Fits a `torch.nn.Module` that takes the inputs of `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
 
     Runs on a GPU if there is one. Seeds PyTorch's global generators; dropout goes on from there in a stream of its own,
@@ -33,6 +33,7 @@ class TorchFit:
     """
 
     PYFUNC = torch_script.__name__
+    _average: "_Average | None"
     PACKAGES = ("torch",)
 
     def __init__(
@@ -61,7 +62,6 @@ class TorchFit:
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
-        """See `Fit`."""
         name = config.model.name
         if num_workers > 1:
             raise ConfigError(
@@ -80,7 +80,6 @@ class TorchFit:
 
     @staticmethod
     def deterministic() -> AbstractContextManager[None]:
-        """See `Fit`."""
         raise ConfigError("deterministic kernels are offered for TensorFlow models only. Leave it out.")
 
     @staticmethod
@@ -95,7 +94,6 @@ class TorchFit:
         rank: int = 0,
         size: int = 1,
     ) -> DLDataLoader:
-        """See `Fit`."""
         share: StreamOptions = {"global_rank": rank, "global_size": size}
         options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
         dataset = TorchAsyncItr(
@@ -111,18 +109,7 @@ class TorchFit:
             raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
         return DLDataLoader(dataset, pin_memory=True, device=_device())
 
-    def shared_weights(self, weights: Sequence[Array]) -> Sequence[Array]:
-        """See `Fit`."""
-        return weights
-
-    def send_tables(self) -> None:
-        """See `Fit`; there is one worker."""
-
-    def share_state(self) -> None:
-        """See `Fit`; there is one worker."""
-
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        """See `Fit`."""
         self.model.train()
         with self._own_random(), self._autocast:
             output = self.model(inputs)
@@ -133,62 +120,37 @@ class TorchFit:
         # A sum that is not finite stays so: the counter stands still from the first such step on.
         self._finite_steps += torch.isfinite(self._loss_sum)
 
-    def loss_sum(self) -> float:
-        """See `Fit`."""
-        return float(self._loss_sum)
-
-    def added_sum(self) -> float:
-        """See `Fit`."""
-        return float(self._added_sum)
-
     def diverged_at(self) -> int | None:
-        """See `Fit`."""
         return None if torch.isfinite(self._loss_sum) else int(self._finite_steps) + 1
 
     def num_parameters(self) -> tuple[int, int]:
-        """See `Fit`."""
         tables, others = (
             sum(weight.numel() for weight in weights if weight.requires_grad)
             for weights in (self._optimizers.tables, self._optimizers.rest)
         )
         return tables, others
 
-    def average(self) -> None:
-        """See `Fit`."""
-        if self._average is not None:
-            self._average.update()
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """See `Fit`."""
-        return swapped(self._average)
-
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """See `Fit`."""
         self.model.eval()
         with torch.inference_mode():
             return self.array(torch.sigmoid(self.model(inputs).logit))
 
     def array(self, tensor: Any) -> Array:
-        """See `Fit`."""
         column: Array = tensor.reshape(-1).cpu().numpy()
         return column
 
     def weights(self) -> list[Array]:
-        """See `Fit`."""
         source = self._average.values if self._average else self._tensors
         return [tensor.cpu().numpy().copy() for tensor in source]
 
     def set_weights(self, weights: Sequence[Array]) -> None:
-        """See `Fit`."""
         for tensor, value in zip(self._tensors, weights, strict=True):
             tensor.copy_(torch.from_numpy(value))
 
     def state(self) -> dict[str, Array]:
-        """See `Fit`."""
         return {name: np.array(torch.as_tensor(value).cpu()) for name, value in self._parts().items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """See `Fit`."""
         check_state(state, {name: tuple(np.shape(value)) for name, value in self._parts().items()})
         for name, tensor in self._tensor_parts().items():
             tensor.copy_(torch.as_tensor(state[name]))
@@ -197,7 +159,6 @@ class TorchFit:
         )
 
     def export(self, path: Path) -> None:
-        """See `Fit`."""
         torch_script.export_torch_script(self.model, self._spec, path)
 
     def _parts(self) -> dict[str, Any]:

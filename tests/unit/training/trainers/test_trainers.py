@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from training.fit import fit_for, share_of_sample, swapped
+from training.trainers import trainer_for
+from training.trainers.base import share_of_sample, swapped
 from workflows.trained import BACKENDS, Backend
 
 
@@ -30,12 +31,12 @@ def test_the_first_sample_is_the_average_and_later_ones_enter_with_falling_share
 
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
-def test_every_backend_has_its_fit(backend: Backend) -> None:
-    fit = fit_for(backend)
-    assert fit.__module__.startswith("training.fit_")
-    assert fit.PACKAGES
+def test_every_backend_has_its_trainer(backend: Backend) -> None:
+    trainer = trainer_for(backend)
+    assert trainer.__module__.startswith("training.trainers.")
+    assert trainer.PACKAGES
 
 
 def test_the_tables_of_models_and_frameworks_import_neither() -> None:
-    check = "import sys, training.models, training.fit; sys.exit(bool({'tensorflow', 'torch'} & set(sys.modules)))"
+    check = "import sys, training.models, training.trainers; sys.exit(bool({'tensorflow', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from training.fit import Array
+from training.trainers.base import Array
 from workflows.errors import ArtifactError
 
 _SHOWN = 3
