@@ -19,6 +19,7 @@ from serving.compile import compile_workflow
 from serving.parity import awkward_rows, check_parity, plan_inputs
 from serving.plan import Column, Padded, StepCall, TensorSpec, TransformPlan
 from serving.plan.steps import Fill
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.errors import ArtifactError, ParityError
 from workflows.operators import NullToEmptyList
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
@@ -113,7 +114,7 @@ LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
 def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
     report = check_parity(workflow, plan, load(tmp_path / "m"), HELDOUT)
     assert report.num_rows > len(HELDOUT)
-    assert report.largest_score_difference < 1e-6
+    assert report.largest_score_difference < SCORE_ROUNDING
 
 
 @LOADED
