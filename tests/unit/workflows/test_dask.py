@@ -11,15 +11,15 @@ from distributed import LocalCluster
 from workflows.dask import open_pool, software
 from workflows.dask_config import DaskConfig
 from workflows.errors import ClusterError, ConfigError, DataError
-from workflows.pool import HERE, Pool, Tell
+from workflows.pool import HERE, Pool, Report
 
 
-def double(number: int, tell: Tell) -> int:
-    tell(0.5)
+def double(number: int, report: Report) -> int:
+    report(0.5)
     return 2 * number
 
 
-def begin(task: tuple[Path, int], tell: Tell) -> None:
+def begin(task: tuple[Path, int], report: Report) -> None:
     """Leave a file; the first task fails at once, the second is at work for a moment."""
     directory, number = task
     (directory / str(number)).touch()
@@ -29,7 +29,7 @@ def begin(task: tuple[Path, int], tell: Tell) -> None:
     (directory / f"{number} ended").touch()
 
 
-def time_out(_number: int, _tell: Tell) -> None:
+def time_out(_number: int, _tell: Report) -> None:
     raise TimeoutError("disk")
 
 
