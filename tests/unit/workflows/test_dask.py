@@ -29,7 +29,7 @@ def begin(task: tuple[Path, int], report: Report) -> None:
     (directory / f"{number} ended").touch()
 
 
-def time_out(_number: int, _tell: Report) -> None:
+def time_out(_number: int, _report: Report) -> None:
     raise TimeoutError("disk")
 
 
