@@ -57,6 +57,7 @@ def test_what_is_not_reported_has_no_value_and_a_reason(result: LoadResult) -> N
 def test_a_refused_measurement_states_no_latency() -> None:
     refused = result_of(
         latencies_ms=np.arange(1, 501),
+        num_slices=4,
         problem="client",
         is_refused=True,
     )
