@@ -24,6 +24,7 @@ from training.loader import columns as arrays
 from training.loader.columns import Ragged, arrow_schema, arrow_type
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
+from workflows.progress import Progress
 from workflows.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
 
 _BLOCK_ROWS = 1 << 14
@@ -146,6 +147,32 @@ class DataSet:
                     fitted = pa.table(columns, schema=arrow_schema(features))
                     yield _Block(table=fitted, path=path, start=start, num_bytes=num_bytes)
                 start += len(table)
+
+
+class Reading:
+    """Reads mappings of a data set, and reports how far it is.
+
+    Args:
+        data: what to read.
+        mappings: all that will be read.
+        progress: told bytes read; the note has rows.
+
+    Attributes:
+        num_rows: mapping → rows read so far.
+    """
+
+    def __init__(self, data: DataSet, mappings: Sequence[str], progress: Progress) -> None:
+        self.num_rows = dict.fromkeys(mappings, 0)
+        self._data, self._progress = data, progress
+        self._num_bytes, self._total = 0.0, data.num_bytes(mappings)
+
+    def rows(self, mapping: str) -> Iterator[Rows]:
+        """All rows of a mapping, as `DataSet.rows`."""
+        for rows in self._data.rows(mapping):
+            yield rows
+            self.num_rows[mapping] += len(rows.table)
+            self._num_bytes += rows.num_bytes
+            self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 class _Workers:
-    """See `workflows.pool.Pool`.
+    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks.
 
     Args:
         address: of the scheduler, as people have it.
@@ -158,7 +158,6 @@ class _Workers:
         self._client: Any = client
 
     def map(self, function: Any, tasks: Sequence[Task], report: Report) -> list[Result]:
-        """See `Pool`; the share that is reported is that of whole tasks."""
         futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
         results: dict[Future, Result] = {}
         with self._stopping(futures):
@@ -168,7 +167,6 @@ class _Workers:
         return [results[future] for future in futures]
 
     def compute(self, collection: Any, report: Report) -> Any:
-        """See `Pool`."""
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
         future = self._client.compute(collection)

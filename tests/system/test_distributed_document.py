@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from tests.support.command_line import commands, rankline, started
+from tests.support.command_line import commands, started, typed
+from tests.support.tiny_ensembles import publish_tiny
 from workflows.datasets.criteo_generator import generate_criteo
 
 pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
@@ -35,13 +36,13 @@ HERE = {
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short data, an exported ensemble, and the script that says where workers may be."""
+    """Short data, an ensemble to serve, and the script that says where workers may be."""
     path = tmp_path_factory.mktemp("distributed")
     generate_criteo(path / "criteo", num_rows=1_000, seed=2, cardinality_scale=0.001)
     (path / "hosts.sh").write_text("#!/bin/sh\necho localhost:2\n", encoding="utf-8")
     (path / "hosts.sh").chmod(0o755)
-    done = rankline("run", "movielens", "--rows", "12000", "--epochs", "1", "--batch-sizes", "1", cwd=path)
-    assert done.returncode == 0, done.stderr
+    typed("rankline prepare movielens --rows 4000", path)
+    publish_tiny(path / "model_repository" / "movielens", 10)
     return path
 
 

@@ -13,7 +13,9 @@ from mlflow import MlflowClient
 from tests.support.command_line import commands, rankline, typed
 from workflows.datasets.criteo_files import COLUMNS, LABEL
 
-SMALL = ["--hidden", "32,16", "--numbers-hidden", "16", "--batch-size", "512", "--epochs", "1"]
+QUICK = ["--batch-size", "512", "--epochs", "1"]
+SMALL = {"criteo-dlrm": ["--top-mlp", "32,16", "--bottom-mlp", "16"], "criteo-dcnv2": ["--hidden", "32,16"]}
+DLRM = [*SMALL["criteo-dlrm"], *QUICK]
 MISSING = "null"
 
 
@@ -25,7 +27,7 @@ DAYS = "work/raw/generated-criteo-8000-1-0.001"
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the document's whole run has been made, of fewer clicks and a smaller model."""
     path = tmp_path_factory.mktemp("criteo")
-    shorter = f"--rows 8000 --json result.json --batch-sizes 1,64 {shlex.join(SMALL)}"
+    shorter = f"--rows 8000 --json result.json --batch-sizes 1 {shlex.join(DLRM)}"
     said = typed(f"{RUN} {shorter}", path)
     assert "embedding parameters" in said
     assert "recommend" not in said  # it has no items
@@ -110,10 +112,9 @@ def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_pa
 def test_every_way_through_ends_in_an_ensemble_that_agrees(
     tmp_path: Path, directory: Path, recipe: str, prepare: list[str], train: list[str], export: list[str]
 ) -> None:
-    small = [word for word in SMALL if recipe == "criteo-dlrm" or word not in ("--numbers-hidden", "16")]
     for arguments in (
         ["prepare", recipe, "--data-dir", str(directory / DAYS), *prepare],
-        ["train", recipe, *small, *train],
+        ["train", recipe, *SMALL[recipe], *QUICK, *train],
         ["export", recipe, *export],
     ):
         done = rankline(*arguments, cwd=tmp_path)
@@ -124,4 +125,4 @@ def test_every_way_through_ends_in_an_ensemble_that_agrees(
 @pytest.mark.parametrize("command", OTHERS)
 def test_a_command_of_the_document_works(command: str, directory: Path) -> None:
     """At the end: they train anew."""
-    typed(f"{command} {shlex.join(SMALL)}" if "train" in command else command, directory)
+    typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, directory)
