@@ -12,8 +12,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.backends.tensorflow.offline import TensorFlowModel
 from serving.client import Client
+from serving.engines.tensorflow.offline import Model
 from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
@@ -27,7 +27,7 @@ from workflows.operators import HashedCategorify, NullToEmptyList
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
-from workflows.trained import KIND, TENSORFLOW, TrainedModel
+from workflows.trained import KIND, SAVED_MODEL, TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Graph  # isort: skip
@@ -124,9 +124,9 @@ def trained(prepared: PreparedData) -> TrainedModel:
     }
     path = prepared.path.with_name("trained")
     made_from = {prepared.manifest.kind: prepared.manifest.fingerprint}
-    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "backend": TENSORFLOW.name}
+    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "format": SAVED_MODEL}
     with publish(path, KIND, made_from=made_from, details=details) as directory:
-        tf.saved_model.save(tf.Module(), str(directory / TENSORFLOW.file_name), signatures=signatures)
+        tf.saved_model.save(tf.Module(), str(directory / SAVED_MODEL), signatures=signatures)
     return TrainedModel.load(path)
 
 
@@ -161,7 +161,7 @@ def score_offline(prepared: PreparedData, trained: TrainedModel) -> Callable[[pa
     for node in Graph.get_nodes_by_op_type([workflow.output_node], ops.TargetEncoding):
         node.op.kfold = 1
     dtypes = {feature.name: feature.dtype for feature in prepared.spec.features if not feature.is_list}
-    model = TensorFlowModel(trained.model_path)
+    model = Model(trained.model_path)
 
     def score(rows: pa.Table) -> Any:
         with quiet_nvtabular(), np.errstate(over="ignore"):  # the largest price

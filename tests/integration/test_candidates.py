@@ -18,10 +18,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from rankline.recommend import best_items
-from serving.backends.offline import offline_model
 from serving.benchmark.requests import lay_out
 from serving.client import AsyncClient, Client, ClientConfig, PreparedRequest
 from serving.compile import compile_workflow
+from serving.engines import engine_for
 from serving.ensemble import CONFIG, ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
@@ -36,7 +36,7 @@ from workflows.partitions import file_name
 from workflows.prepared import CATALOG, HELDOUT, HISTORIES, KIND, PreparedData
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
 from workflows.trained import KIND as TRAINED
-from workflows.trained import TENSORFLOW, TrainedModel
+from workflows.trained import SAVED_MODEL, TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
@@ -140,9 +140,9 @@ def trained(prepared: PreparedData) -> TrainedModel:
     }
     path = prepared.path.with_name("trained")
     made_from = {prepared.manifest.kind: prepared.manifest.fingerprint}
-    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "backend": TENSORFLOW.name}
+    details = {"run_id": "none", "tracking_uri": "none", "metrics": {}, "format": SAVED_MODEL}
     with publish(path, TRAINED, made_from=made_from, details=details) as directory:
-        tf.saved_model.save(tiny, str(directory / TENSORFLOW.file_name), signatures=signatures)
+        tf.saved_model.save(tiny, str(directory / SAVED_MODEL), signatures=signatures)
     return TrainedModel.load(path)
 
 
@@ -169,9 +169,10 @@ def waiting(
 ) -> Iterator[tuple[Client, Callable[[], tuple[int, int]]]]:
     """Plan and model in one step that waits up to 100 ms for requests to join, and how often it ran how many."""
     repository = tmp_path_factory.mktemp("waiting")
-    model = offline_model(TENSORFLOW, trained.model_path)
+    engine = engine_for(trained.format)
+    model = engine.load_trained(trained.model_path)
     plan = compile_workflow(prepared.workflow(), model.dtypes(prepared.spec), prepared.candidates)
-    served = Served(backend=TENSORFLOW, path=trained.model_path, model=model)
+    served = Served(engine=engine, path=trained.model_path)
     config = replace(CONFIG_OF_TEST, fused=True)
     write_version(repository, plan, served, config, name="tiny", version=1, candidates=prepared.candidates)
     shutil.rmtree(repository / "tiny")
@@ -344,7 +345,7 @@ def test_the_server_refuses_none_and_too_many(client: Client, server: EmbeddedSe
     with pytest.raises(RequestError, match="'item_id' has no candidates, expected at least one per row"):
         client.infer(resized(client.prepare_ranking(row_of(1), ["é1"]), 0))
     with Client(server.endpoints.grpc, "tiny") as unlimited:
-        unlimited.schema = replace(unlimited.schema, max_list_length=0, max_batch_size=4096)
+        unlimited._core.schema = replace(unlimited.schema, max_list_length=0, max_batch_size=4096)
         with pytest.raises(RequestError, match="'item_id' has 301 candidates per row, expected at most 300"):
             unlimited.rank(row_of(1), ["é1"] * 301)
         with pytest.raises(RequestError, match="3 rows have 200 candidates each, expected at most 512 in all"):

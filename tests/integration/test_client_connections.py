@@ -24,11 +24,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
 from serving.control import KEY_HEADER
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
 from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
 from tests.support.waiting import wait_until
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
+from workflows.tensors import Tensor
 
 BACKENDS = Path(__file__).parent / "backends"
 TYPES = {"n": pa.int64(), "flag": pa.bool_(), "word": pa.string(), "price": pa.float32()}

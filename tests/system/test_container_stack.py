@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.backends.offline import offline_model
+from serving.engines import engine_for
 from tests.support.deployment import CONTAINER, ROOT, allowed_files, compose, dockerfile_stage, overridden
 from tests.support.programs import need_program
 from tests.system.containers import Exported, Network, Service, base_python, environment, triton_service
@@ -105,7 +105,7 @@ def offline_scores(exported: Exported) -> Any:
         workflow = prepared.workflow().remove_inputs([prepared.spec.label.name])
         rows = prepared.heldout().select(list(prepared.inputs)).to_pandas()
         frame = workflow.transform(nvt.Dataset(rows)).to_ddf().compute()
-    return offline_model(trained.backend, trained.model_path).score_offline(frame)
+    return engine_for(trained.format).load_trained(trained.model_path).score_offline(frame)
 
 
 def test_it_is_what_the_images_have(triton: Service, network: Network) -> None:

@@ -15,8 +15,8 @@ from training.models.dien import DIENConfig
 from training.models.din import DINConfig
 from training.models.sim import SIMConfig
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature
+from workflows.lists import padded_rows
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
-from workflows.trained import padded_rows
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
 DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
