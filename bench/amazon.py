@@ -27,8 +27,8 @@ from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_dir
 from bench.steps import endless, read_for, train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
-from training.loader.chunks import ChunkStream, Column, Ragged
 from training.loader.splits import tensorflow_loader
+from training.loader.stream import BatchStream, Column, Ragged
 from training.models.config import StepConfig
 from training.models.sim import SIMConfig
 from training.trainers.tensorflow import TensorFlowTrainer
@@ -112,7 +112,7 @@ def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_
         `target`.
     """
     names = [feature.name for feature in spec.features]
-    stream = ChunkStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
+    stream = BatchStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
         for batch in stream.batches():
             columns = {feature.name: _dense(batch[feature.name], feature).ravel() for feature in spec.features}

@@ -29,14 +29,14 @@ from typing import NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
+from bench.closed_loop import keep_in_flight
 from bench.report import Report, medians_of, scratch_directory
 from serving.benchmark import identity
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.connections import connect
-from serving.benchmark.engine import Job
 from serving.benchmark.load import measure
-from serving.benchmark.records import SLICE_S, SliceRecord
 from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load
 from serving.benchmark.transport import TRANSPORTS
 from serving.benchmark.workers import Workers
 from serving.client import AsyncClient, Client
@@ -50,7 +50,6 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 _IN_FLIGHT = 32  # of all processes together
 _RATE_PER_S = 500
 _WARMUP_S = 0.5
-_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 120.0
 _NUM_MESSAGES = 4_096
 
@@ -134,25 +133,18 @@ def _generator(workers: Workers, url: str, transport: str, messages: Sequence[by
     """The load generator's own processes."""
 
     def drive(processes: int, in_flight: int) -> Usage:
-        jobs = [
-            Job(
-                process=number,
-                connect=partial(connect, transport, url),
-                messages=messages,
-                warmup_s=_WARMUP_S,
-                time_limit_s=turn_s,
-                timeout_s=_TIMEOUT_S,
-                sample_every=len(messages),
-                concurrency=in_flight // processes,
-            )
-            for number in range(processes)
-        ]
-        slices = workers.run(jobs).slices
-        whole = SliceRecord.merged(slices)
-        if whole.errors or not whole.num_answered:
-            raise ServingError(f"{transport} failed under load: {dict(whole.errors) or 'no answers'}.")
-        cpu_ms = sum(whole.cpu_ns.values()) / whole.num_answered / 1e6
-        return Usage(requests_per_s=whole.num_answered / (len(slices) * SLICE_S), cpu_ms=cpu_ms)
+        load = Load(batch_size=1, concurrency=in_flight)
+        run, _ = keep_in_flight(
+            transport,
+            workers,
+            partial(connect, transport, url),
+            messages,
+            load,
+            turn_s=turn_s,
+            warmup_s=_WARMUP_S,
+            processes=processes,
+        )
+        return Usage(requests_per_s=run.whole.num_answered / run.duration_s, cpu_ms=run.client_cost.cpu_ms)
 
     return drive
 

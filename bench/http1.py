@@ -65,7 +65,7 @@ class Http1Connection:
             raise ServerError(f"no server answers at {authority} ({error}). Start it first.") from None
 
     def send(self, key: int, message: bytes) -> None:
-        """See `Transport`."""
+        """Post on a connection that idles, or on a new one."""
         try:
             connection = self._idle.pop() if self._idle else self._open()
         except OSError as error:
@@ -81,7 +81,7 @@ class Http1Connection:
         """Nothing is held back but what the operating system does not take."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """See `Transport`."""
+        """Wait until something comes in, and put responses together."""
         answers: list[Answer] = []
         for descriptor, event in self._poll.poll(0 if self._lost else max(timeout_s, 0) * 1e3):
             connection = self._connections[descriptor]
@@ -95,11 +95,11 @@ class Http1Connection:
         return answers
 
     def cancel(self, key: int) -> None:
-        """See `Transport`. HTTP/1.1 has no other way than to close the connection."""
+        """Close the connection of a call, for HTTP/1.1 has no other way."""
         self._drop(self._calls.pop(key))
 
     def close(self) -> None:
-        """See `Transport`."""
+        """Close all connections."""
         for connection in list(self._connections.values()):
             self._drop(connection)
 
@@ -151,7 +151,7 @@ class Http1Connection:
             return
         at_ns = time.perf_counter_ns()
         if connection.key is None:
-            self._lose(connection, "the server sent what nobody asked for")
+            self._lose(connection, "the server sent an unexpected response")
             return
         connection.received += received
         head_size = connection.received.find(_END_OF_HEAD)

@@ -27,6 +27,7 @@ import pyarrow as pa
 import tensorflow as tf
 from tritonclient.grpc import service_pb2
 
+from bench.closed_loop import keep_in_flight
 from bench.models import (
     MERLIN_MODEL,
     ROWS,
@@ -40,10 +41,9 @@ from bench.models import (
 from bench.report import Report, medians_of, scratch_directory
 from rankline.workspace import Workspace
 from serving.benchmark.connections import connect
-from serving.benchmark.engine import Job
 from serving.benchmark.identity import BACKENDS, NAME, write_identity
-from serving.benchmark.records import SLICE_S
 from serving.benchmark.requests import Requests, lay_out
+from serving.benchmark.runs import Load
 from serving.benchmark.transport import INFER
 from serving.benchmark.workers import Workers
 from serving.client import Client
@@ -52,7 +52,7 @@ from serving.export_config import ExportConfig
 from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan, padded_inputs
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ExportError, ParityError, ServingError
+from workflows.errors import ExportError, ParityError
 from workflows.prepared import PreparedData
 from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, SCORE, VALUES
 from workflows.trained import TrainedModel
@@ -72,7 +72,6 @@ _WARMUP_CALLS = 10
 _MOST_MESSAGES = 512
 _LEAST_MESSAGES = 4
 _ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
-_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 300.0  # a dozen model processes start at once, merlin-systems' with all of NVTabular
 _SCORE_TOLERANCE = 1e-5
 
@@ -197,23 +196,14 @@ def _measure_concurrent(
 ) -> dict[str, float]:
     """Answers per second to one-row requests, `CONCURRENCY` in flight, the sides in turns."""
     rates: dict[str, list[float]] = {side: [] for side in messages}
+    load = Load(batch_size=1, concurrency=CONCURRENCY)
     with Workers(1) as workers:
         for _ in range(repeats):
             for side, sent in messages.items():
-                job = Job(
-                    process=0,
-                    connect=partial(connect, "http2", url),
-                    messages=sent,
-                    warmup_s=1.0,
-                    time_limit_s=turn_s,
-                    timeout_s=_TIMEOUT_S,
-                    sample_every=len(sent),
-                    concurrency=CONCURRENCY,
+                run, _ = keep_in_flight(
+                    side, workers, partial(connect, "http2", url), sent, load, turn_s=turn_s, warmup_s=1.0
                 )
-                slices = workers.run([job]).slices
-                if errors := [record.errors for record in slices if record.errors]:
-                    raise ServingError(f"{side} failed under {CONCURRENCY} requests in flight: {errors[0]}")
-                rates[side].append(sum(record.latency.total for record in slices) / (len(slices) * SLICE_S))
+                rates[side].append(run.whole.latency.total / run.duration_s)
     return {side: statistics.median(values) for side, values in rates.items()}
 
 

@@ -39,17 +39,16 @@ import pandas as pd
 import pyarrow as pa
 from tritonclient.grpc import service_pb2
 
+from bench.closed_loop import keep_in_flight
 from bench.http1 import Http1Connection
 from bench.models import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
 from bench.peers import fastapi_app
 from bench.report import Rates, Report, median_ratio, scratch_directory
 from rankline.workspace import Workspace
 from serving.benchmark.connections import connect
-from serving.benchmark.engine import Job
 from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.percentiles import percentile
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
 from serving.benchmark.selfcheck import bottleneck
 from serving.benchmark.transport import Connect
 from serving.benchmark.workers import Workers
@@ -76,7 +75,6 @@ LOADS = (
 OURS, FUSED, MERLIN, FASTAPI, MLFLOW = "rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"
 _FUSED_MODEL = "movielens_fused"
 _WARMUP_SHARE = 1 / 6  # of a turn, before it
-_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 180.0
 _POLL_INTERVAL_S = 0.1
 _NUM_ROWS_SENT = 65_536  # per load, in requests that are sent in turn
@@ -294,34 +292,23 @@ def _measure(
     }
     for number in range(-1, repeats):
         for side, stack in stacks.items():
-            assert load.concurrency is not None
-            job = Job(
-                process=0,
-                connect=stack.connect,
-                messages=messages[side],
+            run, outcome = keep_in_flight(
+                side,
+                generator,
+                stack.connect,
+                messages[side],
+                load,
+                turn_s=turn_s,
                 warmup_s=_WARMUP_SHARE * turn_s,
-                time_limit_s=turn_s,
-                timeout_s=_TIMEOUT_S,
                 sample_every=1 if number < 0 else _SAMPLE_EVERY,
-                concurrency=load.concurrency,
             )
-            outcome = generator.run([job])
-            run = Run(load=load, slices=outcome.slices or (SliceRecord(),))
-            _check(side, run, outcome.failure)
+            if problem := bottleneck(run.client_cost, run.whole.latency.mean_ns / 1e6, num_processes=1):
+                raise ServingError(f"{side}: {problem}")
             _compare(side, ((stack.decode(body), expected[draws[message]]) for _, message, body in outcome.samples))
             if number >= 0:
                 rate = run.whole.num_answered / run.duration_s
                 turns[side].append(Turn(latency=run.whole.latency, requests_per_s=rate))
     return turns
-
-
-def _check(side: str, run: Run, failure: str) -> None:
-    """Refuse a turn with errors, without answers, or in which the client was what was measured."""
-    whole = run.whole
-    if failure or whole.errors or not (whole.latency.total and whole.num_answered):
-        raise ServingError(f"{side} failed under load: {failure or dict(whole.errors) or 'no answers'}.")
-    if problem := bottleneck(run.client_cost, whole.latency.mean_ns / 1e6, 1):
-        raise ServingError(f"{side}: {problem}")
 
 
 def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:

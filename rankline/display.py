@@ -107,7 +107,7 @@ class _Mark(SpinnerColumn):
     """A spinner for the stage that runs, nothing for those that wait."""
 
     def render(self, task: Task) -> RenderableType:
-        """See `rich.progress.ProgressColumn`."""
+        """The spinner once the stage has begun, a blank before."""
         return super().render(task) if task.started else Text(" ")
 
 
@@ -123,7 +123,7 @@ class _Stage(ProgressSink):
         self.note = ""
 
     def update(self, done: float, total: float, note: str = "") -> None:
-        """See `workflows.progress.Progress`."""
+        """Move the bar, and keep the last note that says something."""
         self.note = note or self.note
         self._progress.update(self._task, completed=done, total=total, note=self.note)
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeVar
 
@@ -61,11 +61,6 @@ class Overrides:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
-
-    @property
-    def names(self) -> Set[str]:
-        """Fields that were given."""
-        return self._values.keys()
 
     def apply(self, config: Config) -> Config:
         """`config` with the given options in place of its own values, and so in the configs that it holds."""

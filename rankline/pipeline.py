@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankline.display import Display, Stages
 from rankline.recipes import Recipe
+from rankline.servers import Server, server_for
 from rankline.source import SourceConfig, obtain
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
@@ -28,7 +29,6 @@ from workflows.extras import require
 from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from training.elastic import Generation
     from training.observers import Observer
@@ -235,15 +235,13 @@ def export(
 
 
 def bench(
-    client: "Client",
+    server: Server,
     prepared: "PreparedData",
     ensemble: "ExportedEnsemble",
     workspace: Workspace,
     batch_sizes: Sequence[int],
     config: LoadConfig,
     *,
-    identity: "Client | None" = None,
-    process_ids: Callable[[], Sequence[int]] = tuple,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
     """Score the held-out rows once and compare with training, then measure, and log to the run that trained the model.
@@ -252,29 +250,33 @@ def bench(
         The report, and the AUC of the served scores.
 
     Raises:
-        ArtifactError: the ensemble was exported from other data.
+        ArtifactError: the ensemble was exported from other data, or the report could not be saved completely.
         ServingError: the served scores do not rank as the model did offline.
     """
     from rankline.tracking import log_report
     from serving.benchmark.load import measure
+    from serving.client import Client
     from workflows.auc import exact_auc
 
     ensemble.check_made_from(prepared.manifest)
     heldout = prepared.heldout()
     rows = heldout.select(list(prepared.inputs))
-    scores = client.predict(rows)
-    served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
-    _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
-    report = measure(
-        client,
-        rows,
-        batch_sizes,
-        config=config,
-        expected=scores,
-        identity=identity,
-        process_ids=process_ids,
-        progress=progress,
-    )
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(server.url, ensemble.name))
+        identity = stack.enter_context(Client(server.url, server.identity)) if server.identity else None
+        scores = client.predict(rows)
+        served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
+        _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
+        report = measure(
+            client,
+            rows,
+            batch_sizes,
+            config=config,
+            expected=scores,
+            identity=identity,
+            process_ids=server.process_ids,
+            progress=progress,
+        )
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     return report, served_auc
 
@@ -295,33 +297,18 @@ def run(
         RanklineError: a stage failed; what the earlier ones published stays.
     """
     from serving.benchmark.load import check_batch_sizes
-    from serving.client import Client
-    from serving.server import EmbeddedServer
-    from serving.supervise import config_of
 
     check_batch_sizes(batch_sizes, export_config.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
     ensemble = export(recipe, export_config, prepared, workspace, stages)
-    with stages.stage("serve") as progress:
-        server = EmbeddedServer(config_of(ensemble, log_path=workspace.log))
-        server.start()
-        progress.update(1, 1, f"tritonserver on {server.endpoints.grpc}")
-    try:
-        with stages.stage("bench") as progress, Client(server.endpoints.grpc, ensemble.name) as client:
-            report, served_auc = bench(
-                client,
-                prepared,
-                ensemble,
-                workspace,
-                batch_sizes,
-                _SHORT,
-                process_ids=server.process_ids,
-                progress=progress,
-            )
+    with ExitStack() as stack:
+        with stages.stage("serve") as progress:
+            server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
+            progress.update(1, 1, f"tritonserver on {server.url}")
+        with stages.stage("bench") as progress:
+            report, served_auc = bench(server, prepared, ensemble, workspace, batch_sizes, _SHORT, progress=progress)
             progress.update(1, 1, f"logged to MLflow run {ensemble.run_id[:8]}")
-    finally:
-        server.stop()
     quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served_auc=served_auc)
     return RunResult(
         recipe=recipe,
@@ -347,7 +334,7 @@ class _Share(Progress):
         self._whole, self._number, self._of = whole, number, of
 
     def update(self, done: float, total: float, note: str = "") -> None:
-        """See `workflows.progress.Progress`."""
+        """Report within this part, and which seed it is where there are several."""
         seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
         self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
 

@@ -71,6 +71,5 @@ class _Share(Progress):
         self._whole, self._before, self._num_rows, self._total = whole, before, num_rows, total
 
     def update(self, done: float, total: float, note: str = "") -> None:  # noqa: ARG002  (the note of all rows is ours)
-        """See `workflows.progress.Progress`."""
         rows = self._before + round(done / total * self._num_rows)
         self._whole.update(rows, self._total, f"{rows:,} of {self._total:,} rows converted")

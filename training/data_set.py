@@ -1,4 +1,4 @@
-"""Any files that a `feature_spec.yaml` describes, whoever wrote them: rows in pieces, checked against the spec.
+"""Any files that a `feature_spec.yaml` describes, whoever wrote them: rows block by block, checked against the spec.
 
     csv       no header; the order of `features` is that of the columns; a list is one field of numbers with spaces
               between them; an empty field is a missing value, or an empty list
@@ -24,9 +24,10 @@ from training.loader import columns as arrays
 from training.loader.columns import Ragged, arrow_schema, arrow_type
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
+from workflows.progress import Progress
 from workflows.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
 
-_PIECE_ROWS = 1 << 14
+_BLOCK_ROWS = 1 << 14
 _CSV_BLOCK_BYTES = 1 << 22
 
 
@@ -101,22 +102,22 @@ class DataSet:
             DataError: a file is damaged, or a value is missing or does not fit its dtype.
         """
         place, chunks = f"{self.path}: source_spec.{mapping}", self.spec.mappings[mapping]
-        streams = [self._pieces(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
-        held: list[_Piece | None] = [None] * len(chunks)
+        streams = [self._blocks(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
+        held: list[_Block | None] = [None] * len(chunks)
         done = 0
         while True:
-            held = [piece or next(stream, None) for piece, stream in zip(held, streams, strict=True)]
-            ready = [piece for piece in held if piece is not None]
+            held = [block or next(stream, None) for block, stream in zip(held, streams, strict=True)]
+            ready = [block for block in held if block is not None]
             if len(ready) < len(chunks):
                 break
-            num_rows = min(len(piece.table) for piece in ready)
-            yield self._joined([piece.first(num_rows) for piece in ready])
-            held = [piece.after(num_rows) for piece in ready]
+            num_rows = min(len(block.table) for block in ready)
+            yield self._joined([block.first(num_rows) for block in ready])
+            held = [block.after(num_rows) for block in ready]
             done += num_rows
         if ready:
-            left = [len(piece.table) if piece else 0 for piece in held]
+            left = [len(block.table) if block else 0 for block in held]
             counts = [
-                done + rows + sum(len(piece.table) for piece in stream)
+                done + rows + sum(len(block.table) for block in stream)
                 for rows, stream in zip(left, streams, strict=True)
             ]
             raise SpecError(f"{place}: its chunks hold {counts} rows, expected the same rows in each.")
@@ -127,16 +128,16 @@ class DataSet:
     def _paths(self, chunk: Chunk) -> list[Path]:
         return [self.path.parent / name for name in chunk.files]
 
-    def _joined(self, pieces: Sequence["_Piece"]) -> Rows:
-        owners = {name: piece for piece in pieces for name in piece.table.column_names}
+    def _joined(self, blocks: Sequence["_Block"]) -> Rows:
+        owners = {name: block for block in blocks for name in block.table.column_names}
         names = [feature.name for feature in self.spec.features]
         return Rows(
             table=pa.table({name: owners[name].table[name] for name in names}),
             origins={name: (owners[name].path, owners[name].start) for name in names},
-            num_bytes=sum(piece.num_bytes for piece in pieces),
+            num_bytes=sum(block.num_bytes for block in blocks),
         )
 
-    def _pieces(self, chunk: Chunk, place: str) -> Iterator["_Piece"]:
+    def _blocks(self, chunk: Chunk, place: str) -> Iterator["_Block"]:
         features = [self.spec[name] for name in chunk.features]
         for path in self._paths(chunk):
             start = 0
@@ -144,12 +145,38 @@ class DataSet:
                 columns = [_fitted(table[feature.name], feature, path, start) for feature in features]
                 if len(table):
                     fitted = pa.table(columns, schema=arrow_schema(features))
-                    yield _Piece(table=fitted, path=path, start=start, num_bytes=num_bytes)
+                    yield _Block(table=fitted, path=path, start=start, num_bytes=num_bytes)
                 start += len(table)
 
 
+class Reading:
+    """Reads mappings of a data set, and reports how far it is.
+
+    Args:
+        data: what to read.
+        mappings: all that will be read.
+        progress: told bytes read; the note has rows.
+
+    Attributes:
+        num_rows: mapping → rows read so far.
+    """
+
+    def __init__(self, data: DataSet, mappings: Sequence[str], progress: Progress) -> None:
+        self.num_rows = dict.fromkeys(mappings, 0)
+        self._data, self._progress = data, progress
+        self._num_bytes, self._total = 0.0, data.num_bytes(mappings)
+
+    def rows(self, mapping: str) -> Iterator[Rows]:
+        """All rows of a mapping, as `DataSet.rows`."""
+        for rows in self._data.rows(mapping):
+            yield rows
+            self.num_rows[mapping] += len(rows.table)
+            self._num_bytes += rows.num_bytes
+            self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Piece:
+class _Block:
     """Some rows of a chunk, all from one file; at least one."""
 
     table: pa.Table
@@ -157,10 +184,10 @@ class _Piece:
     start: int
     num_bytes: float
 
-    def first(self, num_rows: int) -> "_Piece":
+    def first(self, num_rows: int) -> "_Block":
         return replace(self, table=self.table.slice(0, num_rows))
 
-    def after(self, num_rows: int) -> "_Piece | None":
+    def after(self, num_rows: int) -> "_Block | None":
         left = self.table.slice(num_rows)
         return replace(self, table=left, start=self.start + num_rows, num_bytes=0) if len(left) else None
 
@@ -177,7 +204,7 @@ def _parquet(path: Path, features: Sequence[Feature], place: str) -> Iterator[tu
             if missing := [feature.name for feature in features if feature.name not in names]:
                 raise SpecError(f"{place}: {path} lacks the columns {missing}. Available: {names}.")
             row_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(_PIECE_ROWS, columns=[feature.name for feature in features]):
+            for batch in file.iter_batches(_BLOCK_ROWS, columns=[feature.name for feature in features]):
                 yield row_bytes * len(batch), pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a whole Parquet file ({error}). Write it again.") from None
@@ -195,7 +222,7 @@ def _tfrecord(path: Path, features: Sequence[Feature], place: str) -> Iterator[t
 
     stored = {feature.name: _as_stored(feature) for feature in features}
     counted = stored[single[0].name]
-    yield from tfrecord_tables(path, list(stored.values()), counted=counted, chunk_rows=_PIECE_ROWS)
+    yield from tfrecord_tables(path, list(stored.values()), counted=counted, block_rows=_BLOCK_ROWS)
 
 
 def _as_stored(feature: Feature) -> Feature:

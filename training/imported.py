@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data_set import DataSet, Rows
+from training.data_set import DataSet, Reading, Rows
 from training.loader.columns import arrow_schema
 from training.parquet_layout import ANY_LENGTH, TEST, TRAIN, parquet_data_set
 from training.trimming import trimmed
@@ -88,11 +88,11 @@ def import_data(
     data = _opened(path, num_user_features, num_item_features)
     mappings = _mappings(data)
     writer = _Writer(data, mappings, progress)
-    details: dict[str, Any] = {"dataset": "imported", "source": str(path), "rows": writer.num_rows}
-    details |= {"config": {}, "dropped": {}, "noticed": {}}
+    details: dict[str, Any] = {"dataset": "imported", "source": str(path), "config": {}, "dropped": {}, "noticed": {}}
     made_from = {"files": fingerprint_of([data.path, *data.files])}
     with publish(output, KIND, made_from=made_from, details=details) as directory:
         sources = {split: writer.write(split, directory) for split in mappings}
+        details["rows"] = {split: source.num_rows for split, source in sources.items()}
         spec = replace(writer.spec, sources=sources)
         write_spec(spec, directory)
         _save_workflow(spec, directory)
@@ -175,13 +175,12 @@ class _Writer:
 
     Attributes:
         spec: of what is written, without sources.
-        num_rows: split → rows written.
     """
 
     def __init__(self, data: DataSet, mappings: dict[str, str], progress: Progress) -> None:
-        self.spec, self.num_rows = _spec_of(data), dict.fromkeys(mappings, 0)
-        self._data, self._mappings, self._progress = data, mappings, progress
-        self._num_bytes, self._total = 0.0, data.num_bytes(list(mappings.values()))
+        self.spec = _spec_of(data)
+        self._data, self._mappings = data, mappings
+        self._reading = Reading(data, list(mappings.values()), progress)
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))
         self._longest = {f.name: 1 for f in self.spec.features if f.max_length == ANY_LENGTH}
 
@@ -191,13 +190,12 @@ class _Writer:
         writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         classes: set[float] = set()
-        for rows in self._data.rows(self._mappings[split]):
+        for rows in self._reading.rows(self._mappings[split]):
             table = self._table(rows, schema)
             classes |= self._classes(rows)
             writer.write(table)
             if split == VALID:
                 heldout.write(table.select(columns))
-            self._report(split, rows)
         heldout.close()
         if len(classes) < 2:
             raise DataError(
@@ -206,7 +204,7 @@ class _Writer:
             )
         self._take_over_lengths()
         files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
-        return Source(files=files, num_rows=self.num_rows[split])
+        return Source(files=files, num_rows=self._reading.num_rows[self._mappings[split]])
 
     def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
         for name, longest in self._longest.items():
@@ -238,11 +236,6 @@ class _Writer:
             for feature in self.spec.features
         )
         self.spec = replace(self.spec, features=tuple(features))
-
-    def _report(self, split: str, rows: Rows) -> None:
-        self.num_rows[split] += len(rows.table)
-        self._num_bytes += rows.num_bytes
-        self._progress.update(self._num_bytes, self._total, f"{sum(self.num_rows.values()):,} rows")
 
 
 def _save_workflow(spec: FeatureSpec, directory: Path) -> None:

@@ -117,7 +117,7 @@ def _num_features(
     if users + items != num_cardinalities:
         raise ConfigError(
             f"{path} has {num_cardinalities} cardinalities, expected {users} of user features and {items} of item "
-            "features. Mend it, or the numbers of features."
+            "features. Correct it, or the numbers of features."
         )
     return users, items
 

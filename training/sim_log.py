@@ -116,24 +116,20 @@ class TrainingLog(Observer):
         self._rate, self._quality = 0.0, dict[str, float]()
 
     def before_step(self, step: int) -> None:  # noqa: ARG002  (an observer's signature)
-        """See `Observer`."""
         if self._is_new:  # what was before this epoch does not count
             self._times.begin()
             self._is_new = False
 
     def after_step(self, step: int, num_rows: int) -> None:  # noqa: ARG002
-        """See `Observer`."""
         self._rate = self._times.add(num_rows)
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         data = losses(figures["train_loss"], figures["train_added_loss"]) | {"samples/s": self._rate}
         epoch, number = divmod(step - 1, self._steps_per_epoch)
         self._log.write([epoch + 1, number + 1], data)
         self._series.after_look(step, data)
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         self._quality = quality(figures)
         data = self._times.figures() | self._quality
         epoch = step // self._steps_per_epoch

@@ -17,8 +17,8 @@ from training.agreement import check_same, shared_checkpoint
 from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
-from training.loader.chunks import Ragged
 from training.loader.splits import first_rows
+from training.loader.stream import Ragged
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
 from training.run import OpenData, TrainingRun
@@ -315,7 +315,7 @@ def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Che
     size, step = job.world.size, resumed.position.step if resumed else 0
     log.log_metrics({"workers": size}, step)
     if generation.number:
-        log.note(f"Step {step:,}: {generation.cause} {size} worker{'s go' if size > 1 else ' goes'} on.")
+        log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from training.data_set import DataSet
+from training.data_set import DataSet, Reading
 from training.loader.columns import arrow_schema, from_arrow
 from workflows.artifacts import publish, refuse_foreign
 from workflows.datasets.raw import fingerprint_of
@@ -73,10 +73,10 @@ def transcode(
     names = tuple(feature.name for feature in data.spec.features)
     made_from, details = {"files": fingerprint_of([data.path, *data.files])}, {"to": to, "prebatch": prebatch}
     with publish(output, KIND, made_from=made_from, details=details) as staging:
-        mappings, tables = {}, _Tables(data, progress)
+        mappings, reading = {}, Reading(data, list(data.spec.mappings), progress)
         for mapping in data.spec.mappings:
-            before = tables.num_rows
-            blocks = _blocks(tables.of(mapping), max(1, block_rows // prebatch) * prebatch)
+            tables = (rows.table for rows in reading.rows(mapping))
+            blocks = _blocks(tables, max(1, block_rows // prebatch) * prebatch)
             files: list[str] = []
             (staging / mapping).mkdir()
             for first in blocks:
@@ -86,31 +86,11 @@ def transcode(
                         write(block)
             if not files:
                 raise DataError(f"{data.path}: the files of source_spec.{mapping} have no rows.")
-            mappings[mapping] = (Chunk(type=to, features=names, files=tuple(files), num_rows=tables.num_rows - before),)
+            num_rows = reading.num_rows[mapping]
+            mappings[mapping] = (Chunk(type=to, features=names, files=tuple(files), num_rows=num_rows),)
         spec = replace(data.spec, mappings=mappings)
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
     return spec
-
-
-class _Tables:
-    """The rows of one mapping after the other, and how far that is.
-
-    Attributes:
-        num_rows: read so far.
-    """
-
-    def __init__(self, data: DataSet, progress: Progress) -> None:
-        self._data, self._progress = data, progress
-        self._num_bytes, self._total = 0.0, data.num_bytes(list(data.spec.mappings))
-        self.num_rows = 0
-
-    def of(self, mapping: str) -> Iterator[pa.Table]:
-        """The rows of a mapping."""
-        for rows in self._data.rows(mapping):
-            yield rows.table
-            self.num_rows += len(rows.table)
-            self._num_bytes += rows.num_bytes
-            self._progress.update(self._num_bytes, self._total, f"{self.num_rows:,} rows")
 
 
 def _blocks(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:

@@ -96,4 +96,4 @@ class _Trimmed:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
             path, start = self.origin
-            raise DataError(f"{path}: row {start + row + 1}: {self.name!r} {reason(row)}. Mend the row, or drop it.")
+            raise DataError(f"{path}: row {start + row + 1}: {self.name!r} {reason(row)}. Correct the row, or drop it.")

@@ -24,11 +24,6 @@ from typing import Any
 from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
-_MADE_BY = {
-    "prepared-data": "rankline prepare",
-    "trained-model": "rankline train",
-    "ensemble": "rankline export",
-}
 FORMAT_VERSION = 1
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
@@ -164,7 +159,9 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         ArtifactError: missing, of another kind, or a file is missing, damaged or not of the artifact.
     """
     if not directory.is_dir():
-        raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {_remedy(kind)}.")
+        raise ArtifactError(
+            f"{directory.absolute()} does not exist. Expected {kind}: {_remedy(kind, directory.absolute())}."
+        )
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
@@ -197,8 +194,15 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
 
 
-def _remedy(kind: str) -> str:
-    return f"make it with `{_MADE_BY[kind]}`" if kind in _MADE_BY else "make it first"
+def _remedy(kind: str, directory: Path) -> str:
+    """The command that makes an artifact where the command line keeps it."""
+    parent = directory.parent
+    commands = {
+        "prepared-data": f"rankline prepare {parent.name} --work-dir {parent.parent}",
+        "trained-model": f"rankline train {parent.name} --work-dir {parent.parent}",
+        "ensemble": f"rankline export {directory.name} --repository {parent}",
+    }
+    return f"make it with: {commands[kind]}" if kind in commands else "make it first"
 
 
 @contextmanager

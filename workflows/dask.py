@@ -106,7 +106,7 @@ def _connected(config: DaskConfig, address: str) -> Iterator[Client]:
         except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is no scheduler
             raise ClusterError(
                 f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
-                "`dask scheduler`, or mend the address."
+                "`dask scheduler`, or correct the address."
             ) from None
         try:
             try:
@@ -145,7 +145,7 @@ def _cause_of(error: BaseException) -> str:
 
 
 class _Workers:
-    """See `workflows.pool.Pool`.
+    """A `Pool` whose tasks the workers of a cluster do; the share that it reports is that of whole tasks.
 
     Args:
         address: of the scheduler, as people have it.
@@ -158,7 +158,6 @@ class _Workers:
         self._client: Any = client
 
     def map(self, function: Any, tasks: Sequence[Task], report: Report) -> list[Result]:
-        """See `Pool`; the share that is reported is that of whole tasks."""
         futures = self._client.map(_do, [function] * len(tasks), tasks, pure=False)
         results: dict[Future, Result] = {}
         with self._stopping(futures):
@@ -168,7 +167,6 @@ class _Workers:
         return [results[future] for future in futures]
 
     def compute(self, collection: Any, report: Report) -> Any:
-        """See `Pool`."""
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
         future = self._client.compute(collection)
@@ -262,7 +260,7 @@ class _Workers:
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
                         f"the Dask scheduler at {self._address} lost its last worker, and none came in "
-                        f"{self._timeout_s:g} s. What was there before is as it was; start workers and run this again."
+                        f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
                     ) from None
             except _TIMEOUTS:
                 if future.status == "error":  # the task's own
@@ -275,14 +273,14 @@ class _Workers:
         except KilledWorker as error:
             raise ClusterError(
                 f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
-                "another; mostly they lack memory. Give each of them more, or take fewer."
+                "another, usually for lack of memory. Give each of them more, or take fewer."
             ) from None
         except (CancelledError, CommClosedError):
             raise self._lost() from None
 
     def _lost(self) -> ClusterError:
         return ClusterError(
-            f"the Dask scheduler at {self._address} ended or does not answer. What was there before is as it was; "
+            f"the Dask scheduler at {self._address} ended or does not answer. Earlier data is unchanged; "
             "run this again."
         )
 

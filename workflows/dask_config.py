@@ -32,7 +32,7 @@ class DaskConfig:
             raise ConfigError(f'dask_memory is {self.dask_memory!r}, expected a size such as "4GB", or "auto".')
         if self.dask_memory != "auto" and not self.is_local:
             raise ConfigError(
-                f"dask_memory is {self.dask_memory!r}, and holds for local workers only. Tell others their memory when "
+                f"dask_memory is {self.dask_memory!r}, which is for local workers only. Give others their memory when "
                 "they start: dask worker --memory-limit 4GB."
             )
         if not 0 < self.dask_timeout_s < math.inf:

@@ -18,7 +18,7 @@ from workflows.errors import DownloadError
 from workflows.progress import SILENT, Progress
 
 _BLOCK_BYTES = 1 << 18
-_INSTEAD = "Take files already on disk with --data-dir DIR, or leave out --download too to generate data."
+_INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate data: leave out --download."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def _read(response: http.client.HTTPResponse) -> bytes | None:
 
 def _refused(url: str, error: urllib.error.HTTPError) -> DownloadError:
     error.close()
-    return DownloadError(f"{url} was answered with {error.code} {error.reason}, expected the file. {_INSTEAD}")
+    return DownloadError(f"{url} answered {error.code} {error.reason}, expected the file. {_INSTEAD}")
 
 
 def _verify(archive: Archive, part: Path, timeout_s: float) -> None:
@@ -173,7 +173,9 @@ def _unpack(archive: Archive, part: Path, target: Path) -> None:
         whole.rename(target)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         part.unlink()
-        raise DownloadError(f"{archive.url} is no whole zip file ({error}). It was removed: run it again.") from None
+        raise DownloadError(
+            f"{archive.url} is not a complete zip file ({error}). It was removed: run it again."
+        ) from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -25,7 +25,7 @@ without a traceback and exits with status 1.
 
 
 class RanklineError(Exception):
-    """Anything that a user can cause and mend."""
+    """Anything that a user can cause and correct."""
 
 
 class DataError(RanklineError):

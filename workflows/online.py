@@ -1,4 +1,4 @@
-"""An NVTabular workflow applied while data is loaded, chunk by chunk, in place of a pass over the data beforehand."""
+"""An NVTabular workflow applied while data is loaded, in place of a pass over the data beforehand."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from workflows.upstream import nvt, quiet_nvtabular
 
 
 class OnlineWorkflow:
-    """Makes the columns of a chunk from raw ones, as the loaders' `map` has it.
+    """Makes columns from raw ones, as the loaders' `map` has it.
 
     Args:
         workflow: a fitted workflow.

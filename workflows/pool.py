@@ -41,7 +41,6 @@ class Pool(Protocol):
 
 class _ThisProcess:
     def map(self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report) -> list[Result]:
-        """See `Pool`."""
         results = []
         for number, task in enumerate(tasks):
             results.append(function(task, lambda share, number=number: report((number + share) / len(tasks))))  # type: ignore[misc]  # bound now
@@ -49,7 +48,6 @@ class _ThisProcess:
         return results
 
     def compute(self, collection: Any, report: Report) -> Any:
-        """See `Pool`."""
         with _Progress(report):
             return dask.compute(collection, scheduler="synchronous")[0]  # type: ignore[attr-defined, no-untyped-call]
 

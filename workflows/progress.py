@@ -1,4 +1,4 @@
-"""How long work tells where it is, without knowing who listens."""
+"""How long-running work reports its progress, without knowing who listens."""
 
 from typing import Protocol
 

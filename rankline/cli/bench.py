@@ -1,17 +1,24 @@
 """The verb `bench`."""
 
-from contextlib import ExitStack
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankline.cli.arguments import BATCH_SIZES, JsonFile, RecipeName, Repository, Url, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.cli.servers import server_to_measure
 from rankline.display import CONSOLE, Stages, say
 from rankline.options import Overrides, with_options
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.servers import server_for
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.benchmark.config import LoadConfig
+
+if TYPE_CHECKING:
+    from rankline.tracking import ReportNotSavedError
+    from serving.benchmark.report import BenchmarkReport
+    from serving.ensemble import ExportedEnsemble
+    from workflows.prepared import PreparedData
 
 
 @with_options(LoadConfig)
@@ -60,11 +67,7 @@ def bench_command(
 
     rankline bench --against bench.json --max-regression 0.05
     """
-    from rankline import pipeline
-    from rankline.report_tables import print_comparison, print_report
-    from rankline.tracking import ReportNotSavedError, find_report
-    from serving.benchmark.compare import compare
-    from serving.client import Client
+    from rankline.tracking import find_report
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
@@ -74,38 +77,59 @@ def bench_command(
     workspace = workspace_of(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
-    unkept: ReportNotSavedError | None = None
-    with Stages(["bench"]) as stages, stages.stage("bench") as progress, ExitStack() as stack:
-        if url is None:
-            url, identity, process_ids = stack.enter_context(server_to_measure(ensemble))
-        else:
-            identity, process_ids = None, tuple
-        client = stack.enter_context(Client(url, recipe))
+    report, not_saved = _measure(ensemble, prepared, workspace, sizes, config, url)
+    _show(report, json_file)
+    has_regressed = earlier is not None and _compare(earlier, report, max_regression)
+    if not_saved:
+        raise not_saved
+    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
+    if report.problems or has_regressed:
+        raise typer.Exit(1)
+
+
+def _measure(
+    ensemble: "ExportedEnsemble",
+    prepared: "PreparedData",
+    workspace: Workspace,
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    url: str | None,
+) -> tuple["BenchmarkReport", "ReportNotSavedError | None"]:
+    """The report, and the error to raise once it was shown, where it could not be saved completely."""
+    from rankline import pipeline
+    from rankline.tracking import ReportNotSavedError
+
+    with (
+        Stages(["bench"]) as stages,
+        stages.stage("bench") as progress,
+        server_for(workspace.ensemble, url, with_identity=True) as server,
+    ):
         try:
             report, served_auc = pipeline.bench(
-                client,
-                prepared,
-                ensemble,
-                workspace,
-                sizes,
-                config,
-                identity=identity,
-                process_ids=process_ids,
-                progress=progress,
+                server, prepared, ensemble, workspace, batch_sizes, config, progress=progress
             )
-            progress.update(1, 1, f"served AUC {served_auc:.4f}")
         except ReportNotSavedError as error:
-            report, unkept = error.report, error
+            return error.report, error
+        progress.update(1, 1, f"served AUC {served_auc:.4f}")
+    return report, None
+
+
+def _show(report: "BenchmarkReport", json_file: Path | None) -> None:
+    from rankline.pipeline import write_json
+    from rankline.report_tables import print_report
+
     try:
         print_report(report, CONSOLE)
     finally:  # a pipe that was closed costs no file
         if json_file:
-            pipeline.write_json(report.to_dict(), json_file)
-    comparison = compare(earlier, report, max_regression) if earlier else None
-    if comparison:
-        print_comparison(comparison, CONSOLE)
-    if unkept:
-        raise unkept
-    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
-    if report.problems or (comparison and comparison.regressions):
-        raise typer.Exit(1)
+            write_json(report.to_dict(), json_file)
+
+
+def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
+    """Show the comparison; whether anything regressed."""
+    from rankline.report_tables import print_comparison
+    from serving.benchmark.compare import compare
+
+    comparison = compare(earlier, report, max_regression)
+    print_comparison(comparison, CONSOLE)
+    return bool(comparison.regressions)

@@ -7,8 +7,8 @@ import typer
 
 from rankline.cli.arguments import RecipeOption, Repository, Url
 from rankline.cli.checks import check_writable
-from rankline.cli.servers import client_of
-from rankline.workspace import REPOSITORY
+from rankline.servers import server_for
+from rankline.workspace import REPOSITORY, workspace_of
 from workflows.errors import ConfigError
 
 
@@ -33,13 +33,15 @@ def predict_command(
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
     from rankline.rows import format_of, from_options, read_rows, select, typed_row, write_scores
+    from serving.client import Client
 
     if (input_file is None) == (not context.args):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
     given = from_options(context.args)
     found = format_of("-" if input_file is None else input_file, format_name)
     check_writable(output)
-    with client_of(recipe, repository, url) as client:
+    ensemble = workspace_of(recipe, repository=repository).ensemble
+    with server_for(ensemble, url) as server, Client(server.url, recipe) as client:
         required = [column for column in client.schema.columns if column.is_required]
         texts = [column.name for column in required if column.values.datatype == "BYTES" and not column.lengths]
         if input_file is None:

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from rankline.cli.arguments import RecipeOption, Repository, Url, WorkDir
-from rankline.cli.servers import client_of
 from rankline.display import CONSOLE, say
+from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 
 
@@ -36,6 +36,7 @@ def recommend_command(
     """
     from rankline.recommend import best_items
     from rankline.summary import print_items
+    from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
@@ -43,6 +44,6 @@ def recommend_command(
     prepared = PreparedData.load(workspace.prepared)
     if url is None:
         ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
-    with client_of(recipe, repository, url) as client:
+    with server_for(workspace.ensemble, url) as server, Client(server.url, recipe) as client:
         items = best_items(client, prepared, user, top, with_known=with_known, report=say)
     print_items(items, CONSOLE)

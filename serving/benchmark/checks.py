@@ -52,7 +52,7 @@ class ScoreCheck:
             scores = np.frombuffer(content, self._output.dtype)
             expected = self._expected[rows].reshape(-1)
             if scores.size != expected.size:
-                raise ServingError(f"an answer under load has {scores.size} scores, expected {expected.size}.")
+                raise ServingError(f"a response under load has {scores.size} scores, expected {expected.size}.")
             errors = np.abs(scores - expected)
             self.num_checked += scores.size
             self.max_abs_error = max(self.max_abs_error, float(errors.max()))
@@ -61,7 +61,7 @@ class ScoreCheck:
         if wrong:
             row, score, right = max(wrong, key=lambda entry: abs(entry[1] - entry[2]))
             raise ServingError(
-                f"{len(wrong):,} of {self.num_checked:,} scores compared under load are not the expected ones: "
+                f"{len(wrong):,} of {self.num_checked:,} scores compared under load are wrong: "
                 f"row {row} got {score:.6g}, expected {right:.6g}, tolerance {self._tolerance:g}. "
                 f"{self._alone(row)}{self._whose(score)} Export the ensemble again."
             )
@@ -70,13 +70,13 @@ class ScoreCheck:
         if self._ask_again is None:
             return ""
         try:
-            return f"Asked again, alone, it got {self._ask_again(row):.6g}. "
+            return f"Scored again, alone, it got {self._ask_again(row):.6g}. "
         except ServingError as error:
-            return f"Asked again, alone, it got no score ({error}) "
+            return f"Scored again, alone, it got no score ({error}) "
 
     def _whose(self, score: float) -> str:
         """Which rows a wrong score would be right for: another one's, if the server mixes them up."""
         assert self._expected is not None
         rows = np.flatnonzero(np.abs(self._expected - score) <= self._tolerance)
         named = ", ".join(map(str, rows[:_MOST_NAMED])) + (" and more" if rows.size > _MOST_NAMED else "")
-        return f"{score:.6g} is expected of {f'row {named}' if rows.size else 'no row'}."
+        return f"{score:.6g} is the expected score of {f'row {named}' if rows.size else 'no row'}."

@@ -51,25 +51,28 @@ class LoadConfig:
     """How much load.
 
     Attributes:
-        concurrency: requests in flight, one measurement for each; not used where a rate or an SLO is given.
-        rate: requests per second, one measurement for each: an open loop, whose latency counts from the scheduled time.
-        arrivals: how requests at a rate are spaced: constant, poisson, or a file of times in seconds with its own rate.
-        slo: bound such as p99=10ms; the highest rate that keeps it is searched for.
+        concurrency: requests in flight, one measurement for each value; ignored with a rate or an SLO.
+        rate: requests per second, one measurement for each value: an open loop, whose latency counts from the
+            scheduled time.
+        arrivals: how requests at a rate are spaced: constant, poisson, or a file of times in seconds, which sets the
+            rate.
+        slo: latency target such as p99=10ms; searches for the highest rate that meets it.
         processes: client processes that share the load.
-        transport: how requests travel: http2 costs the client least, grpcio is what a program in Python sees.
+        transport: how requests are sent: http2 uses the least client CPU, grpcio is what a Python program uses.
         warmup_s: how long to send before each measurement.
-        min_requests: fewest answers of a measurement.
+        min_requests: least number of responses in a measurement.
         min_duration_s: shortest measurement.
-        stability: a measurement goes on until three windows agree in throughput and median within this share.
-        time_limit_s: longest measurement; the report says if it has not settled by then.
+        stability: a measurement goes on until three windows in a row have the same throughput and median within this
+            share.
+        time_limit_s: longest measurement; the report says if latency did not stabilise by then.
         window_s: length of a window.
-        timeout_s: longest wait for an answer.
-        inputs: heldout draws rows from the held-out ones; generated makes them up from the values that these have in
-            each column, with some that are unseen and some that are missing.
-        skew: the share of a row, or of a value where inputs are generated, falls with its rank to this power; 0 draws
-            all alike. Unless given, 0 for held-out rows and 1 for generated ones.
+        timeout_s: longest wait for a response.
+        inputs: heldout draws held-out rows; generated makes up rows from the values in each column, some of them unseen
+            or missing.
+        skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all alike.
+            Unless given, 0 for held-out rows and 1 for generated ones.
         seed: of the draw of rows and of Poisson arrivals.
-        tolerance: largest difference from an expected score that passes.
+        tolerance: largest accepted difference from an expected score.
     """
 
     concurrency: tuple[int, ...] = (1,)
@@ -119,7 +122,7 @@ class LoadConfig:
         if not (self.rate or self.slo or self.concurrency or self.is_trace):
             raise ConfigError("no load: give a concurrency, a rate, an slo or a file of arrivals.")
         if self.is_trace and (self.rate or self.slo):
-            raise ConfigError(f"arrivals of the file {self.arrivals} have a rate of their own. Give no rate or slo.")
+            raise ConfigError(f"the file {self.arrivals} sets the rate of arrivals. Give no rate or slo.")
 
     @property
     def row_skew(self) -> float:

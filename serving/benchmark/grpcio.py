@@ -39,7 +39,7 @@ class GrpcioConnection:
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def send(self, key: int, message: bytes) -> None:
-        """See `Transport`."""
+        """Begin a call; one of grpcio's threads will put its answer into the queue."""
         self._calls[key] = call = self._method.future(message)
         call.add_done_callback(partial(self._done, key))
 
@@ -47,7 +47,7 @@ class GrpcioConnection:
         """Nothing is held back."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """See `Transport`."""
+        """Wait until the queue has something, and take all of it."""
         answers = []
         with suppress(queue.Empty):
             answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))
@@ -56,16 +56,16 @@ class GrpcioConnection:
         return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
 
     def cancel(self, key: int) -> None:
-        """See `Transport`."""
+        """Cancel a call; an answer that is in the queue already is left out."""
         self._calls.pop(key).cancel()
 
     def close(self) -> None:
-        """See `Transport`."""
+        """Close the channel."""
         self._channel.close()
 
     def _note(self, state: grpc.ChannelConnectivity) -> None:
         if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            self.failure = "the server closed the connection and takes no other"
+            self.failure = "the server closed the connection and refuses new ones"
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.READY):
             self._is_up.set()
 

@@ -52,10 +52,10 @@ def to_html(report: BenchmarkReport) -> str:
         *(tag("p", problem, class_="bad") for problem in report.problems),
         *(tag("p", sentence) for sentence in searched(report)),
         *_section("Figures", *_figures(report)),
-        *_section("Pictures", *_pictures(report)),
+        *_section("Charts", *_pictures(report)),
         *_section("Where the time of a request went", *_breakdowns(report.bench)),
         *_section("How it was measured", *_circumstances(report)),
-        *_section("Every figure", *map(_all_of, report.bench)),
+        *_section("All figures", *map(_all_of, report.bench)),
     )
     head = tag("head", _HEAD, tag("title", title), Markup(f"<style>{_STYLE}</style>"))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
@@ -103,7 +103,7 @@ def _breakdowns(results: Sequence[LoadResult]) -> Iterator[Markup]:
         for load, breakdown in found
     ]
     yield tag("p", "Mean milliseconds of each part:")
-    yield _table(["load", *parts, "in all"], lines)
+    yield _table(["load", *parts, "total"], lines)
 
 
 def _coarse(breakdown: Breakdown) -> dict[str, float]:

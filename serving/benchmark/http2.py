@@ -78,7 +78,7 @@ class Http2Connection:
         self.flush()
 
     def send(self, key: int, message: bytes) -> None:
-        """See `Transport`."""
+        """Begin a call, as far as flow control allows; it goes out with the next `flush` or `poll`."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._streams[key] = stream
         self._write(_HEADERS, _END_HEADERS, stream, self._request_headers)
@@ -87,7 +87,7 @@ class Http2Connection:
         self._push(stream, call)
 
     def flush(self) -> None:
-        """See `Transport`."""
+        """Hand what is to be sent to the operating system, as far as it takes it now."""
         try:
             while self._out and not self.failure:
                 del self._out[: self._socket.send(self._out)]
@@ -97,7 +97,7 @@ class Http2Connection:
             self._fail(f"the connection broke: {error}")
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """See `Transport`."""
+        """Wait until something comes in, and act on it; a connection that has ended answers all of its calls."""
         self.flush()
         answers: list[Answer] = []
         if not self.failure:
@@ -116,14 +116,14 @@ class Http2Connection:
         return answers
 
     def cancel(self, key: int) -> None:
-        """See `Transport`."""
+        """Reset the stream of a call."""
         stream = self._streams.pop(key)
         del self._calls[stream]
         self._waiting.pop(stream, None)
         self._write(_RST_STREAM, 0, stream, struct.pack(">I", _CANCEL))
 
     def close(self) -> None:
-        """See `Transport`."""
+        """Close the socket."""
         self._socket.close()
 
     def _write(self, kind: int, flags: int, stream: int, payload: bytes | memoryview) -> None:
@@ -203,7 +203,7 @@ class Http2Connection:
         elif kind == _WINDOW_UPDATE:
             self._widen(stream, struct.unpack(">I", payload)[0])
         elif kind == _GOAWAY:
-            self._fail("the server said goodbye")
+            self._fail("the server is shutting down (GOAWAY)")
         if kind in (_DATA, _HEADERS) and flags & _END_STREAM and (call := self._calls.get(stream)):
             self._finish(stream, call, at_ns, answers)
 

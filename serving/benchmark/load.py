@@ -194,15 +194,15 @@ class _Program:
             for number, load in enumerate(loads, 1):
                 self._keep(bench.measure(load, self._config), number, len(loads))
         except _CutShortError:
-            self.problem = "the last measurement was cut short; what comes after it was not measured."
+            self.problem = "the last measurement was cut short; later ones were not run."
         except ServingError as error:
             if not self.results:
                 raise
-            self.problem = f"{error} What comes after that was not measured."
+            self.problem = f"{error} Later measurements were not run."
         except KeyboardInterrupt:
             if not self.results:
                 raise
-            self.problem = "stopped by Ctrl-C; the measurements before it are whole."
+            self.problem = "stopped by Ctrl-C; earlier measurements are complete."
 
     def _keep(self, result: LoadResult, number: int, of: int) -> None:
         self.results.append(result)
@@ -265,9 +265,9 @@ def _note(result: LoadResult) -> str:
 def _environment(config: LoadConfig) -> dict[str, str]:
     kind = "closed loop" if config.is_closed_loop else "open loop"
     rows = (
-        f"rows made up with skew {config.value_skew:g}"
+        f"generated rows with skew {config.value_skew:g}"
         if config.inputs == GENERATED
-        else f"rows drawn from real ones with skew {config.row_skew:g}"
+        else f"held-out rows with skew {config.row_skew:g}"
     )
     return {
         **versions(),

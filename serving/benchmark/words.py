@@ -9,12 +9,10 @@ from serving.benchmark.table import number
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
-    """What a reader of the figures has to know, beside what is in `problem`: a line for each metric and each load."""
+    """What a reader of the figures has to know, beside what is in `problem`; what holds for several loads once."""
     for metric in METRICS.values():
         yield from _not_reported(metric, results)
-    for result in results:
-        if notes := "; ".join(_notes(result)):
-            yield f"{result.load.words}: {notes}"
+    yield from _remarked(results)
 
 
 def checked(report: BenchmarkReport) -> str:
@@ -52,6 +50,20 @@ def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str
     for reason, without in loads.items():
         named = "" if len(without) == len(results) else " for " + "; ".join(result.load.words for result in without)
         yield f"{metric.label} not reported{named}: {reason}"
+
+
+def _remarked(results: Sequence[LoadResult]) -> Iterator[str]:
+    """A line for all notes that the same loads have."""
+    loads: dict[str, list[str]] = {}
+    for result in results:
+        for note in _notes(result):
+            loads.setdefault(note, []).append(result.load.words)
+    notes: dict[str, list[str]] = {}
+    for note, of_note in loads.items():
+        is_of_all = len(of_note) == len(results) > 1
+        notes.setdefault("all loads" if is_of_all else "; ".join(of_note), []).append(note)
+    for named, of_loads in notes.items():
+        yield f"{named}: {'; '.join(of_loads)}"
 
 
 def _notes(result: LoadResult) -> Iterator[str]:

@@ -91,7 +91,7 @@ class Workers:
 
         Raises:
             ServerError: no server answers.
-            ServingError: a process ended by itself.
+            ServingError: a process ended unexpectedly.
         """
         pipes = self._pipes[: len(jobs)]
         for pipe, job in zip(pipes, jobs, strict=True):
@@ -218,7 +218,7 @@ def _receive(pipe: Connection) -> Any:
 
 
 def _ended() -> ServingError:
-    return ServingError("a client process of the load generator ended by itself. See its output above.")
+    return ServingError("a process of the load generator ended unexpectedly. See its output above.")
 
 
 def _serve(pipe: Connection) -> None:

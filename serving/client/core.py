@@ -61,15 +61,15 @@ class Core:
         await self._transport.close()
 
     def prepare(self, columns: Columns) -> PreparedRequest:
-        """See `Client.prepare`."""
+        """Check rows against the model and lay them out for the wire."""
         return prepare(columns, self.schema, self._transport.encode)
 
     def prepare_ranking(self, row: Mapping[str, Any], candidates: Any) -> PreparedRequest:
-        """See `Client.prepare_ranking`."""
+        """Check a row and its candidates against the model and lay them out for the wire."""
         return prepare_ranking(row, candidates, self.schema, self._transport.encode)
 
     async def infer(self, request: PreparedRequest) -> Array:
-        """See `Client.infer`."""
+        """Send the messages of a request one after another, and join their scores."""
         responses = [await self._call(self._transport.infer, message) for message in request.messages]
         output = self.schema.outputs[0]
         answers = (self._transport.decode(response, output) for response in responses)

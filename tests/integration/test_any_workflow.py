@@ -20,7 +20,7 @@ from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
 from workflows.artifacts import publish
-from workflows.datasets import Dataset
+from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import RequestError
 from workflows.operators import HashedCategorify, NullToEmptyList

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +27,7 @@ from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
 from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
+from tests.support.waiting import wait_until
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
 
 BACKENDS = Path(__file__).parent / "backends"
@@ -198,13 +199,6 @@ def metric(server: EmbeddedServer, name: str, model: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def executions(server: EmbeddedServer, model: str) -> int:
     with grpc.insecure_channel(server.endpoints.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -227,7 +221,7 @@ def full_queue(server: EmbeddedServer, *, for_ms: int) -> Iterator[None]:
         answers: list[Future[Any]] = []
         for i in range(3):
             answers.append(pool.submit(client.predict, {"x": [for_ms]}))
-            until(lambda i=i: pending() == i)  # type: ignore[misc]
+            wait_until(lambda i=i: pending() == i)  # type: ignore[misc]
         yield
         assert [answer.result().tolist() for answer in answers] == [[for_ms]] * 3
 
@@ -272,7 +266,7 @@ def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(server: Em
         assert time.monotonic() - begin >= 0.2 * num_sent
         with Client(server.endpoints.grpc, "wait") as client:
             client.predict({"x": [0]})  # after what was begun
-        until(partial(has_executed, server, before + 1))
+        wait_until(partial(has_executed, server, before + 1))
         assert executions(server, "wait") <= before + num_sent + 1
 
 
@@ -311,7 +305,7 @@ def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer) -> None:
             tasks = []
             for i in range(3):
                 tasks.append(asyncio.create_task(client.predict({"x": [200]})))
-                await asyncio.to_thread(until, lambda i=i: pending() == i)
+                await asyncio.to_thread(wait_until, lambda i=i: pending() == i)
             tasks[1].cancel()
             await asyncio.wait(tasks)
             assert [task.cancelled() for task in tasks] == [False, True, False]
@@ -323,7 +317,7 @@ def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer) -> None:
     asyncio.run(scenario())
     with Client(server.endpoints.grpc, "wait") as client:
         client.predict({"x": [0]})  # after what was begun
-    until(partial(has_executed, server, before + 3))
+    wait_until(partial(has_executed, server, before + 3))
     assert executions(server, "wait") == before + 3
 
 

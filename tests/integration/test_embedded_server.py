@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,6 +18,7 @@ from serving.benchmark.identity import BACKENDS
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import identity_config, write_model
+from tests.support.waiting import wait_until
 from workflows.errors import ServerError
 
 PROJECT = Path(__file__).parents[2]
@@ -29,13 +29,6 @@ def identity(tmp_path: Path) -> ServerConfig:
     repository = tmp_path / "repository"
     write_model(repository, identity_config())
     return ServerConfig(repositories=(repository,), backends=(BACKENDS,))
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 def alive(process_ids: tuple[int, ...]) -> list[int]:
@@ -90,7 +83,7 @@ def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> Non
     process_ids = server.process_ids()
     server.check_alive()
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
-    assert wait_until(lambda: "tritonserver was ended by SIGKILL" in trouble(server))
+    wait_until(lambda: "tritonserver was ended by SIGKILL" in trouble(server))
     assert leftovers() == before
     server.stop()
     assert alive(process_ids) == []
@@ -139,7 +132,7 @@ def test_dies_with_its_parent(identity: ServerConfig, how: signal.Signals, tmp_p
         assert len(alive(process_ids)) == 2
         assert len(remains(tmp_path, parent.pid)) > 3
         parent.send_signal(how)
-    assert wait_until(lambda: remains(tmp_path, parent.pid) == [])
+    wait_until(lambda: remains(tmp_path, parent.pid) == [])
     assert alive(process_ids) == []
 
 
@@ -167,7 +160,7 @@ def test_leaves_nothing_when_its_parent_is_killed_while_models_are_loading(
             parent.kill()
         parents[home] = parent.pid
     assert most >= 5  # launcher, server, model process, shared memory, home
-    assert wait_until(lambda: [remains(home, pid) for home, pid in parents.items() if remains(home, pid)] == [])
+    wait_until(lambda: [remains(home, pid) for home, pid in parents.items() if remains(home, pid)] == [])
 
 
 def test_a_model_that_starts_processes_of_its_own_leaves_none(identity: ServerConfig, tmp_path: Path) -> None:
@@ -218,7 +211,7 @@ def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity:
     server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), http_port=free_port))
     with ThreadPoolExecutor() as pool:
         started = pool.submit(server.start)
-        assert wait_until(lambda: is_launched(server))  # it found the port free
+        wait_until(lambda: is_launched(server))  # it found the port free
         with HTTPServer(("127.0.0.1", free_port), AlwaysReady) as other:
             serving = pool.submit(other.serve_forever, poll_interval=0.05)
             try:

@@ -1,10 +1,12 @@
-"""The load generator against a real server whose delays are scripted, so that the right answer is known."""
+"""The load generator against a real server with scripted delays.
 
-import functools
+A server may take longer than its script says, never less, so what is asserted are bounds and sums that hold on any
+machine. The exact percentiles of exact delays are in `tests/unit/serving/benchmark`, in simulated time.
+"""
+
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,23 +26,25 @@ from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 
-pytestmark = pytest.mark.alone
 OWN_BACKENDS = Path(__file__).parent / "backends"
-OVERHEAD_MS = 7
-"""What Triton and the way to the model take beside the model's delay: below 1 ms, several on a slow machine."""
-
 ROWS = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})
-STALL_MS = 2000
+STALL_MS = 1000
 SCRIPTS = {
     "constant": {"delay_ms": "50"},
-    "slow": {"delay_ms": "160"},
-    "bimodal": {"delay_ms": "160", "slow_every": "5", "slow_ms": "480"},
-    **{f"stalls_{n}": {"delay_ms": "2", "stall_at": "200", "stall_ms": str(STALL_MS)} for n in range(6)},
+    "bimodal": {"delay_ms": "40", "slow_every": "5", "slow_ms": "120"},
+    **{f"stalls_{n}": {"delay_ms": "2", "stall_at": "100", "stall_ms": str(STALL_MS)} for n in range(2)},
     "hangs": {"delay_ms": "2", "stall_at": "50", "stall_ms": "600"},
     "steady": {"delay_ms": "20"},
 }
-INSTANCES = {"slow": 3, "bimodal": 8}  # each keeps to the script by itself
-QUICK = {"warmup_s": 0.2, "min_duration_s": 1.0, "time_limit_s": 1.0, "window_s": 0.25, "min_requests": 1}
+INSTANCES = {"bimodal": 4}  # each keeps to the script by itself
+QUICK = {
+    "warmup_s": 0.2,
+    "min_duration_s": 1.0,
+    "time_limit_s": 1.0,
+    "window_s": 0.25,
+    "min_requests": 1,
+    "timeout_s": 300.0,
+}
 
 
 def one_at_a_time(message: Any) -> None:
@@ -101,29 +105,15 @@ class Target:
         return result
 
 
+def at_level_ms(result: LoadResult, level: float) -> float:
+    """Of all latencies, which are there also where a busy machine made the client the bottleneck and none is stated."""
+    histogram = result.latencies()
+    return histogram.at_rank(max(int(level * histogram.total), 1)) / 1e6
+
+
 @pytest.fixture
 def target(server: EmbeddedServer) -> Target:
     return Target(server)
-
-
-STALLS = (f"stalls_{n}" for n in range(6))
-"""Each stalls once."""
-
-
-def up_to_three_times(test: Callable[..., None]) -> Callable[..., None]:
-    """What others do on this machine may come between; a generator that counts wrongly does so every time."""
-
-    @functools.wraps(test)
-    def wrapped(*args: object, **kwargs: object) -> None:
-        for last in (False, False, True):
-            try:
-                return test(*args, **kwargs)
-            except AssertionError:
-                if last:
-                    raise
-        return None
-
-    return wrapped
 
 
 def latencies_ms(due_ms: np.ndarray, service_ms: np.ndarray) -> np.ndarray:
@@ -135,75 +125,61 @@ def latencies_ms(due_ms: np.ndarray, service_ms: np.ndarray) -> np.ndarray:
     return np.asarray(found)
 
 
-@up_to_three_times
-def test_a_closed_loop_has_the_latency_and_rate_that_follow_from_the_delay(target: Target) -> None:
-    config = LoadConfig(concurrency=(1, 4), warmup_s=0.3, min_duration_s=2.5, time_limit_s=2.5, min_requests=1)
-    alone, crowd = target.report("constant", config).bench
-    assert alone.value("p50_ms") == pytest.approx(50, abs=OVERHEAD_MS)
-    assert crowd.value("p50_ms") == pytest.approx(4 * 50, abs=4 * OVERHEAD_MS)  # three are before it
-    assert crowd.requests_per_s == pytest.approx(1000 / 50, rel=OVERHEAD_MS / 50)  # however many wait
-    assert alone.value("p99_ms") is None
-    assert "samples, at least 368 required" in alone.metrics["p99_ms"].reason
+def test_a_closed_loop_keeps_so_many_in_flight(target: Target) -> None:
+    config = LoadConfig(**{**QUICK, "concurrency": (1, 4)})
+    for result in target.report("constant", config).bench:
+        assert result.concurrency is not None
+        assert at_level_ms(result, 0.5) >= 0.99 * result.concurrency * 50  # the others are before it
+        # Little's law: the latencies add up to the time, times how many are in flight; but for those at both ends.
+        in_flight_ms = result.concurrency * 1e3 * result.duration_s
+        both_ends_ms = 2 * result.concurrency * result.latencies().max_ns / 1e6
+        assert result.num_requests * result.latencies().mean_ns / 1e6 == pytest.approx(in_flight_ms, abs=both_ends_ms)
 
 
 def loop_of(kind: str, model: str) -> dict[str, Any]:
-    """A load for which there is always an instance that idles."""
-    return {"concurrency": (INSTANCES[model],)} if kind == "closed" else {"rate": (16,), "arrivals": "constant"}
+    """A load for which there is an instance that idles."""
+    return {"concurrency": (INSTANCES[model],)} if kind == "closed" else {"rate": (40,), "arrivals": "constant"}
 
 
 @pytest.mark.parametrize("kind", ["closed", "open"])
-@up_to_three_times
-def test_a_constant_delay_is_every_percentile(target: Target, kind: str) -> None:
-    config = LoadConfig(warmup_s=0.2, min_duration_s=2.5, time_limit_s=2.5, min_requests=1, **loop_of(kind, "slow"))
-    result = target.result("slow", config)
-    assert (result.value("p50_ms"), result.value("p90_ms")) == pytest.approx((160, 160), rel=0.05)
-
-
-@pytest.mark.parametrize("kind", ["closed", "open"])
-@up_to_three_times
 def test_two_kinds_of_requests_show_in_the_percentiles(target: Target, kind: str) -> None:
-    config = LoadConfig(warmup_s=0.2, min_duration_s=5.0, time_limit_s=5.0, min_requests=1, **loop_of(kind, "bimodal"))
+    config = LoadConfig(**{**QUICK, "min_duration_s": 2.0, "time_limit_s": 2.0}, **loop_of(kind, "bimodal"))
     result = target.result("bimodal", config)
-    figures = [result.value(f"{name}_ms") for name in ("p50", "p90", "p95")]
-    assert figures == pytest.approx((160, 480, 480), rel=0.05)
-    assert result.value("mean_ms") == pytest.approx((4 * 160 + 480) / 5, rel=0.1)  # a run may end in mid-script
+    assert at_level_ms(result, 0.5) >= 0.99 * 40
+    assert at_level_ms(result, 0.9) >= 0.99 * 120
+    assert result.latencies().mean_ns / 1e6 >= 0.9 * (4 * 40 + 120) / 5  # a run may end in mid-script
 
 
-@up_to_three_times
 def test_a_stall_shows_in_the_open_loop_as_queueing_and_hides_in_the_closed_loop(target: Target) -> None:
-    rate, warmup_s, duration_s = 100, 0.5, 5.0
+    rate, warmup_s, duration_s = 100, 0.5, 3.0
     config = LoadConfig(
-        rate=(rate,), arrivals="constant", warmup_s=warmup_s, min_duration_s=duration_s, time_limit_s=duration_s
-    )
-    open_loop = target.result(next(STALLS), config)
+        rate=(rate,), arrivals="constant", warmup_s=warmup_s, min_duration_s=duration_s, time_limit_s=duration_s,
+        timeout_s=300.0,
+    )  # fmt: skip
+    open_loop = target.result("stalls_0", config)
     count = int(rate * (warmup_s + duration_s))
     service_ms = np.full(count, 2.0)
-    service_ms[199] = STALL_MS
-    right = np.sort(latencies_ms(np.arange(count) * 1000 / rate, service_ms)[int(rate * warmup_s) :])
-    assert open_loop.num_due == open_loop.num_requests == len(right)
-    for found, level in ((open_loop.value("p99_ms"), 0.99), (open_loop.value("p95_ms"), 0.95)):
-        assert found == pytest.approx(right[int(level * len(right)) - 1], rel=0.05)
-    assert open_loop.value("p90_ms") == pytest.approx(
-        right[int(0.9 * len(right)) - 1], rel=0.15
-    )  # Triton's part adds up
-    assert not open_loop.is_stable
-    closed = target.result(next(STALLS), LoadConfig(warmup_s=0.1, min_duration_s=4.0, time_limit_s=4.0))
-    assert closed.value("max_ms") == pytest.approx(STALL_MS, rel=0.05)  # one request met it
-    assert 0 < (closed.value("p99_ms") or 0) < 100
+    service_ms[99] = STALL_MS
+    least = np.sort(latencies_ms(np.arange(count) * 1000 / rate, service_ms)[int(rate * warmup_s) :])
+    assert open_loop.num_due == open_loop.num_requests + open_loop.num_unsent == len(least)
+    for level in (0.90, 0.95, 1.0):
+        assert at_level_ms(open_loop, level) >= 0.99 * least[int(level * len(least)) - 1]  # it has three digits
+    closed = target.result("stalls_1", LoadConfig(**{**QUICK, "min_duration_s": 3.0, "time_limit_s": 3.0}))
+    assert at_level_ms(closed, 1.0) >= 0.99 * STALL_MS
+    assert at_level_ms(closed, 0.9) < STALL_MS  # few requests met it
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
-@up_to_three_times
-def test_the_offered_rate_is_sent_and_answered(target: Target, transport: str) -> None:
+def test_all_that_is_due_is_answered_or_counted_as_unsent(target: Target, transport: str) -> None:
     config = LoadConfig(**{**QUICK, "min_duration_s": 2.0, "time_limit_s": 2.0}, rate=(200,), arrivals="constant",
                         processes=2, transport=transport)  # fmt: skip
     report = target.report("identity", config)
     (result,) = report.bench
-    assert result.num_due == result.num_requests == 400
-    assert result.requests_per_s == pytest.approx(200, rel=0.03)
+    assert result.num_due == result.num_requests + result.num_unsent == 400
+    assert result.num_requests > 0
     assert result.errors == {}
     assert result.lag_p99_ms is not None
-    assert report.num_checked >= 400 // 8
+    assert report.num_checked >= result.num_requests // 8
     assert report.max_abs_error == 0
 
 
@@ -212,11 +188,9 @@ def test_the_parts_of_the_time_add_up(target: Target) -> None:
     breakdown = result.breakdown
     assert breakdown is not None
     assert sum(breakdown.parts_ms().values()) == pytest.approx(breakdown.total_ms)
-    assert breakdown.total_ms == pytest.approx(result.value("mean_ms"))
-    assert breakdown.steps["constant"].infer_ms == pytest.approx(50, rel=0.05)
-    assert abs(breakdown.remainder_ms) < 0.05 * breakdown.total_ms
-    assert 0 < breakdown.client_ms < 5
-    assert abs(breakdown.network_ms) < 5
+    assert breakdown.total_ms == pytest.approx(result.latencies().mean_ns / 1e6)
+    assert 50 <= breakdown.steps["constant"].infer_ms <= breakdown.total_ms
+    assert breakdown.client_ms > 0
     assert result.client_cpu_ms > 0
     assert result.server is not None
     assert result.server.num_processes == len(target.server.process_ids())
@@ -227,23 +201,21 @@ def test_the_parts_of_the_time_add_up(target: Target) -> None:
 def test_refused_requests_are_counted_by_status(target: Target) -> None:
     result = target.result("refuses", LoadConfig(**QUICK, rate=(400,), arrivals="constant"))
     assert set(result.errors) == {"UNAVAILABLE"}
-    assert result.errors["UNAVAILABLE"] + result.num_requests == result.num_due
+    assert result.errors["UNAVAILABLE"] + result.num_requests + result.num_unsent == result.num_due
     assert result.num_requests > 0
-    assert result.problem == ""
 
 
 def test_requests_without_an_answer_in_time_are_counted_and_a_problem(target: Target) -> None:
-    result = target.result("hangs", LoadConfig(**QUICK, rate=(100,), arrivals="constant", timeout_s=0.3))
+    result = target.result("hangs", LoadConfig(**{**QUICK, "timeout_s": 0.3}, rate=(100,), arrivals="constant"))
     assert set(result.errors) == {"DEADLINE_EXCEEDED"}
-    assert result.errors["DEADLINE_EXCEEDED"] + result.num_requests == result.num_due
-    assert f"{result.errors['DEADLINE_EXCEEDED']} requests had no answer within 0.3 s: the server" in result.problem
+    assert result.errors["DEADLINE_EXCEEDED"] + result.num_requests + result.num_unsent == result.num_due
+    assert result.problem
 
 
-def test_a_server_that_cannot_keep_up_is_not_waited_for(target: Target) -> None:
+def test_a_server_that_cannot_keep_up_is_sent_what_is_due(target: Target) -> None:
     result = target.result("constant", LoadConfig(**QUICK, rate=(60,), arrivals="constant"))
-    assert result.requests_per_s == pytest.approx(20, rel=0.2)
-    assert result.num_due == result.num_requests == 60
-    assert (result.value("max_ms") or 0) > 1500  # after 1.2 s, some 48 requests of 50 ms wait
+    assert result.num_due == result.num_requests + result.num_unsent == 60
+    assert at_level_ms(result, 1.0) > 1500  # after 1.2 s, some 48 requests of 50 ms wait
 
 
 def test_a_trace_is_sent_as_it_is(target: Target, tmp_path: Path) -> None:
@@ -251,19 +223,18 @@ def test_a_trace_is_sent_as_it_is(target: Target, tmp_path: Path) -> None:
     times = np.sort(np.random.default_rng(0).uniform(7, 8.5, 90))
     trace.write_text("arrival_s,user\n" + "".join(f"{time},x\n" for time in times))
     result = target.result("identity", LoadConfig(**QUICK, arrivals=str(trace)))
-    assert result.num_due == result.num_requests == 90
-    assert result.duration_s == pytest.approx(1.5, abs=0.25)
+    assert result.num_due == result.num_requests + result.num_unsent == 90
+    assert result.duration_s >= 1.25  # slices of a quarter
 
 
-@up_to_three_times
-def test_the_search_finds_the_capacity_of_the_server(target: Target) -> None:
+def test_the_search_finds_no_more_than_the_capacity_of_the_server(target: Target) -> None:
     config = LoadConfig(slo="p50=60ms", arrivals="constant", warmup_s=0.2, min_duration_s=1.0, time_limit_s=1.0)
     report = target.report("steady", config)
     assert report.searches is not None
     found, failed = report.searches[1].rate_per_s, report.searches[1].failed_per_s
     assert found is not None
     assert failed is not None
-    assert found == pytest.approx(1000 / 20, rel=0.15)
+    assert found <= 1.15 * 1000 / 20
     assert found < failed <= 1.051 * found
     assert report.searches[1].num_probes == len(report.bench)
     assert report.slo == "p50=60ms"
@@ -271,20 +242,19 @@ def test_the_search_finds_the_capacity_of_the_server(target: Target) -> None:
 
 def test_every_batch_size_is_measured_and_compared(target: Target) -> None:
     with Client(target.server.endpoints.grpc, "identity") as client:
-        config = LoadConfig(**{**QUICK, "min_requests": 400, "time_limit_s": 10.0, "stability": 9.0})
+        config = LoadConfig(**{**QUICK, "min_requests": 400, "time_limit_s": 60.0, "stability": 9.0})
         report = measure(client, ROWS, (1, 16), config=config, expected=np.arange(1000), identity=client)
     assert [result.batch_size for result in report.bench] == [1, 16]
     for result in report.bench:
         assert result.num_requests >= 400
-        figures = [result.value(f"{name}_ms") or 0 for name in ("p50", "p90", "p95", "p99", "max")]
-        assert figures == sorted(figures)
-        assert figures[0] > 0
+        levels = [at_level_ms(result, level) for level in (0.5, 0.9, 0.95, 0.99, 1.0)]
+        assert levels[0] > 0
+        assert levels == sorted(levels)
         assert result.rows_per_s == pytest.approx(result.batch_size * result.requests_per_s)
     assert report.num_checked >= sum(r.num_requests // 8 * r.batch_size for r in report.bench)
     assert report.max_abs_error == 0
     (floor,) = report.floors
     assert floor.requests_per_s > 0
-    assert report.problems == ()
 
 
 def test_requests_cut_out_of_a_block_are_those_that_the_client_makes(target: Target) -> None:
@@ -316,7 +286,7 @@ def test_made_up_rows_are_sent_scored_and_checked(target: Target) -> None:
     assert all(result.num_requests > 0 for result in report.bench)
     assert report.num_checked > 100
     assert report.max_abs_error == 0  # compared with their own scores, which are not those of the known rows
-    assert report.environment["load"].endswith("rows made up with skew 1")
+    assert report.environment["load"].endswith("generated rows with skew 1")
 
 
 def test_a_wrong_score_fails_the_run(target: Target) -> None:
@@ -327,7 +297,7 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
         pytest.raises(
             ServingError,
             match=r"compared under load are not the expected ones: row \d*[05]0 got .* "
-            r"Asked again, alone, it got \d+\. \d+ is expected of no row",
+            r"Scored again, alone, it got \d+\. \d+ is the expected score of no row",
         ),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)
@@ -352,7 +322,7 @@ def test_what_was_measured_outlives_ctrl_c(target: Target) -> None:
         config = LoadConfig(**QUICK, concurrency=(1, 2))
         report = measure(client, ROWS, (1,), config=config, progress=Impatient())
     assert [result.concurrency for result in report.bench] == [1]
-    assert report.problems == ("stopped by Ctrl-C; the measurements before it are whole.",)
+    assert report.problems == ("stopped by Ctrl-C; earlier measurements are complete.",)
 
 
 def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
@@ -361,7 +331,7 @@ def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
     def process_ids() -> tuple[int, ...]:
         looks.append("begin" if not looks else "a slice is over")
         if len(looks) == 3:
-            signal.raise_signal(signal.SIGINT)
+            raise KeyboardInterrupt
         return target.server.process_ids()
 
     with Client(target.server.endpoints.grpc, "identity") as client:
@@ -372,7 +342,7 @@ def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
     assert 0.5 <= result.duration_s < 60
     assert result.server is not None
     assert "stopped by Ctrl-C after" in result.problem
-    assert report.problems[1] == "the last measurement was cut short; what comes after it was not measured."
+    assert report.problems[1] == "the last measurement was cut short; later ones were not run."
 
 
 def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_path: Path) -> None:
@@ -389,7 +359,7 @@ def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_pa
     assert [result.concurrency for result in report.bench] == [1]
     (problem,) = report.problems
     assert "no server answers" in problem
-    assert problem.endswith("What comes after that was not measured.")
+    assert problem.endswith("Later measurements were not run.")
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
@@ -399,11 +369,16 @@ def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path, transport: 
         EmbeddedServer(ServerConfig(repositories=(tmp_path,), backends=(BACKENDS,))) as server,
         Client(server.endpoints.grpc, "identity") as client,
     ):
-        config = LoadConfig(warmup_s=0.2, min_duration_s=8, concurrency=(2, 4), transport=transport)
-        killer = threading.Timer(2.0, os.kill, (server.pid, signal.SIGKILL))
-        killer.start()
-        report = measure(client, ROWS, (1,), config=config)
-        killer.join()
+        server_pid, looks = server.pid, []
+
+        def process_ids() -> tuple[int, ...]:
+            looks.append("begin" if not looks else "a slice is over")
+            if len(looks) == 4:
+                os.kill(server_pid, signal.SIGKILL)
+            return ()
+
+        config = LoadConfig(warmup_s=0.2, min_duration_s=60, time_limit_s=60, concurrency=(2, 4), transport=transport)
+        report = measure(client, ROWS, (1,), config=config, process_ids=process_ids)
         (result,) = report.bench
         assert result.num_requests > 0
         assert result.is_cut_short

@@ -4,9 +4,8 @@ import re
 import signal
 import subprocess
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,14 +24,8 @@ from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from tests.support.command_line import RANKLINE, rankline
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
+from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def programs(name: str, parent: int | None = None) -> list[psutil.Process]:
@@ -322,7 +315,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         below = psutil.Process(process.pid).children(recursive=True)
         assert len(programs("tritonserver", process.pid)) == 2
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate()
     assert (process.returncode, rest.strip().splitlines()[-1]) == (0, "stopped")
     assert "Traceback" not in rest
     assert not any(child.is_running() for child in below)

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from serving.ensemble import ExportedEnsemble, before
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
+from tests.support.waiting import wait_until
 from workflows.errors import ServerError, ServingError
 
 
@@ -86,13 +87,6 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
         at_end.callback(stop.set)
         wait_until(lambda: len(seen.answers) > 100)
         yield seen
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_versions_change_under_load_without_a_failed_request(served: Served) -> None:

@@ -1,20 +1,22 @@
 """The `rankline` command of this environment, the commands that documents show, and what a run has recorded."""
 
+import atexit
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
-RANKLINE = Path(sys.executable).with_name("rankline")
+from tests.support.cli_server import RANKLINE, CliServer
+
+_SERVER = CliServer()
+atexit.register(_SERVER.stop)
 
 
 def rankline(*arguments: str, cwd: Path, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Run it to its end in a directory."""
-    return subprocess.run(
-        [RANKLINE, *arguments], cwd=cwd, input=stdin, capture_output=True, text=True, timeout=240, check=False
-    )
+    return _SERVER.run(*arguments, cwd=cwd, stdin=stdin)
 
 
 def recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
@@ -33,6 +35,16 @@ def commands(document: str) -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def typed(command: str, cwd: Path) -> str:
+    """Run a command of a document, which is one of `rankline`, to its end; what it says."""
+    program, *arguments = shlex.split(command)
+    assert program == "rankline", command
+    done = rankline(*arguments, cwd=cwd)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
 
 def started(command: str, cwd: Path) -> "subprocess.Popen[str]":

@@ -3,12 +3,14 @@
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.system.exact_steps import BATCH_SIZE, L2, take_exact_steps
 from training.agreement import check_same
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.join import join_world
@@ -22,10 +24,11 @@ from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
 
-GLOBAL_ROWS, UNEVEN = 100, (61, 39)
+UNEVEN = (61, 39)
 OPTIMIZERS = ("sgd", "adam", "lazy_adam", "rowwise_adagrad")
 BASE = TrainConfig(
-    model=MLPConfig(hidden=(16, 8), l2_embedding=0.01, l2_linear=0.01),
+    model=MLPConfig(hidden=(16, 8), l2_embedding=L2, l2_linear=L2),
+    batch_size=BATCH_SIZE,
     learning_rate=0.01,
     weight_decay=0.001,
     warmup_steps=2,
@@ -53,9 +56,9 @@ OVERFLOW, LARGE = 2, 2e4
 def global_batches(directory: Path) -> list[Any]:
     """The rows of a few steps of all workers: the last step has fewer."""
     spec = FeatureSpec.read(directory / "prepared")
-    batches = TensorFlowTrainer.batches(directory / "prepared", spec, "train", GLOBAL_ROWS, shuffle=True, seed=0)
+    batches = TensorFlowTrainer.batches(directory / "prepared", spec, "train", BATCH_SIZE, shuffle=True, seed=0)
     *whole, (inputs, labels) = list(batches)[:6]
-    return [*whole, share((inputs, labels), 0, 57)]
+    return [*whole, share((inputs, labels), 0, 37)]
 
 
 def share(batch: Any, start: int, stop: int) -> Any:
@@ -71,12 +74,19 @@ def share(batch: Any, start: int, stop: int) -> Any:
     return found, labels[start:stop]
 
 
-def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
-    """A fit that took some steps, with more rows on worker 0 than on worker 1."""
-    config = replace(CASES[name][0], batch_size=GLOBAL_ROWS)
-    batches = global_batches(directory)
-    trainer = TensorFlowTrainer(FeatureSpec.read(directory / "prepared"), config, num_steps=len(batches), world=world)
+def fitted(directory: Path, name: str, world: World) -> dict[str, dict[str, Any]]:
+    """The state of a trainer before training, after steps that are exact, and after others.
+
+    In all of them worker 0 has more rows than worker 1. An optimizer's own case alone takes the exact steps.
+    """
+    config, batches = CASES[name][0], global_batches(directory)
+    spec = FeatureSpec.read(directory / "prepared")
+    trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
     trainer.share_state()
+    states = {"before": copied(trainer.state())}
+    if name in OPTIMIZERS:
+        take_exact_steps(trainer, spec, world)
+        states["exact"] = copied(trainer.state())
     for number, (inputs, labels) in enumerate(batches):
         of_first = labels.shape[0] * UNEVEN[0] // sum(UNEVEN)
         if name == "float16" and number == OVERFLOW:  # of the gradients that worker 1 finds
@@ -87,7 +97,11 @@ def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
             rows = (0, of_first) if world.rank == 0 else (of_first, labels.shape[0])
         trainer.step(*share((inputs, labels), *rows))
         trainer.average()
-    return trainer
+    return {**states, "after": copied(trainer.state())}
+
+
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.array(value) for name, value in state.items()}
 
 
 class Copy(Observer):
@@ -114,8 +128,8 @@ def main(directory: Path) -> None:
     world = join_world(RUN_WORKERS)
     with world.propagating_errors():
         for name, (_, workers) in CASES.items():
-            state = fitted(directory, name, join_world(workers)).state()
-            np.savez(directory / f"{name}-{world.rank}.npz", **state)
+            for stage, state in fitted(directory, name, join_world(workers)).items():
+                np.savez(directory / f"{name}-{stage}-{world.rank}.npz", **state)
         found: dict[str, Any] = {}
         data, tracking = (
             PreparedData.load(directory / "prepared"),

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.system.exact_worker import share
+from tests.system.exact_steps import BATCH_SIZE, L2, take_exact_steps
+from tests.system.exact_worker import copied, share
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.join import join_world
 from training.models.din import DINConfig
@@ -23,8 +24,14 @@ from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import FeatureSpec
 
-GLOBAL_ROWS, UNEVEN = 100, (61, 39)
-BASE = TrainConfig(model=MLPConfig(hidden=(16, 8), l2_embedding=0.01), learning_rate=0.01, weight_decay=0.001, seed=3)
+UNEVEN = (61, 39)
+BASE = TrainConfig(
+    model=MLPConfig(hidden=(16, 8), l2_embedding=L2),
+    batch_size=BATCH_SIZE,
+    learning_rate=0.01,
+    weight_decay=0.001,
+    seed=3,
+)
 DIN = DINConfig(embedding_dim=6, recency=True, dot_product_features=True, hidden=(8,), l2_embedding=0.01)
 HISTORIES = replace(BASE, model=DIN, weight_averaging=False)
 # No Adam for histories: a softmax does not mind a bias, whose gradient is rounding, and Adam scales that up.
@@ -34,6 +41,7 @@ CASES: dict[str, tuple[str, TrainConfig]] = {
     "histories": ("histories", replace(HISTORIES, optimizer="sgd")),
     "float16": ("scalars", replace(BASE, optimizer="lazy_adam", precision="float16")),
 }
+EXACT = ("lists", "fused")
 OVERFLOW, LARGE = 2, 2e4
 RUN = TrainConfig(
     model=MLPConfig(hidden=(16,)), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3
@@ -51,14 +59,23 @@ def spec_of(directory: Path, name: str) -> FeatureSpec:
     return spec
 
 
-def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
-    """A fit with split tables that took some steps, with more rows on worker 0 than on worker 1."""
+def fitted(directory: Path, name: str, world: World) -> tuple[dict[str, dict[str, Any]], list[int]]:
+    """The state of a trainer with split tables before training, after steps that are exact, and after others.
+
+    Its tables are whole; in all steps worker 0 has more rows than worker 1. Also how many rows of each split table, and
+    of what goes with it, this worker has.
+    """
     data, config = CASES[name]
     spec, files = spec_of(directory, name), directory / data.replace("scalars", "prepared")
-    batches = list(TensorFlowTrainer.batches(files, spec, "train", GLOBAL_ROWS, shuffle=True, seed=0))[:5]
+    batches = list(TensorFlowTrainer.batches(files, spec, "train", BATCH_SIZE, shuffle=True, seed=0))[:5]
     with splitting(Splitting(world=world, above_bytes=0)):
-        trainer = TensorFlowTrainer(spec, replace(config, batch_size=GLOBAL_ROWS), num_steps=len(batches), world=world)
+        trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
     trainer.share_state()
+    sizes = [len(kept.rows) for kept in trainer.state().values() if isinstance(kept, TablePart)]
+    states = {"before": whole(trainer)}
+    if name in EXACT:
+        take_exact_steps(trainer, spec, world)
+        states["exact"] = whole(trainer)
     for number, (inputs, labels) in enumerate(batches):
         num_rows = labels.shape[0] - number  # and fewer in each step
         of_first = num_rows * UNEVEN[0] // sum(UNEVEN)
@@ -70,15 +87,17 @@ def fitted(directory: Path, name: str, world: World) -> TensorFlowTrainer:
             rows = (0, of_first) if world.rank == 0 else (of_first, num_rows)
         trainer.step(*share((inputs, labels), *rows))
         trainer.average()
-    return trainer
+    return {**states, "after": whole(trainer)}, sizes
 
 
 def whole(trainer: TensorFlowTrainer) -> dict[str, Any]:
     """Its state with whole tables; all workers have to call this."""
-    return {
-        name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
-        for name, kept in trainer.state().items()
-    }
+    return copied(
+        {
+            name: np.concatenate(list(kept.blocks())) if isinstance(kept, TablePart) else kept
+            for name, kept in trainer.state().items()
+        }
+    )
 
 
 class Copy(Observer):
@@ -117,9 +136,10 @@ def main(directory: Path) -> None:
     world = join_world(RUN_WORKERS)
     with world.propagating_errors():
         for name in CASES:
-            trainer = fitted(directory, name, world)
-            sizes = [len(kept.rows) for kept in trainer.state().values() if isinstance(kept, TablePart)]
-            np.savez(directory / f"{name}-{world.rank}.npz", **whole(trainer), num_rows=sizes)
+            states, sizes = fitted(directory, name, world)
+            for stage, state in states.items():
+                np.savez(directory / f"{name}-{stage}-{world.rank}.npz", **state)
+            np.save(directory / f"{name}-num_rows-{world.rank}.npy", sizes)
         metrics = run(directory, "model", world).metrics
         resumed = run(directory, "resumed", world, resume=True).metrics
         (directory / f"found-{world.rank}.json").write_text(json.dumps({"metrics": metrics, "resumed": resumed}))

@@ -54,9 +54,9 @@ def started(script: Path, *arguments: object, size: int = 2) -> Iterator[list["s
         server._httpd.server_close()  # which `stop` leaves open
 
 
-def ended(processes: list["subprocess.Popen[str]"], timeout_s: float = 600.0) -> list[Ended]:
+def ended(processes: list["subprocess.Popen[str]"]) -> list[Ended]:
     """How they end."""
-    outputs = [process.communicate(timeout=timeout_s)[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     return [
         Ended(exit_code=process.returncode, output=output) for process, output in zip(processes, outputs, strict=True)
     ]

@@ -1,20 +1,25 @@
 """The benchmarks, on little data and in short turns: what they report, not how fast it is."""
 
+import json
 import statistics
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench import client, criteo, loader, movielens, serving, stacks, training
+from bench.__main__ import main as bench
 from bench.report import median_ratio, take_turns
 from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load, Run
 from workflows.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_loader_benchmark_reports_its_ratios() -> None:
@@ -87,30 +92,34 @@ def test_the_training_benchmark_knows_recipes_with_a_seed_document_only() -> Non
 
 def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
     command = [sys.executable, "-m", "bench", "vocabulary", "--recipe", "criteo-dlrm"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "measures no recipe" in done.stderr
 
 
-def test_the_serving_benchmark_of_criteo_reports_its_ratios() -> None:
+def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command, but on little data: what it is typed as, and the file that it writes."""
+    assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
     sizes = (1, 8, 32)
-    report = serving.run(
-        1,
-        recipe="criteo-dlrm",
-        num_rows=10_000,
-        small_layers=True,
-        batch_sizes=sizes,
-        turn_s=0.2,
-        concurrent_turn_s=2.0,
-    )
-    assert list(report.results) == [
+    short = {"num_rows": 10_000, "small_layers": True, "batch_sizes": sizes, "turn_s": 0.2, "concurrent_turn_s": 2.0}
+    monkeypatch.setattr(serving, "run", partial(serving.run, **short))
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "bench" / "__main__.py"), "serving"])
+    bench("serving", repeats=1, recipe="criteo-dlrm", json_file=tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert report["name"] == "serving"
+    assert report["environment"]["command"].startswith("python -m bench serving")
+    results, ratios = report["results"], report["ratios"]
+    assert list(results) == [
         "rankline", "onnx", "fused", "onnx fused", "merlin-systems", "identity", "in process",
     ]  # fmt: skip
-    ours, merlin = report.results["rankline"], report.results["merlin-systems"]
-    assert next(iter(report.ratios)) == "p50_vs_merlin"
-    assert report.ratios["p50_vs_merlin"] == pytest.approx(merlin["p50_ms@1"] / ours["p50_ms@1"])
-    assert report.ratios["p50_vs_merlin_8"] == pytest.approx(merlin["p50_ms@8"] / ours["p50_ms@8"])
-    assert report.ratios["throughput_vs_merlin"] == pytest.approx(ours["rows_per_s@32"] / merlin["rows_per_s@32"])
+    ours, merlin = results["rankline"], results["merlin-systems"]
+    assert next(iter(ratios)) == "p50_vs_merlin"
+    assert "p50_over_floor" in ratios
+    assert ratios["p50_vs_merlin"] == pytest.approx(merlin["p50_ms@1"] / ours["p50_ms@1"])
+    assert ratios["p50_vs_merlin_8"] == pytest.approx(merlin["p50_ms@8"] / ours["p50_ms@8"])
+    assert ratios["throughput_vs_merlin"] == pytest.approx(ours["rows_per_s@32"] / merlin["rows_per_s@32"])
     assert set(ours) == {f"{name}@{size}" for name in ("p50_ms", "p99_ms", "rows_per_s") for size in sizes} | {
         "requests_per_s@1x32"
     }

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from distributed import Client
 
+from tests.support.waiting import wait_until
 from workflows.dask import open_pool
 from workflows.dask_config import DaskConfig
 from workflows.datasets.amazon import AMAZON
@@ -28,10 +28,9 @@ from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT
 
-pytestmark = pytest.mark.timeout(600)  # of a machine that does other things
-
 CHOICES = PrepareConfig(frequency_threshold=2, hash_buckets=5)
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 1800
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def scheduler(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     file = directory / "scheduler.json"
     arguments = ["--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--host", "127.0.0.1"]
     with dask("scheduler", *arguments, "--scheduler-file", str(file)) as process:
-        await_until(lambda: file.is_file() and file.read_bytes().endswith(b"}"))
+        wait_until(lambda: file.is_file() and file.read_bytes().endswith(b"}"))
         yield process, json.loads(file.read_text(encoding="utf-8"))["address"]
 
 
@@ -73,19 +72,12 @@ def worker(
 
 def await_workers(address: str, number: int) -> None:
     with Client(address, set_as_default=False) as client:
-        client.wait_for_workers(number, timeout=600)
-
-
-def await_until(condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        client.wait_for_workers(number)
 
 
 def await_no_workers(address: str) -> None:
     with Client(address, set_as_default=False) as client:
-        await_until(lambda: not client.scheduler_info()["workers"])
+        wait_until(lambda: not client.scheduler_info()["workers"])
 
 
 class At:
@@ -136,7 +128,7 @@ def test_a_worker_that_dies_costs_nothing_and_a_scheduler_that_dies_costs_the_ru
         worker(address, tmp_path),
     ):
         await_workers(address, 2)
-        with open_pool(DaskConfig(dask=address, dask_timeout_s=300), output.parent) as pool:
+        with open_pool(DaskConfig(dask=address, dask_timeout_s=LIMIT_S), output.parent) as pool:
             death = At(2.2, first.kill)
             together = made(raw, output, pool, death)
             assert first.wait() == -signal.SIGKILL
@@ -153,7 +145,7 @@ def test_a_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None
     with (other / "workflows" / "pool.py").open("a", encoding="utf-8") as file:
         file.write("# another state of the code\n")
     with scheduler(tmp_path) as (_, address):
-        config = DaskConfig(dask=address, dask_timeout_s=300)
+        config = DaskConfig(dask=address, dask_timeout_s=LIMIT_S)
         cases = {
             r"worker tcp.* has Rankline's code \w+, here \w+\. Install the same everywhere": {"code": other},
             r"worker tcp.* cannot run Rankline .*workflows.*Start it from an environment": {
@@ -173,7 +165,7 @@ def test_a_worker_of_other_code_or_without_it_is_refused(tmp_path: Path) -> None
 def test_workers_of_this_machine_make_the_same_rows_with_histories(tmp_path: Path) -> None:
     AMAZON.generate(tmp_path / "raw", num_rows=3_000, seed=1, cardinality_scale=1.0, progress=SILENT)
     raw = AMAZON.read(tmp_path / "raw")
-    with open_pool(DaskConfig(dask="local:2", dask_memory="2GB", dask_timeout_s=300), tmp_path / "work") as workers:
+    with open_pool(DaskConfig(dask="local:2", dask_memory="2GB", dask_timeout_s=LIMIT_S), tmp_path / "work") as workers:
         alone, together = (
             prepare(AMAZON, raw, tmp_path / "work" / name, source="generated", partition_rows=500, pool=pool)
             for name, pool in (("alone", HERE), ("together", workers))
@@ -186,7 +178,7 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> No
     work, said = tmp_path / "work", tmp_path / "stderr"
     program = "from rankline.cli.main import main\nif __name__ == '__main__': main()"
     arguments = ["prepare", "criteo-dlrm", "--rows", "20000", "--cardinality-scale", "0.01"]
-    arguments += ["--dask", "local:2", "--dask-timeout-s", "300", "--work-dir", str(work)]
+    arguments += ["--dask", "local:2", "--dask-timeout-s", str(LIMIT_S), "--work-dir", str(work)]
     with said.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
@@ -195,10 +187,10 @@ def test_ctrl_c_ends_the_workers_and_leaves_nothing_behind(tmp_path: Path) -> No
             stderr=errors,
         )
     try:
-        await_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
+        wait_until(lambda: any(work.glob("criteo-dlrm/.fit.*/shards/*/train")))
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        assert process.wait(timeout=600) != 0
-        await_until(lambda: not processes_of_session(process.pid))
+        assert process.wait() != 0
+        wait_until(lambda: not processes_of_session(process.pid))
     finally:
         for left in processes_of_session(process.pid):
             left.kill()

@@ -4,7 +4,6 @@ import pytest
 
 from bench import distributed
 
-pytestmark = pytest.mark.timeout(900)  # eight processes import TensorFlow
 pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 
 

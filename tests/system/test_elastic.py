@@ -21,7 +21,6 @@ from workflows.errors import RanklineError
 from workflows.progress import SILENT
 from workflows.trained import TrainedModel
 
-_LIMIT_S = 1800  # ends what hangs; a machine with much else to do takes a third of it
 _NUM_EPOCHS = 6
 _PROBLEM = problem()
 _OPTIONS = (
@@ -66,7 +65,6 @@ with worker.at_work():
 
 pytestmark = [
     pytest.mark.skipif(_PROBLEM is not None, reason=_PROBLEM or ""),
-    pytest.mark.timeout(_LIMIT_S),
 ]
 
 
@@ -88,7 +86,7 @@ def test_a_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_
             _wait_until(lambda: (workplace / "work/movielens/model-checkpoint").exists(), run)
             below |= {*psutil.Process(run.pid).children(recursive=True)}
             _worker(run, generation, rank).kill()
-        output, errors = run.communicate(timeout=_LIMIT_S)
+        output, errors = run.communicate()
     assert run.returncode == 0, errors.decode()
     assert b"AUC" in output
     assert [process for process in below if process.is_running() and process.status() != "zombie"] == []
@@ -185,8 +183,6 @@ def _num_generations(workplace: Path) -> int:
 
 
 def _wait_until(condition: Callable[[], bool], run: "subprocess.Popen[bytes]") -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
     while not condition():
         assert run.poll() is None, run.communicate()
-        assert time.monotonic() < deadline_s
         time.sleep(0.05)

@@ -1,9 +1,6 @@
 """The Python of docs/loading.md, run in its order on small data, and its commands."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.command_line import commands, typed
 from training.models.config import StepConfig
 from training.models.mlp import MLPConfig
 from workflows.feature_spec import Feature, FeatureSpec
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "loading.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-COMMANDS = re.findall(r"^\$ (.*)$", DOCUMENT, re.MULTILINE)
+COMMANDS = commands(DOCUMENT)
 
 
 def small_model() -> Any:
@@ -64,16 +62,5 @@ def test_the_python_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_commands_run(tmp_path: Path) -> None:
     assert len(COMMANDS) == 3
-    prepare = "rankline prepare movielens --rows 5000"
-    for command in (prepare, *COMMANDS):
-        short = " --epochs 1" if "train" in command else ""
-        done = subprocess.run(
-            ["bash", "-c", command + short],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    for command in ("rankline prepare movielens --rows 5000", *COMMANDS):
+        typed(f"{command} --epochs 1" if "train" in command else command, tmp_path)

@@ -1,33 +1,38 @@
-"""Criteo through the command line: raw day files, a DLRM, a real MLflow store and a real server."""
+"""Criteo through the command line: every command of docs/criteo.md, a DLRM, a real MLflow store and a real server."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
 
-from tests.support.command_line import rankline
-from workflows.datasets.criteo_generator import generate_criteo
-from workflows.progress import SILENT
+from tests.support.command_line import commands, rankline, typed
+from workflows.datasets.criteo_files import COLUMNS, LABEL
 
-SMALL = ["--hidden", "32,16", "--numbers-hidden", "16", "--batch-size", "512", "--epochs", "1"]
+QUICK = ["--batch-size", "512", "--epochs", "1"]
+SMALL = {"criteo-dlrm": ["--top-mlp", "32,16", "--bottom-mlp", "16"], "criteo-dcnv2": ["--hidden", "32,16"]}
+DLRM = [*SMALL["criteo-dlrm"], *QUICK]
 MISSING = "null"
+
+
+RUN, *OTHERS = commands((Path(__file__).parents[2] / "docs" / "criteo.md").read_text(encoding="utf-8"))
+DAYS = "work/raw/generated-criteo-8000-1-0.001"
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a whole run has been made from two days of clicks."""
+    """Where the document's whole run has been made, of fewer clicks and a smaller model."""
     path = tmp_path_factory.mktemp("criteo")
-    generate_criteo(path / "days", num_rows=8_000, seed=3, cardinality_scale=0.001, progress=SILENT)
-    done = rankline(
-        *("run", "criteo-dlrm", "--data-dir", "days", "--json", "result.json", "--batch-sizes", "1,64", *SMALL),
-        cwd=path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "embedding parameters" in done.stdout
-    assert "recommend" not in done.stdout  # it has no items
+    shorter = f"--rows 8000 --json result.json --batch-sizes 1 {shlex.join(DLRM)}"
+    said = typed(f"{RUN} {shorter}", path)
+    assert "embedding parameters" in said
+    assert "recommend" not in said  # it has no items
+    clicks = pd.read_csv(path / DAYS / "day_0", sep="\t", names=COLUMNS, dtype=str, nrows=100)
+    clicks.drop(columns=LABEL).to_csv(path / "clicks.csv", index=False)
     return path
 
 
@@ -39,7 +44,7 @@ def result(directory: Path) -> dict[str, Any]:
 def test_the_last_day_validates_and_the_server_ranks_its_rows_as_training_did(
     directory: Path, result: dict[str, Any]
 ) -> None:
-    days = sorted((directory / "days").glob("day_*"))
+    days = sorted((directory / DAYS).glob("day_*"))
     lines = [len(day.read_text().splitlines()) for day in days]
     assert result["rows"] == {"train": sum(lines[:-1]), "valid": lines[-1]}
     quality = result["quality"]
@@ -87,7 +92,7 @@ def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
 
 def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_path: Path) -> None:
     before = (directory / "work/criteo-dlrm/prepared/manifest.json").read_bytes()
-    lines = (directory / "days" / "day_0").read_text().splitlines()
+    lines = (directory / DAYS / "day_0").read_text().splitlines()
     lines[6] += "\tone too many"
     (tmp_path / "day_0").write_text("\n".join(lines) + "\n")
     done = rankline("prepare", "criteo-dlrm", "--data-dir", str(tmp_path), cwd=directory)
@@ -107,12 +112,17 @@ def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_pa
 def test_every_way_through_ends_in_an_ensemble_that_agrees(
     tmp_path: Path, directory: Path, recipe: str, prepare: list[str], train: list[str], export: list[str]
 ) -> None:
-    small = [word for word in SMALL if recipe == "criteo-dlrm" or word not in ("--numbers-hidden", "16")]
     for arguments in (
-        ["prepare", recipe, "--data-dir", str(directory / "days"), *prepare],
-        ["train", recipe, *small, *train],
+        ["prepare", recipe, "--data-dir", str(directory / DAYS), *prepare],
+        ["train", recipe, *SMALL[recipe], *QUICK, *train],
         ["export", recipe, *export],
     ):
         done = rankline(*arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert "parity" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_a_command_of_the_document_works(command: str, directory: Path) -> None:
+    """At the end: they train anew."""
+    typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, directory)

@@ -24,7 +24,7 @@ def output_of(*arguments: str, cwd: Path) -> str:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("workplace")
     generate_movielens(path / "ratings", num_rows=20_000, seed=5)
-    quick = ["--epochs", "3", "--batch-size", "2048", "--embedding-dim-cap", "16", "--batch-sizes", "1,64"]
+    quick = ["--epochs", "3", "--batch-size", "2048", "--embedding-dim-cap", "16", "--batch-sizes", "1"]
     output_of("run", RECIPE, "--data-dir", "ratings", "--json", "result.json", *quick, cwd=path)
     return path
 
@@ -38,7 +38,7 @@ def test_the_served_model_ranks_as_it_did_offline(result: Any) -> None:
     quality = result["quality"]
     assert quality["valid_auc"] > 0.6
     assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
-    assert [entry["batch_size"] for entry in result["bench"]] == [1, 64]
+    assert [entry["batch_size"] for entry in result["bench"]] == [1]
 
 
 def test_the_ensemble_holds_torchscript_for_the_pytorch_backend(workplace: Path, result: Any) -> None:

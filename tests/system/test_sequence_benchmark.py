@@ -22,7 +22,6 @@ SMALL: dict[str, Any] = {
 NUM_ROWS = 4_000
 
 
-@pytest.mark.timeout(900)
 def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
     sizes = (16, 32)
     report = sequences.run(
@@ -54,7 +53,6 @@ def test_one_seed_has_no_spread() -> None:
         sequences.run(1)
 
 
-@pytest.mark.timeout(900)
 def test_the_training_benchmark_of_amazon_reports_its_ratios() -> None:
     report = amazon.run_amazon(1, num_rows=NUM_ROWS, choices=SMALL, batch_size=64, turn_s=0.02)
     rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
@@ -96,7 +94,6 @@ def test_the_records_of_the_document_hold_the_same_rows_in_full_blocks(tmp_path:
     np.testing.assert_array_equal(inputs["item_id_pos__values"], [[item] for row in histories[:3] for item in row])
 
 
-@pytest.mark.timeout(900)
 def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_ratios() -> None:
     report = serving.run(
         1,

@@ -45,7 +45,6 @@ class DotAttention(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
     """
 
     def call(self, inputs: Any) -> tuple[Any, Any]:
-        """Attend; see the class."""
         targets, history, present, *added = inputs
         scores = tf.cast(self._scores(targets, history, present), tf.float32)
         for numbers in added:
@@ -69,12 +68,10 @@ class DinAttention(DotAttention):
         self._unit = DinUnit(units)
 
     def build(self, input_shape: Any) -> None:
-        """Make the unit's weights."""
         self._unit.build(input_shape)
         super().build(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {**super().get_config(), "units": self._unit.units}
 
     def _scores(self, targets: Any, history: Any, present: Any) -> Any:
@@ -102,7 +99,6 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         self._layers = [*(Dense(width, activation="sigmoid") for width in self.units[1:]), Dense(1)]
 
     def build(self, input_shape: Any) -> None:
-        """Make the weights."""
         width = input_shape[0][-1]
         self._kernel = self.add_weight("kernel", (4 * width, self.units[0]), initializer="glorot_uniform")
         self._bias = self.add_weight("bias", (self.units[0],), initializer="zeros")
@@ -111,7 +107,6 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Score; see the class."""
         targets, history, present = inputs
         of_target, of_item, of_difference, of_product = tf.split(self._kernel, 4)
         by_target = product(targets, of_target + of_difference, self._bias)
@@ -125,7 +120,6 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return tf.scatter_nd(places, scores, tf.shape(present, tf.int64))[:, None]
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {**super().get_config(), "units": self.units}
 
     def _scores(self, targets: Any, by_target: Any, items: Any, kernels: Any) -> Any:
@@ -144,7 +138,6 @@ class SmoothedMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
     """
 
     def call(self, inputs: Any) -> Any:
-        """Average; see the class."""
         history, present = inputs
         present = tf.stop_gradient(tf.cast(per_candidate(present), tf.float32))
         shares = present / (tf.reduce_sum(present, axis=-1, keepdims=True) + 1)

@@ -63,7 +63,6 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         self._logit = tf.keras.layers.Dense(1, dtype=tf.float32)
 
     def build(self, input_shape: Any) -> None:
-        """Make the network's weights."""
         self._sizes = [input_shape[1][-1], input_shape[2][-1]]
         shape = (sum(self._sizes), self.units[0])
         self._kernel = self.add_weight("kernel", shape, initializer="glorot_uniform")
@@ -73,7 +72,6 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         super().build(input_shape)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Add the loss; see the class."""
         x, states, items, negatives, present = inputs
         if training:
             of_state, of_item = tf.split(self._kernel, self._sizes)
@@ -92,6 +90,5 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return x
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         config = {"units": self.units, "weight": self.weight, "reference": self.reference}
         return {**super().get_config(), **config}

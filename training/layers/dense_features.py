@@ -77,7 +77,6 @@ class DenseFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return sum(width_of(column) for column in self._columns)
 
     def build(self, input_shape: Any) -> None:
-        """Make the tables."""
         self._add_tables()
         super().build(input_shape)
 
@@ -97,7 +96,6 @@ class DenseFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return layer
 
     def call(self, inputs: Mapping[str, Any]) -> Any:
-        """Look up and concatenate; see the class."""
         return self.lookup({key: _lists(key, inputs) if key not in inputs else inputs[key] for key in self.keys})
 
     def lookup(self, columns: Mapping[str, "Any | Lists"]) -> Any:

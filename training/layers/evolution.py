@@ -38,7 +38,6 @@ class _Recurrent(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         super().build(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "units": self.units, "reference": self.reference}
 
     def _states(self, history: Any, rates: Any) -> list[Any]:
@@ -96,7 +95,6 @@ class Gru(_Recurrent):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Go through the steps; see the class."""
         history, present = inputs
         rates = tf.stop_gradient(tf.ones_like(present) if self.reference else present)
         return tf.concat(self._states(history, rates[:, None]), axis=1)
@@ -119,7 +117,6 @@ class Augru(_Recurrent):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Go through the steps; see the class."""
         history, attention = inputs
         return self._states(history, attention)[-1]
 
@@ -157,7 +154,6 @@ class DienBlock(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         self._unit = DinUnit()
 
     def build(self, input_shape: Any) -> None:
-        """Make the weights."""
         targets, history, _ = (tuple(shape) for shape in input_shape)
         states = (*history[:2], self.units)
         self._interests.build([history])
@@ -167,14 +163,12 @@ class DienBlock(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         super().build(input_shape)
 
     def call(self, inputs: Any) -> tuple[Any, Any]:
-        """Evolve; see the class."""
         targets, history, present = inputs
         states = self._interests([history, present])
         attention = masked_softmax(self._unit([self._query(targets), states, present]), present)
         return self._evolution([states, attention]), states
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "units": self.units, "reference": self.reference}
 
 

@@ -33,7 +33,6 @@ class DotProductInteraction(tf.keras.layers.Layer):  # type: ignore[misc]  # ten
         self.self_interaction, self.pad_to = self_interaction, pad_to
 
     def call(self, inputs: Any, beside: Any = None) -> Any:
-        """Multiply; see the class."""
         num_vectors = inputs.shape[1]
         rows, columns = np.tril_indices(num_vectors, 0 if self.self_interaction else -1)
         # Forward and backward for 4,096 rows of 27 vectors take 10 ms of processor time, a mask takes twice as long, a
@@ -47,7 +46,6 @@ class DotProductInteraction(tf.keras.layers.Layer):  # type: ignore[misc]  # ten
         return tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "self_interaction": self.self_interaction, "pad_to": self.pad_to}
 
 
@@ -77,7 +75,6 @@ class Cross(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Cross; see the class."""
         start, x = inputs
         projected = x
         for matrix in self._matrices:
@@ -85,5 +82,4 @@ class Cross(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
         return start * add_bias(projected, self._bias) + x
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "rank": self.rank}

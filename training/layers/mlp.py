@@ -37,12 +37,10 @@ class Prelu(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Activate; see the class."""
         negative = tf.cast(tf.minimum(inputs, 0), tf.float32) * self._shares
         return tf.nn.relu(inputs) + tf.cast(negative, inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "share": self.share}
 
 
@@ -75,7 +73,6 @@ class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
                 self._layers.append(tf.keras.layers.Dropout(dropout))
 
     def build(self, input_shape: Any) -> None:
-        """Make the weights."""
         width = input_shape[-1]
         for layer in self._layers:
             layer.build((None, width))
@@ -83,14 +80,12 @@ class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
         super().build(input_shape)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Apply the layers; see the class."""
         x = tf.reshape(inputs, (-1, inputs.shape[-1]))
         for layer in self._layers:
             x = layer(x, training=training) if isinstance(layer, tf.keras.layers.Dropout) else layer(x)
         return with_leading_axes_of(inputs, x)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         config = {"units": self.units, "activation": self.activation, "dropout": self.dropout}
         return {**super().get_config(), **config}
 

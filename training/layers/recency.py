@@ -31,11 +31,9 @@ class Recency(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Read the latest; see the class."""
         return self._numbers[None, None, self.max_items - tf.shape(inputs)[1] :]
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "max_items": self.max_items}
 
 
@@ -55,18 +53,15 @@ class RecencyMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow ha
         self._recency = Recency(max_items)
 
     def build(self, input_shape: Any) -> None:
-        """Make the weights."""
         self._recency.build(input_shape[0])
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Average; see the class."""
         history, present = inputs
         weights = masked_softmax(self._recency(history), present)
         return tf.matmul(tf.cast(weights, history.dtype), history)[:, 0]
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "max_items": self.max_items}
 
 
@@ -92,7 +87,6 @@ class DotProductFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensor
         super().build(input_shape)
 
     def call(self, inputs: Any) -> Any:
-        """Multiply; see the class."""
         targets, summary = inputs
         summary = summary if summary.shape.rank == 3 else summary[:, None]
         # In float32: a sum over all numbers of a feature.
@@ -100,7 +94,6 @@ class DotProductFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensor
         return tf.linalg.matvec(products, tf.repeat(self._factors, self.dimension))
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "dimension": self.dimension}
 
 
@@ -122,9 +115,7 @@ class PriorShift(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         self.num_negatives = num_negatives
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Shift while training; see the class."""
         return inputs - tf.math.log(float(self.num_negatives)) if training else inputs
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_negatives": self.num_negatives}

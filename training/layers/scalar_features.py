@@ -120,7 +120,6 @@ class ScalarDenseFeatures(DenseFeatures):
         return tf.TensorShape((shape[0], len(self._columns), width_of(self._columns[0])))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         return {**super().get_config(), "aggregation": self.aggregation, "fused": self.fused}
 
     def _add_tables(self) -> None:

@@ -33,7 +33,6 @@ class SoftSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         self.num_searched = _checked(num_searched)
 
     def call(self, inputs: Any) -> Any:
-        """Search; see the class."""
         scores, present = (tf.stop_gradient(x) for x in inputs)
         present = per_candidate(present)
         scores = tf.where(present > 0, tf.cast(scores, tf.float32), tf.float32.min)
@@ -47,7 +46,6 @@ class SoftSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return tf.cast(present, tf.float32) * (above + _latest(equal, num_left))
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_searched": self.num_searched}
 
 
@@ -70,11 +68,9 @@ class HardSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         self.num_searched = _checked(num_searched)
 
     def call(self, inputs: Any) -> Any:
-        """Search; see the class."""
         return _latest(tf.stop_gradient(tf.cast(inputs, tf.float32)), float(self.num_searched))
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_searched": self.num_searched}
 
 

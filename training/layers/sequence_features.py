@@ -140,7 +140,6 @@ class SequenceFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorfl
         return layer
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments as plain values."""
         names = ("dimension", "num_recent", "users", "biases", "same", "length")
         return {
             **super().get_config(),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy.typing as npt
 
-from training.loader.chunks import Batch, ChunkStream, StreamOptions, Transform
 from training.loader.files import ParquetFiles
+from training.loader.stream import Batch, BatchStream, StreamOptions, Transform
 from workflows.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Epochs(Generic[T]):
         make: what is made of each batch; called in the background.
     """
 
-    def __init__(self, stream: ChunkStream, make: Callable[[Batch], T]) -> None:
+    def __init__(self, stream: BatchStream, make: Callable[[Batch], T]) -> None:
         self.stream, self._make = stream, make
         self._next = (0, 0)  # epoch and batch that the next pass begins with
         self._at = (0, 0)  # what comes after the batch that was handed out last
@@ -97,7 +97,7 @@ class ParquetLoader(Generic[T]):
             dataset: see `ParquetFiles`.
             batch_size: rows per batch.
             dtypes: the columns of a batch and the types of their values.
-            options: of `ChunkStream`.
+            options: of `BatchStream`.
         """
         self._files = ParquetFiles(dataset)
         self._batch_size, self._dtypes, self._options = batch_size, dtypes, options
@@ -108,7 +108,7 @@ class ParquetLoader(Generic[T]):
         raise NotImplementedError
 
     def map(self, workflow: Any) -> "Self":
-        """Make the columns by an NVTabular workflow, chunk by chunk, in the background; before the first batch.
+        """Make the columns by an NVTabular workflow, row group by row group, in the background; before the first batch.
 
         Args:
             workflow: a fitted workflow that keeps every row. What it reads comes from the files, what it does not
@@ -156,8 +156,8 @@ class ParquetLoader(Generic[T]):
     def _epochs(self) -> Epochs[T]:
         return Epochs(self._stream(self._options), self._tensors)
 
-    def _stream(self, options: StreamOptions) -> ChunkStream:
-        return ChunkStream(
+    def _stream(self, options: StreamOptions) -> BatchStream:
+        return BatchStream(
             self._files,
             list(self._dtypes),
             batch_size=self._batch_size,

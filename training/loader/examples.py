@@ -20,7 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from training.loader.chunks import Batch, Ragged
+from training.loader.stream import Batch, Ragged
 from workflows.errors import DataError
 from workflows.feature_spec import Feature
 from workflows.tensor_names import NNZS, VALUES
@@ -253,7 +253,7 @@ def _check_ids(record: Mapping[str, Any], feature: Feature, path: Path) -> None:
     if wrong := [value for value in values if not 0 <= value < feature.cardinality]:
         raise DataError(
             f"{path}: feature {feature.name!r} holds the id {wrong[0]}, the feature spec says 0 to "
-            f"{feature.cardinality - 1}. Mend the data or its cardinality."
+            f"{feature.cardinality - 1}. Correct the data or its cardinality."
         )
 
 

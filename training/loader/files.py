@@ -1,4 +1,4 @@
-"""Parquet files as parts that can be read: found, checked by their footers alone, and read row group by row group."""
+"""Parquet files as row groups that can be read: found, checked by their footers alone, and read one by one."""
 
 import hashlib
 import json
@@ -21,17 +21,17 @@ _STREAM_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RowGroup:
     """A row group.
 
     Attributes:
         file: the file's number.
-        row_group: its number in the file.
+        number: its own in the file.
         num_rows: its rows.
     """
 
     file: int
-    row_group: int
+    number: int
     num_rows: int
 
 
@@ -62,21 +62,21 @@ class ParquetFiles:
         self.schema: pa.Schema = self._files[0].metadata.schema.to_arrow_schema()
         for file in self._files[1:]:
             _check_same_schema(self._files[0], self.schema, file)
-        self.parts = tuple(
-            Part(file=number, row_group=group, num_rows=file.metadata.row_group(group).num_rows)
+        self.row_groups = tuple(
+            RowGroup(file=number, number=group, num_rows=file.metadata.row_group(group).num_rows)
             for number, file in enumerate(self._files)
             for group in range(file.metadata.num_row_groups)
             if file.metadata.row_group(group).num_rows
         )
 
     def digest(self) -> str:
-        """Identity of the parts: names of the files and rows of each."""
-        described = [[Path(self.name(part)).name, part.row_group, part.num_rows] for part in self.parts]
+        """Identity of the row groups: names of the files and rows of each."""
+        described = [[Path(self.name(group)).name, group.number, group.num_rows] for group in self.row_groups]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
-    def name(self, part: Part) -> str:
-        """The file of a part, for messages."""
-        return self._files[part.file].name
+    def name(self, group: RowGroup) -> str:
+        """The file of a row group, for messages."""
+        return self._files[group.file].name
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Check that all files have these columns.
@@ -101,66 +101,66 @@ class ParquetFiles:
                     "Encode it when preparing, or online with map(workflow)."
                 )
 
-    def decoded_bytes(self, part: Part, columns: Sequence[str]) -> int:
-        """Memory that columns of a part take as arrays, by the footer."""
-        group = self._files[part.file].metadata.row_group(part.row_group)
+    def decoded_bytes(self, group: RowGroup, columns: Sequence[str]) -> int:
+        """Memory that columns of a row group take as arrays, by the footer."""
+        footer = self._files[group.file].metadata.row_group(group.number)
         total = 0
         for name in columns:
             kind = self.schema.field(name).type
             is_list = hasattr(kind, "value_type")
-            num_values = group.column(self._leaf(part, name)).num_values
-            total += num_values * _value_bytes(kind.value_type if is_list else kind) + 4 * part.num_rows * is_list
+            num_values = footer.column(self._leaf(group, name)).num_values
+            total += num_values * _value_bytes(kind.value_type if is_list else kind) + 4 * group.num_rows * is_list
         return total
 
-    def statistics(self, part: Part, column: str) -> tuple[Any, Any] | None:
-        """Smallest and largest value of a column of a part, if the footer has them."""
-        group = self._files[part.file].metadata.row_group(part.row_group)
-        found = group.column(self._leaf(part, column)).statistics
+    def statistics(self, group: RowGroup, column: str) -> tuple[Any, Any] | None:
+        """Smallest and largest value of a column of a row group, if the footer has them."""
+        footer = self._files[group.file].metadata.row_group(group.number)
+        found = footer.column(self._leaf(group, column)).statistics
         return (found.min, found.max) if found is not None and found.has_min_max else None
 
-    def read(self, part: Part, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
-        """A whole part.
+    def read(self, group: RowGroup, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
+        """A whole row group.
 
         Raises:
             DataError: the file has gone, has changed, or is damaged.
         """
-        with self._opened(part) as file:
-            return file.read_row_group(part.row_group, columns=list(columns), use_threads=use_threads)
+        with self._opened(group) as file:
+            return file.read_row_group(group.number, columns=list(columns), use_threads=use_threads)
 
     def stream(
-        self, part: Part, columns: Sequence[str], start: int, piece_rows: int
+        self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
     ) -> Generator[pa.Table, None, None]:
-        """A part in pieces, decoded as they are asked for; what lies before row `start` is left out.
+        """A row group, some rows at a time, decoded as they are asked for; those before row `start` are left out.
 
         Args:
-            part: the part.
+            group: which one.
             columns: the columns.
-            start: first row of the first piece.
-            piece_rows: rows of each piece but the last.
+            start: first row that is wanted.
+            rows_at_once: rows of each table but the last.
 
         Raises:
             DataError: as `read`.
         """
         held: pa.Table | None = None
         skip = start
-        with self._opened(part, buffer_size=_STREAM_BUFFER_BYTES) as file:
-            for batch in file.iter_batches(min(piece_rows, 65_536), row_groups=[part.row_group], columns=list(columns)):
+        with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
+            for batch in file.iter_batches(min(rows_at_once, 65_536), row_groups=[group.number], columns=list(columns)):
                 rows = pa.Table.from_batches([batch]).slice(min(skip, len(batch)))
                 skip = max(0, skip - len(batch))
                 held = rows if held is None else pa.concat_tables([held, rows])
-                while len(held) >= piece_rows:
-                    yield held.slice(0, piece_rows)
-                    held = held.slice(piece_rows)
+                while len(held) >= rows_at_once:
+                    yield held.slice(0, rows_at_once)
+                    held = held.slice(rows_at_once)
         if held is not None and len(held):
             yield held
 
-    def _leaf(self, part: Part, column: str) -> int:
-        """Where the footer of a part has a column."""
-        return self._files[part.file].leaves[column]
+    def _leaf(self, group: RowGroup, column: str) -> int:
+        """Where the footer of a row group has a column."""
+        return self._files[group.file].leaves[column]
 
     @contextmanager
-    def _opened(self, part: Part, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
-        entry = self._files[part.file]
+    def _opened(self, group: RowGroup, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
+        entry = self._files[group.file]
         try:
             if _stamp(entry.name) != entry.stamp:
                 raise DataError(f"{entry} has changed since the loader opened it. Make a new loader.")
@@ -176,7 +176,7 @@ class ParquetFiles:
         except MemoryError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{entry}: row group {part.row_group} is damaged ({error}). Prepare again.") from None
+            raise DataError(f"{entry}: row group {group.number} is damaged ({error}). Prepare again.") from None
 
 
 def expand(paths: Any) -> list[str]:

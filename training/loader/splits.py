@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 
-from training.loader.chunks import Batch, ChunkStream, Ragged, StreamOptions, Transform
+from training.loader.stream import Batch, BatchStream, Ragged, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec
 from workflows.prepared import saved_workflow
@@ -22,7 +22,7 @@ L = TypeVar("L", bound="ParquetLoader[Any]")
 
 
 class Reading(TypedDict, total=False):
-    """Options that the loaders of each format have; `ChunkStream` documents them and has their defaults."""
+    """Options that the loaders of each format have; `BatchStream` documents them and has their defaults."""
 
     drop_last: bool
     prefetch: int | None
@@ -50,7 +50,7 @@ def tensorflow_loader(
         batch_size: rows per batch; only the last one of an epoch is smaller.
         shuffle: give the rows a new order in each epoch; without it they come in the order of the files.
         seed: start of the random order.
-        global_rank, global_size: number of this worker, and how many there are; see `ChunkStream`.
+        global_rank, global_size: number of this worker, and how many there are; see `BatchStream`.
         **reading: see `Reading`.
 
     Raises:
@@ -151,7 +151,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
         dtypes = spec.model_dtypes
         options: StreamOptions = {**checks_of(spec), "shuffle": False}
         transform = _transform(prepared, spec)
-        stream = ChunkStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)
+        stream = BatchStream(files, list(dtypes), dtypes=dtypes, batch_size=num_rows, transform=transform, **options)
         return next(stream.batches())
     loader = _tfrecord_loader(files, spec, num_rows, source.num_rows, shuffle=False, seed=0)
     tensors, _ = next(iter(loader))

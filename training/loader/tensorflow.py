@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from training.loader.chunks import Batch, Ragged, StreamOptions
 from training.loader.epochs import ParquetLoader
+from training.loader.stream import Batch, Ragged, StreamOptions
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.errors import ConfigError, DataError
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
@@ -56,7 +56,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequ
         cont_names: number columns.
         engine: the file format; "parquet" is the only one.
         list_layout: "nnzs" or "offsets".
-        **options: of `training.loader.chunks.ChunkStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
+        **options: of `training.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
             global_rank, global_size, pad, fill_nulls, cardinalities, prefetch, num_threads, bucket_by.
 
     Raises:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from training.loader.chunks import ChunkStream, check_reading
 from training.loader.columns import arrow_schema, arrow_type
 from training.loader.examples import TENSOR_DTYPES, Layout, bounds_of, decode, list_kind, num_values, serialize
+from training.loader.stream import BatchStream, check_reading
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.artifacts import whole_file
 from workflows.errors import ConfigError, DataError
@@ -24,7 +24,7 @@ from workflows.tensor_names import NNZS, VALUES
 
 SUFFIX = ".tfrecord"
 
-_CHUNK_ROWS = 1 << 16  # rows that are turned from one format into the other at a time
+_BLOCK_ROWS = 1 << 16  # rows that are turned from one format into the other at a time
 _PARSED_ROWS = 1 << 15  # rows of blocks that are parsed at a time, where a batch has fewer
 _READ_RECORDS = 1 << 12  # records that the shuffling reader takes from one file before it turns to the next
 _OPEN_FILES = 4
@@ -57,10 +57,10 @@ def write_tfrecords(
         raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
     targets = _targets(files, directory, SUFFIX)
     names = [feature.name for feature in spec.features]
-    batch_size = max(1, _CHUNK_ROWS // prebatch) * prebatch
+    batch_size = max(1, _BLOCK_ROWS // prebatch) * prebatch
     cardinalities = {feature.name: feature.cardinality for feature in spec.features if feature.cardinality}
     streams = [
-        ChunkStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities) for path in files
+        BatchStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities) for path in files
     ]
     before, total = 0, sum(stream.num_rows for stream in streams)
     for path, stream, target in zip(files, streams, targets, strict=True):
@@ -97,13 +97,12 @@ def parquet_from_tfrecords(
     """
     targets = _targets(files, directory, ".parquet")
     schema = arrow_schema(spec.features)
-    layout = _layout_of(files, spec.features, counted=spec.label)
     done, total, num_rows = 0, sum(path.stat().st_size for path in files), 0
     for path, target in zip(files, targets, strict=True):
         with whole_file(target) as staging, pq.ParquetWriter(staging, schema) as writer:
-            for num_bytes, parsed in _parsed(path, layout):
-                table = _table(parsed, spec.features, path)
-                writer.write_table(table, row_group_size=_CHUNK_ROWS)
+            tables = tfrecord_tables(path, spec.features, counted=spec.label, block_rows=_BLOCK_ROWS)
+            for num_bytes, table in tables:
+                writer.write_table(table, row_group_size=_BLOCK_ROWS)
                 done += num_bytes
                 num_rows += table.num_rows
                 progress.update(done, total, f"{num_rows:,} rows read")
@@ -111,7 +110,7 @@ def parquet_from_tfrecords(
 
 
 def tfrecord_tables(
-    path: Path, features: Sequence[Feature], *, counted: Feature, chunk_rows: int
+    path: Path, features: Sequence[Feature], *, counted: Feature, block_rows: int
 ) -> Iterator[tuple[int, pa.Table]]:
     """The rows of one TFRecord file, many at a time.
 
@@ -119,7 +118,7 @@ def tfrecord_tables(
         path: not compressed, in either layout.
         features: which columns to read.
         counted: a single column of them; its values say how many rows a record has.
-        chunk_rows: rows that are parsed at a time, about.
+        block_rows: rows that are parsed at a time, about.
 
     Yields:
         Bytes that the rows took in the file, and the rows.
@@ -127,12 +126,9 @@ def tfrecord_tables(
     Raises:
         DataError: as `parquet_from_tfrecords`.
     """
-    for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted), chunk_rows):
-        yield num_bytes, _table(parsed, features, path)
-
-
-def _table(parsed: Mapping[str, Any], features: Sequence[Feature], path: Path) -> pa.Table:
-    return pa.table([_arrow_column(parsed, feature, path) for feature in features], schema=arrow_schema(features))
+    schema = arrow_schema(features)
+    for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted), block_rows):
+        yield num_bytes, pa.table([_arrow_column(parsed, feature, path) for feature in features], schema=schema)
 
 
 def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa.Array:
@@ -151,7 +147,7 @@ class TFRecordLoader:
 
     A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
     `name__nnzs`. `TF_MEMORY_ALLOCATION` counts here too. Each pass is an epoch with each row once. With
-    `shuffle` the files come in a new order, a few being read in turn, and records are shuffled in chunks of
+    `shuffle` the files come in a new order, a few being read in turn, and records are shuffled in blocks of
     `shuffle_rows`; the order follows from (seed, epoch). In the block layout whole blocks are shuffled, and rows of a
     block stay together. Whole batches are parsed at a time, in parallel and ahead of the consumer.
 
@@ -228,7 +224,7 @@ class TFRecordLoader:
             counted = "rows in whole batches" if self._drop_last else "rows"
             raise DataError(
                 f"{self._files[0].parent}: the files hold {done:,} {counted}, the feature spec says "
-                f"{self._spec_rows:,}. Mend its num_rows, or convert the data again."
+                f"{self._spec_rows:,}. Correct its num_rows, or convert the data again."
             )
 
     def as_dataset(self) -> Any:
@@ -249,7 +245,7 @@ class TFRecordLoader:
     def _shuffled_epoch(self, epoch: Any) -> Any:
         """Batches of serialised records in a random order.
 
-        Dataset.shuffle moves one record at a time; shuffling whole chunks of them is several times faster.
+        Dataset.shuffle moves one record at a time; shuffling many of them at once is several times faster.
         """
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         shuffle = tf.random.experimental.stateless_shuffle
@@ -263,7 +259,7 @@ class TFRecordLoader:
             )
             .rebatch(self._layout.num_records(self._shuffle_rows))
             .enumerate()
-            .map(lambda number, chunk: shuffle(chunk, tf.random.experimental.stateless_fold_in(seed, number)))
+            .map(lambda number, records: shuffle(records, tf.random.experimental.stateless_fold_in(seed, number)))
             .rebatch(self._num_parsed_records())
         )
 
@@ -419,13 +415,13 @@ def _first_record(path: Path, lists: Sequence[str]) -> Mapping[str, Any] | None:
     return first
 
 
-def _parsed(path: Path, layout: Layout, chunk_rows: int = _CHUNK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The tensors of one file, about `chunk_rows` rows at a time, and how many bytes they took.
+def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The tensors of one file, about `block_rows` rows at a time, and how many bytes they took.
 
     Raises:
         DataError: the file is missing, cut off or damaged, or a record is not as expected.
     """
-    for records in _records(path, layout.num_records(chunk_rows)):
+    for records in _records(path, layout.num_records(block_rows)):
         try:
             tensors = layout.parse(tf.constant(records))
         except tf.errors.InvalidArgumentError as error:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from training.loader.chunks import Batch, ChunkStream, Column, Ragged, StreamOptions
 from training.loader.epochs import ParquetLoader
 from training.loader.memory import buffer_bytes
+from training.loader.stream import Batch, BatchStream, Column, Ragged, StreamOptions
 from workflows.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         labels: columns to predict.
         batch_size: rows per batch; only the last one of an epoch is smaller.
         device: where the batches go; a worker of a data loader leaves them in main memory.
-        **options: of `ChunkStream`. Unlike in NVTabular, `shuffle` is on unless it is turned off.
+        **options: of `BatchStream`. Unlike in NVTabular, `shuffle` is on unless it is turned off.
 
     Attributes:
         cat_names, cont_names, label_names: what a batch holds.
@@ -98,7 +98,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         """Count an epoch as done, for a data loader whose workers do it."""
         self._epochs.skip()
 
-    def _share(self, number: int, of: int) -> ChunkStream:
+    def _share(self, number: int, of: int) -> BatchStream:
         rank, size = self._options.get("global_rank", 0), self._options.get("global_size", 1)
         share: StreamOptions = {**self._options, "global_rank": rank * of + number, "global_size": size * of}
         if of > 1 and "buffer_size" in share:

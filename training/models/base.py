@@ -1,4 +1,7 @@
-"""What Keras models are built from: inputs `keras_inputs`, and an output "output", a probability.
+"""What Keras models are built from.
+
+Each is a functional `tf.keras.Model`: its inputs are those of `keras_inputs`, its output "output" is a probability, (N,
+1), or (N, C) of the C candidates of a row with a history.
 
 Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
 float32.
@@ -46,7 +49,6 @@ class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # te
         return tf.where(is_reserved, tf.zeros((), dtype), known)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {"scale": self.scale}
 
 

@@ -130,7 +130,6 @@ class Beside(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no 
     """
 
     def call(self, inputs: list[Any]) -> Any:
-        """Concatenate; see the class."""
         axes = tf.shape(inputs[0])[:2]
         parts = [
             x if x.shape.rank == 3 else tf.broadcast_to(x[:, None], tf.concat([axes, [x.shape[-1]]], axis=0))
@@ -156,7 +155,6 @@ class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
         self.num_recent = num_recent
 
     def call(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
-        """Cut; see the class."""
         history, present = inputs
         missing = tf.maximum(self.num_recent + 1 - tf.shape(present)[1], 0)
         history, present = tf.pad(history, [[0, 0], [missing, 0], [0, 0]]), tf.pad(present, [[0, 0], [missing, 0]])
@@ -173,7 +171,6 @@ class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_recent": self.num_recent}
 
 

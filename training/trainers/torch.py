@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from training import torch_script
 from training.config import TrainConfig
-from training.loader.chunks import StreamOptions
 from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.torch_optimizers import Optimizers, check_optimizer
 from training.trainers.base import Array, Trainer, share_of_sample

@@ -227,7 +227,7 @@ def _read_attributes(path: Path) -> dict[int, list[str]]:
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON ({error}). Fetch it again.") from None
+        raise DataError(f"{path} is not JSON ({error}). Fetch it again.") from None
     except OSError as error:
         raise _unreadable(path, error) from None
     attributes = {}
@@ -431,7 +431,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             if held:
                 yield number, held
     except EOFError:
-        raise DataError(f"{path}: the gzip data end before their end, after line {number}. Fetch it again.") from None
+        raise DataError(f"{path}: the gzip data is cut off, after line {number}. Fetch it again.") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: no valid gzip data after line {number} ({error}). Fetch it again.") from None
     except OSError as error:
@@ -443,4 +443,4 @@ def _unpacked(path: Path, file: io.BufferedReader) -> "io.BufferedReader | gzip.
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be read ({error.strerror or error}). Fetch it again, or mend its permissions.")
+    return DataError(f"{path} cannot be read ({error.strerror or error}). Fetch it again, or correct its permissions.")

@@ -210,7 +210,7 @@ def _shares_at(step: int) -> tuple[float, float]:
 
 
 def _best_auc(blocks: list[Ints], items: _Items, rng: np.random.Generator) -> float:
-    """See `AmazonTruth`."""
+    """AUC of the true probabilities, of the last choice of each user against items that were drawn."""
     counts = np.bincount(np.concatenate([block[block >= 0] for block in blocks]), minlength=len(items.popularity))
     draw = counts / counts.sum()
     scores = []

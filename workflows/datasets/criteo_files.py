@@ -155,7 +155,7 @@ def _scan(path: Path, shard_bytes: int) -> tuple[str, list[_Extent]]:
                 block = text.read1(min(_BLOCK_BYTES, shard_bytes))  # unlike `read`, loses nothing before an error
             digest = file.digest.hexdigest()
     except EOFError:
-        raise DataError(f"{path}, line {num_lines + 1}: the gzip data end before their end. Fetch it again.") from None
+        raise DataError(f"{path}, line {num_lines + 1}: the gzip data is cut off. Fetch it again.") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}, line {num_lines + 1}: no valid gzip data ({error}). Fetch it again.") from None
     except OSError as error:
@@ -242,7 +242,7 @@ def _is_hex(column: pa.StringArray) -> bool:
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be read ({error.strerror or error}). Fetch it again, or mend its permissions.")
+    return DataError(f"{path} cannot be read ({error.strerror or error}). Fetch it again, or correct its permissions.")
 
 
 def _refusal(path: Path, num_read: int, error: Exception | None = None) -> DataError:

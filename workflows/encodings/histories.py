@@ -52,7 +52,7 @@ Codes = NDArray[np.integer[Any]]
 
 
 class HistoryEncoding:
-    """See `workflows.encodings.base.Encoding`.
+    """The `Encoding` that makes rows of what users chose: an item to score, and the items before it.
 
     Raises:
         DataError: there are no interactions, or no items.

@@ -47,7 +47,7 @@ _GROUPS_PER_PARTITION = 2
 
 
 class RowEncoding:
-    """See `workflows.encodings.base.Encoding`."""
+    """The `Encoding` that splits raw rows, and encodes each split file by file."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
         self._dataset, self._raw, self._config = dataset, raw, config

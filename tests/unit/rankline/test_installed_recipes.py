@@ -131,7 +131,7 @@ def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("shop.operators", "no Recipe there"),
+        ("shop", "no Recipe there"),
         ("shop.copies", r"the names \['movielens'\] are taken"),
         ("shop.recipes:NONE", "AttributeError"),
     ],

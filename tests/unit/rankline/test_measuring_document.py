@@ -12,12 +12,12 @@ import typer
 from rankline.cli.main import app
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.percentiles import samples_needed
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, LoadResult
+from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
+from tests.support.reports import report_of, result_of
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "measuring.md").read_text(encoding="utf-8")
 BY_NAME_OF = {"errors", "intervals_ms", "withheld", "environment", "steps", "searches"}  # keys are no fields
@@ -25,22 +25,16 @@ BY_NAME_OF = {"errors", "intervals_ms", "withheld", "environment", "steps", "sea
 
 @pytest.fixture
 def report() -> BenchmarkReport:
-    record = SliceRecord(num_due=3, num_answered=3, errors=Counter({"UNAVAILABLE": 1}))
-    for number in range(400):
-        record.latency.record((number + 1) * 1000)
     step = StepTimes(queue_ms=1, input_ms=1, infer_ms=1, output_ms=1)
-    result = LoadResult.of_run(
-        Run(load=Load(batch_size=1, rate_per_s=5.0, arrivals="poisson"), slices=tuple([record] * 4)),
-        is_stable=True,
+    result = result_of(
+        Load(batch_size=1, rate_per_s=5.0, arrivals="poisson"),
+        num_slices=4,
+        counts={"errors": Counter({"UNAVAILABLE": 1})},
         server=ServerResources(cpu_cores=1.0, memory_bytes=1, num_processes=1),
         breakdown=Breakdown(total_ms=6, client_ms=1, network_ms=1, steps={"model": step}, remainder_ms=0),
     )
-    return BenchmarkReport(
-        model_name="m",
-        bench=(result,),
-        num_checked=0,
-        max_abs_error=None,
-        environment={},
+    return report_of(
+        result,
         floors=(Floor(concurrency=1, requests_per_s=1.0, p50_ms=1.0, client_cpu_ms=1.0),),
         searches={1: SearchResult(rate_per_s=1.0, failed_per_s=2.0, num_probes=1)},
     )

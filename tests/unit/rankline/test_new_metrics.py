@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from serving.benchmark.config import Slo
 from serving.benchmark.html import to_html
 from serving.benchmark.metrics import Estimate, Metric, latency_percentile
 from serving.benchmark.plot import write_plot
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.runs import Run
+from tests.support.reports import report_of, result_of
 from training import metrics as model_metrics
 
 
@@ -43,12 +44,7 @@ def _new_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def report() -> BenchmarkReport:
-    record = SliceRecord(num_due=400, num_answered=400)
-    for number in range(400):
-        record.latency.record((number + 1) * 1_000_000)
-    record.errors["UNAVAILABLE"] = 3
-    result = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(record,)), is_stable=True)
-    return BenchmarkReport(model_name="m", bench=(result,), num_checked=0, max_abs_error=None, environment={})
+    return report_of(result_of(counts={"errors": Counter({"UNAVAILABLE": 3})}))
 
 
 @pytest.fixture

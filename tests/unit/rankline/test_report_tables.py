@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -8,37 +9,25 @@ from rankline.report_tables import print_comparison, print_report
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.compare import compare
 from serving.benchmark.metrics import Estimate
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
+from tests.support.reports import report_of, result_of
 
 STEP = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
-ALONE = Load(batch_size=1, concurrency=1)
 BREAKDOWN = Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"movielens_transform_v1": STEP}, remainder_ms=1)
 
 
-def result(
-    load: Load, *, num_requests: int = 400, slower: int = 1, is_stable: bool = True, **changes: object
-) -> LoadResult:
-    record = SliceRecord(num_due=num_requests, num_answered=num_requests)
-    for number in range(num_requests):
-        record.latency.record((number + 1) * slower * 1_000_000)
-    return LoadResult.of_run(Run(load=load, slices=(record,)), is_stable=is_stable, **changes)  # type: ignore[arg-type]
-
-
-def printed(*results: LoadResult, **changes: object) -> str:
-    settings = {"num_checked": 0, "max_abs_error": None, "environment": {}, **changes}
-    report = BenchmarkReport(model_name="movielens", bench=results, **settings)  # type: ignore[arg-type]
+def printed(*results: LoadResult, **changes: Any) -> str:
     console = Console(file=io.StringIO(), width=80)
-    print_report(report, console)
+    print_report(report_of(*results, **changes), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_what_is_not_reported_is_a_dash_with_the_reason_and_all_fits_a_terminal() -> None:
-    text = printed(*(result(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
+    text = printed(*(result_of(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
     cells = line.split()
@@ -57,7 +46,7 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
         "p99_ms": Estimate(value=396.0),
         "rows_per_s": Estimate(value=1000.0, low=800.0, high=1100.0),
     }
-    bounded = result(ALONE)
+    bounded = result_of()
     bounded = replace(bounded, metrics={**bounded.metrics, **known})
     text = printed(bounded)
     lines = text.splitlines()
@@ -70,9 +59,9 @@ def test_below_each_figure_is_how_far_its_interval_reaches() -> None:
 
 
 def test_how_many_scores_were_checked_is_said() -> None:
-    assert "no scores were compared" in printed(result(ALONE))
+    assert "no scores were compared" in printed(result_of())
     assert "1,234 scores compared with the expected ones, largest difference 3e-08" in printed(
-        result(ALONE), num_checked=1234, max_abs_error=3e-8
+        result_of(), num_checked=1234, max_abs_error=3e-8
     )
 
 
@@ -84,13 +73,13 @@ def test_how_many_scores_were_checked_is_said() -> None:
     ],
 )
 def test_the_load_is_a_column(load: Load, columns: list[str]) -> None:
-    text = printed(result(load), result(load, is_stable=False))
+    text = printed(result_of(load), result_of(load, is_stable=False))
     assert all(column in text for column in columns)
     assert text.count("latency did not stabilise within the time limit") == 1
 
 
 def test_what_is_wrong_is_said() -> None:
-    refused = result(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
+    refused = result_of(Load(batch_size=1, concurrency=1), problem="the client was the bottleneck", is_refused=True)
     text = printed(refused, problem="stopped by Ctrl-C")
     assert "rows_1: the client was the bottleneck" in text
     assert "stopped by Ctrl-C" in text
@@ -99,27 +88,23 @@ def test_what_is_wrong_is_said() -> None:
 def test_the_search_and_the_cost_of_the_client_are_said() -> None:
     search = SearchResult(rate_per_s=740.0, failed_per_s=780.0, num_probes=9)
     floor = Floor(concurrency=8, requests_per_s=6000.0, p50_ms=1.0, client_cpu_ms=0.031)
-    rate = result(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
+    rate = result_of(Load(batch_size=1, rate_per_s=740.0, arrivals="poisson"))
     text = printed(rate, searches={1: search}, slo="p99=10ms", floors=(floor,))
     assert "p99=10ms with 1 row per request: met up to 740 requests/s, not at 780 (9 rates tested)" in text
     assert "6,000 requests/s, 0.031 ms of client CPU time each" in text
 
 
 def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
-    def report(*measured: LoadResult, cpu: str) -> BenchmarkReport:
-        return BenchmarkReport(
-            model_name="m", bench=measured, num_checked=0, max_abs_error=None, environment={"cpu": cpu}
-        )
-
-    before = report(result(ALONE), result(Load(batch_size=64, concurrency=1)), cpu="one")
+    before = report_of(result_of(), result_of(Load(batch_size=64, concurrency=1)), environment={"cpu": "one"})
+    now = report_of(*results, environment={"cpu": "two"})
     console = Console(file=io.StringIO(), width=90)
-    print_comparison(compare(before, report(*results, cpu="two"), max_regression), console)
+    print_comparison(compare(before, now, max_regression), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
-    text = compared(result(ALONE), result(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson")))
+    text = compared(result_of(), result_of(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson")))
     (line,) = (line for line in text.splitlines() if "p50_ms" in line)
     cells = line.split()
     assert [cells[0], *cells[2:5]] == ["rows_1", cells[3], cells[2], "+0.0%"]
@@ -132,7 +117,7 @@ def test_a_comparison_shows_each_change_its_uncertainty_and_what_is_missing() ->
 
 
 def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
-    slow = result(ALONE, slower=2)
+    slow = result_of(latencies_ms=range(2, 802, 2))
     sure, unsure = compared(slow, max_regression=0.3), compared(slow, max_regression=0.95)
     assert {figure: verdict_of(sure, figure) for figure in ("p50_ms", "p99_ms")} == {
         "p50_ms": "worse",

@@ -6,9 +6,9 @@ import pytest
 from mlflow import MlflowClient
 
 from rankline.tracking import ReportNotSavedError, find_report, log_report, read_report
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.runs import Load
+from tests.support.reports import report_of, result_of
 from workflows.errors import ArtifactError
 
 FILES = {"bench.json", "bench.csv", "bench.html", "bench.png", "histograms"}
@@ -38,11 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def report() -> BenchmarkReport:
-    record = SliceRecord(num_due=400, num_answered=400)
-    for number in range(400):
-        record.latency.record((number + 1) * 10_000)
-    result = LoadResult.of_run(Run(load=Load(batch_size=4, concurrency=8), slices=(record,)), is_stable=True)
-    return BenchmarkReport(model_name="m", bench=(result,), num_checked=0, max_abs_error=None, environment={})
+    return report_of(result_of(Load(batch_size=4, concurrency=8)))
 
 
 def test_a_report_is_on_disk_and_in_the_run_and_read_back(
@@ -66,7 +62,7 @@ def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: Benc
     with pytest.raises(ReportNotSavedError, match=r"bench\.csv cannot be written to .*: Is a directory") as caught:
         log_report(report, store.uri, run_id, tmp_path)
     assert caught.value.report == report
-    assert json.loads((tmp_path / "bench.json").read_text())["model_name"] == "m"
+    assert json.loads((tmp_path / "bench.json").read_text())["model_name"] == "movielens"
     assert (tmp_path / "bench.png").stat().st_size > 1000
     assert store.files(run_id) == FILES  # where there was room, all of it
 

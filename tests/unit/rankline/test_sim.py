@@ -173,7 +173,7 @@ def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
         (["--lr", "0"], "--lr is 0.0, expected a number above 0"),
         (["--aux_mlp_dims", "8,0"], r"--aux_mlp_dims is \(8, 0\), expected whole numbers of at least 1"),
         (["--affinity", "best"], "affinity is 'best'. Available: disabled, socket, "),
-        (["--model_type", "simm"], "model is 'simm'. Available: "),
+        (["--model_type", "simm"], "no model 'simm'. Available: "),
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
         (["--benchmark", "--save_checkpoint_path", "x"], "--save_checkpoint_path belongs to training without --bench"),

@@ -1,24 +1,14 @@
 import pytest
 
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.runs import Load
 from serving.container.bench import show
+from tests.support.reports import report_of, result_of
 
 
 def report(problem: str = "", stopped: str = "") -> BenchmarkReport:
-    record = SliceRecord(num_due=400, num_answered=400)
-    for number in range(400):
-        record.latency.record((number + 1) * 1_000_000)
-    result = LoadResult.of_run(
-        Run(load=Load(batch_size=1024, concurrency=1), slices=(record,)),
-        is_stable=True,
-        problem=problem,
-        is_refused=bool(problem),
-    )
-    return BenchmarkReport(
-        model_name="m", bench=(result,), num_checked=50, max_abs_error=0.0, environment={}, problem=stopped
-    )
+    result = result_of(Load(batch_size=1024, concurrency=1), problem=problem, is_refused=bool(problem))
+    return report_of(result, num_checked=50, max_abs_error=0.0, problem=stopped)
 
 
 def test_figures_that_nothing_is_wrong_with_are_a_success(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,9 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="does not exist. Expected ensemble: make it with `rankline export`"):
+    with pytest.raises(
+        ArtifactError, match="does not exist. Expected ensemble: make it with: rankline export nowhere --repository"
+    ):
         ExportedEnsemble.load(tmp_path / "nowhere")
     with pytest.raises(ArtifactError, match="holds no ensembles"):
         ExportedEnsemble.load(tmp_path)

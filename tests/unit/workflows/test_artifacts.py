@@ -169,5 +169,7 @@ def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: s
 
 
 def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"nowhere does not exist.*make it with `rankline export`"):
-        load_manifest(tmp_path / "nowhere", "ensemble")
+    with pytest.raises(ArtifactError, match=r"shop does not exist.*make it with: rankline export shop --repository /"):
+        load_manifest(tmp_path / "shop", "ensemble")
+    with pytest.raises(ArtifactError, match=rf"make it with: rankline prepare shop --work-dir {tmp_path}\."):
+        load_manifest(tmp_path / "shop/prepared", "prepared-data")

@@ -74,7 +74,7 @@ def test_forms_of_clusters(form: str) -> None:
         ({"dask": "tcp://scheduler"}, "dask is 'tcp://scheduler', expected"),
         ({"dask": "local:0"}, "dask is 'local:0', expected"),
         ({"dask": "local", "dask_memory": "much"}, "dask_memory is 'much', expected a size"),
-        ({"dask": "tcp://a:1", "dask_memory": "4GB"}, "'4GB', and holds for local workers only"),
+        ({"dask": "tcp://a:1", "dask_memory": "4GB"}, "'4GB', which is for local workers only"),
         ({"dask_timeout_s": 0}, "dask_timeout_s is 0, expected a finite number above 0"),
     ],
 )

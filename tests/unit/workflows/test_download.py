@@ -190,7 +190,7 @@ def test_without_any_checksum_the_zip_must_be_whole(site, archive, tmp_path):
     download(unknown, tmp_path / "right")
     assert_whole(tmp_path / "right")
     site.files["ml.zip"] = CONTENT[:500] + b"damage" + CONTENT[506:]
-    with pytest.raises(DownloadError, match="is no whole zip file .* It was removed: run it again"):
+    with pytest.raises(DownloadError, match="is not a complete zip file .* It was removed: run it again"):
         download(unknown, tmp_path / "wrong")
     assert list((tmp_path / "wrong").iterdir()) == []
 
@@ -217,7 +217,7 @@ def test_a_member_outside_its_folder_is_refused(site, archive, tmp_path, name):
 
 
 def test_a_missing_file_is_told_with_its_address_and_the_way_out(site, tmp_path):
-    with pytest.raises(DownloadError, match="nothing.zip was answered with 404 Not Found.*--data-dir DIR"):
+    with pytest.raises(DownloadError, match="nothing.zip answered 404 Not Found.*--data-dir DIR"):
         download(Archive(name="ml", url=site.url("nothing.zip"), md5=MD5), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -230,7 +230,7 @@ def test_an_unreachable_server_is_told_in_one_line_with_the_way_out(tmp_path):
             download(Archive(name="ml", url=url, md5=MD5), tmp_path)
     message = str(caught.value)
     assert message.startswith(f"{url} could not be reached (")
-    assert message.endswith("--data-dir DIR, or leave out --download too to generate data.")
+    assert message.endswith("--data-dir DIR, or generate data: leave out --download.")
     assert len(message.splitlines()) == 1
 
 

@@ -16,15 +16,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
-    """Build the model: embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, one sigmoid.
-
-    Args:
-        spec: says which features there are, and how large their tables are.
-        model: its choices; `cross_rank` makes the cross layers' matrices products of two narrow ones.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
+    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, one sigmoid.
 
     Raises:
         SpecError: a continuous feature is a list.

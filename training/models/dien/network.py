@@ -22,16 +22,9 @@ def build(
     model: DIENConfig,
     step: StepConfig,  # noqa: ARG001  (a network's signature)
 ) -> Any:
-    """Build the model.
+    """The diagram above; of a history only the `short_history` latest items count.
 
-    Args:
-        spec: says which features there are, and how large their tables are. Without negative histories there is no
-            auxiliary loss.
-        model: its choices; of a history only the `short_history` latest items count.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, C).
+    Without negative histories in `spec` there is no auxiliary loss.
 
     Raises:
         SpecError: see `training.models.sequential.check`.

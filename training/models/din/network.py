@@ -17,18 +17,9 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
-    """Build the model.
+    """What the activation unit weighs stands beside the candidate, their product, and the user.
 
-    What the activation unit weighs stands beside the candidate, their product, and the user. In the variant
-    "reference" dot products weigh, and there is no product beside.
-
-    Args:
-        spec: says which features there are, and how large their tables are.
-        model: its choices.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, C).
+    In the variant "reference" dot products weigh, and there is no product beside.
 
     Raises:
         SpecError: see `training.models.sequential.check`.

@@ -30,15 +30,7 @@ HALF_PRECISION_MULTIPLE = 16
 
 
 def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
-    """Build the model.
-
-    Args:
-        spec: says which features there are, and how large their tables are.
-        model: its choices; `embedding_dim` is the width of all vectors.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
+    """The diagram above.
 
     Raises:
         SpecError: no numbers, no categories, or lists among them.
@@ -101,7 +93,6 @@ class ZerosForPadding(tf.keras.initializers.Initializer):  # type: ignore[misc] 
         return tf.pad(drawn, [[0, self.padding], [0, 0]])
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as plain values."""
         return {"padding": self.padding}
 
 

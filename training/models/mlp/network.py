@@ -11,18 +11,7 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    """Build the model.
-
-    Embeddings (lists averaged) and numbers are concatenated, go through the dense layers with ReLU, and one sigmoid
-    gives the score. With `linear_terms` the weights of the row's ids are added before the sigmoid.
-
-    Args:
-        spec: says which features there are, and how large their tables are.
-        model: its choices.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its output "output" has shape (N, 1).
+    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, one sigmoid.
 
     Raises:
         SpecError: a continuous feature is a list.

@@ -36,19 +36,10 @@ from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
-    """Build the model.
+    """The diagram above; all but the `short_history` latest items are searched. Outputs: "output" and "stage_one".
 
-    A hard search takes nothing from stage one, which then is left out, as in the paper.
-
-    Args:
-        spec: says which features there are, and how large their tables are. Without negative histories there is no
-            auxiliary loss.
-        model: its choices; all but the `short_history` latest items are searched.
-        step: how it will be computed.
-
-    Returns:
-        A functional `tf.keras.Model`; its inputs are those of `keras_inputs`, its outputs have shape (N, C): "output",
-        and with a soft search "stage_one".
+    A hard search takes nothing from stage one, which then is left out, as in the paper. Without negative histories in
+    `spec` there is no auxiliary loss.
 
     Raises:
         SpecError: see `training.models.sequential.check`.
@@ -98,7 +89,6 @@ class Earlier(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
     """
 
     def call(self, inputs: Any) -> Any:
-        """Cut; see the class."""
         same, present = inputs
         return same[:, :, : tf.shape(present)[1]] * present[:, None]
 
@@ -118,11 +108,9 @@ class WithLatest(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         self.num_recent = num_recent
 
     def call(self, inputs: Any) -> Any:
-        """Join; see the class."""
         kept, present = inputs
         latest = tf.repeat(present[:, None, -self.num_recent :], tf.shape(kept)[1], axis=1)
         return tf.concat([kept[:, :, : tf.shape(present)[1] - tf.shape(latest)[2]], latest], axis=2)
 
     def get_config(self) -> dict[str, Any]:
-        """The argument as a plain value."""
         return {**super().get_config(), "num_recent": self.num_recent}

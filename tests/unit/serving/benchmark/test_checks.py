@@ -28,10 +28,10 @@ def test_right_scores_are_counted_and_the_largest_difference_kept() -> None:
         (
             0.3,
             0.1,
-            "got 0.3, expected 0.1.* Asked again, alone, it got 0.1. 0.3 is expected of row 2, 3, 4, 5, 6 and more",
+            "got 0.3, expected 0.1.* Scored again, alone, it got 0.1. 0.3 is .* row 2, 3, 4, 5, 6 and more",
         ),
-        (0.2, 0.2, "Asked again, alone, it got 0.2. 0.2 is expected of row 1\\."),
-        (0.7, 0.1, "it got 0.1. 0.7 is expected of no row."),
+        (0.2, 0.2, "Scored again, alone, it got 0.2. 0.2 is the expected score of row 1\\."),
+        (0.7, 0.1, "it got 0.1. 0.7 is the expected score of no row."),
     ],
 )
 def test_a_wrong_score_is_asked_again_and_looked_up(score: float, alone: float, message: str) -> None:
@@ -52,7 +52,9 @@ def test_a_wrong_score_that_cannot_be_asked_again_is_still_told() -> None:
         raise ServerError("nobody answers.")
 
     check = ScoreCheck(EXPECTED, SCORE, tolerance=1e-3, ask_again=ask_again)
-    with pytest.raises(ServingError, match=r"row 0 got 0.3.*no score \(nobody answers\.\) 0.3 is expected of row 2"):
+    with pytest.raises(
+        ServingError, match=r"row 0 got 0.3.*no score \(nobody answers\.\) 0.3 is the expected .* row 2"
+    ):
         check.compare([(np.asarray([0]), answer(0.3))])
 
 

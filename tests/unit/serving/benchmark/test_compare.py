@@ -11,26 +11,21 @@ from hypothesis import strategies as st
 
 from serving.benchmark.compare import Difference, compare
 from serving.benchmark.metrics import Estimate
-from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
+from tests.support.reports import report_of, result_of
 from workflows.errors import ArtifactError, ConfigError
 
 
 def result(load: Load, *, slower: float = 1.0, count: int = 2000) -> LoadResult:
     """Latencies of 1 ms to 2 ms times `slower`, in 8 slices."""
-    slices = []
-    for part in np.array_split(np.random.default_rng(0).permutation(np.linspace(1, 2, count)) * slower, 8):
-        slices.append(SliceRecord(num_due=len(part), num_answered=round(len(part) / slower)))
-        for latency in part:
-            slices[-1].latency.record(round(latency * 1e6))
-    return LoadResult.of_run(Run(load=load, slices=tuple(slices)), is_stable=True)
+    latencies_ms = np.random.default_rng(0).permutation(np.linspace(1, 2, count)) * slower
+    return result_of(load, latencies_ms, num_slices=8, counts={"num_answered": round(count / 8 / slower)})
 
 
 def report(*results: LoadResult, **changes: Any) -> BenchmarkReport:
-    settings = {"num_checked": 0, "max_abs_error": None, "environment": {"cpu": "one", "command": "a"}, **changes}
-    return BenchmarkReport(model_name="movielens", bench=results, **settings)
+    return report_of(*results, **{"environment": {"cpu": "one", "command": "a"}, **changes})
 
 
 ONE = Load(batch_size=1, concurrency=1)

@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -10,13 +11,13 @@ import pytest
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.html import to_html
 from serving.benchmark.metrics import Estimate
-from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 from serving.benchmark.table import number
+from tests.support.reports import report_of, result_of
 
 VOID = {"meta"}
 HOSTILE = "<script>alert('&\"')</script>"
@@ -48,15 +49,10 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-def result(load: Load, **changes: Any) -> LoadResult:
-    rng = np.random.default_rng(load.batch_size)
-    slices = []
-    for _ in range(6):
-        slices.append(SliceRecord(num_due=150, num_answered=150, num_unsent=2))
-        for latency in rng.exponential(2e6, 150):
-            slices[-1].latency.record(int(latency) + 1000)
-    slices[0].errors["UNAVAILABLE"] = 7
-    return LoadResult.of_run(Run(load=load, slices=tuple(slices)), is_stable=False, **changes)
+def result(load: Load, **outcome: Any) -> LoadResult:
+    latencies_ms = np.random.default_rng(load.batch_size).exponential(2, 900) + 0.001
+    counts = {"num_unsent": 2, "errors": Counter({"UNAVAILABLE": 7})}
+    return result_of(load, latencies_ms, num_slices=6, counts=counts, **{"is_stable": False, **outcome})
 
 
 def breakdown() -> Breakdown:
@@ -68,13 +64,12 @@ def breakdown() -> Breakdown:
 
 def report(*results: LoadResult, **changes: Any) -> BenchmarkReport:
     settings: dict[str, Any] = {
-        "model_name": "movielens",
         "num_checked": 1234,
         "max_abs_error": 3e-8,
         "environment": {"cpu": "a cpu", "command": "rankline bench --concurrency 1,8"},
         "floors": (Floor(concurrency=8, requests_per_s=6123.4, p50_ms=1.25, client_cpu_ms=0.0312),),
     }
-    return BenchmarkReport(bench=results, **{**settings, **changes})
+    return report_of(*results, **{**settings, **changes})
 
 
 CLOSED = report(
@@ -181,13 +176,11 @@ def test_what_is_wrong_or_not_reported_is_said_with_the_reason() -> None:
     assert "stopped by Ctrl-C" in text
     assert "p99.9 not reported for rows 4: 900 samples, at least 3,688 required" in text
     assert "rows 4: latency did not stabilise" in text
-    assert "7 requests failed with UNAVAILABLE; 12 requests were not sent before the end" in text
+    assert "42 requests failed with UNAVAILABLE; 12 requests were not sent before the end" in text
 
 
 def test_a_report_without_a_latency_is_a_page_too() -> None:
-    empty = LoadResult.of_run(
-        Run(load=Load(batch_size=1, rate_per_s=5), slices=(SliceRecord(num_due=3),)), is_stable=False
-    )
+    empty = result_of(Load(batch_size=1, rate_per_s=5), [], counts={"num_due": 3}, is_stable=False)
     for shown in (report(empty, environment={}, floors=()), report(environment={}, floors=())):
         page = Page(to_html(shown))
         assert "svg" not in page.names

@@ -1,19 +1,18 @@
+from collections import Counter
+
 import pytest
 
 from serving.benchmark.config import Slo
 from serving.benchmark.load import check_batch_sizes, holds_slo
-from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
+from tests.support.reports import result_of
 from workflows.errors import ConfigError
 
 
-def result(latency_ms: float, **counts: int) -> LoadResult:
-    record = SliceRecord(num_due=400, num_answered=400)
-    for _ in range(counts.pop("answered", 400)):
-        record.latency.record(int(latency_ms * 1e6))
-    record.errors.update(counts)
-    return LoadResult.of_run(Run(load=Load(batch_size=1, rate_per_s=100), slices=(record,)), is_stable=True)
+def result(latency_ms: float, *, answered: int = 400, **errors: int) -> LoadResult:
+    counts = {"num_due": 400, "num_answered": 400, "errors": Counter(errors)}
+    return result_of(Load(batch_size=1, rate_per_s=100), [latency_ms] * answered, counts=counts)
 
 
 def test_a_bound_holds_only_for_a_server_that_keeps_up_and_answers() -> None:

@@ -22,7 +22,7 @@ from workflows.errors import ConfigError
         ({"time_limit_s": 1.0}, "time_limit_s is 1, shorter than min_duration_s 3"),
         ({"slo": "p99"}, "slo is 'p99', expected one of .*p99=10ms"),
         ({"slo": "p99=10ms", "rate": (5,)}, "contradict each other"),
-        ({"arrivals": "trace.csv", "rate": (5,)}, "have a rate of their own"),
+        ({"arrivals": "trace.csv", "rate": (5,)}, "trace.csv sets the rate of arrivals"),
         ({"arrivals": "possion", "rate": (5,)}, "arrivals is 'possion', expected constant, poisson or a file of times"),
         ({"arrivals": "possion"}, "arrivals is 'possion', expected"),
         ({"arrivals": "constant"}, "arrivals need a rate or an slo. Give --rate."),

@@ -5,26 +5,13 @@ import numpy as np
 import pytest
 
 from serving.benchmark.plot import write_plot
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
-
-
-def result(load: Load, count: int = 400, scale: int = 10_000) -> LoadResult:
-    record = SliceRecord(num_due=count, num_answered=count)
-    for latency in np.arange(1, count + 1) * scale:
-        record.latency.record(int(latency))
-    return LoadResult.of_run(Run(load=load, slices=(record,)), is_stable=True)
+from serving.benchmark.report import BenchmarkReport
+from serving.benchmark.runs import Load
+from tests.support.reports import report_of, result_of
 
 
 def report(*loads: Load) -> BenchmarkReport:
-    return BenchmarkReport(
-        model_name="movielens",
-        bench=tuple(result(load) for load in loads),
-        num_checked=0,
-        max_abs_error=None,
-        environment={},
-    )
+    return report_of(*(result_of(load, np.arange(1, 401) / 100) for load in loads))
 
 
 BY_SIZE = report(*(Load(batch_size=size, concurrency=1) for size in (1, 64, 16384)))
@@ -64,18 +51,8 @@ def test_ticks_of_rates_that_lie_close_do_not_cover_each_other(tmp_path: Path) -
 
 
 def test_what_has_no_latency_is_left_out(tmp_path: Path) -> None:
-    empty = LoadResult.of_run(
-        Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(num_due=3),)),
-        is_stable=False,
-        problem="nothing",
-    )
-    both = BenchmarkReport(
-        model_name="m",
-        bench=(empty, result(Load(batch_size=4, concurrency=1))),
-        num_checked=0,
-        max_abs_error=None,
-        environment={},
-    )
+    empty = result_of(latencies_ms=[], counts={"num_due": 3}, is_stable=False, problem="nothing")
+    both = report_of(empty, result_of(Load(batch_size=4, concurrency=1)))
     write_plot(both, tmp_path / "bench.svg")
     assert ">rows 4" in (tmp_path / "bench.svg").read_text()
     assert ">rows 1<" not in (tmp_path / "bench.svg").read_text()

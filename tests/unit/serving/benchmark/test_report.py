@@ -11,40 +11,24 @@ from hdrh.histogram import HdrHistogram
 
 from serving.benchmark.breakdown import Breakdown, StepTimes
 from serving.benchmark.metrics import Estimate
-from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.resources import ServerResources
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
-
-
-def slices_of(latency_ms: np.ndarray, count: int = 4) -> list[SliceRecord]:
-    slices = []
-    for part in np.array_split(latency_ms, count):
-        slices.append(SliceRecord(num_due=len(part), num_answered=len(part), cpu_ns=Counter({0: 50_000_000})))
-        for latency in part:
-            slices[-1].latency.record(round(latency * 1e6))
-    return slices
+from tests.support.reports import report_of, result_of
 
 
 @pytest.fixture
 def result() -> LoadResult:
     step = StepTimes(queue_ms=1, input_ms=2, infer_ms=3, output_ms=4)
-    return LoadResult.of_run(
-        Run(
-            load=Load(batch_size=16, concurrency=1),
-            slices=tuple(slices_of(np.random.default_rng(0).permutation(np.arange(1, 501)))),
-        ),
-        is_stable=True,
+    return result_of(
+        Load(batch_size=16, concurrency=1),
+        np.random.default_rng(0).permutation(np.arange(1, 501)),
+        num_slices=4,
+        counts={"cpu_ns": Counter({0: 50_000_000})},
         server=ServerResources(cpu_cores=0.5, memory_bytes=1 << 20, num_processes=2),
         breakdown=Breakdown(total_ms=14, client_ms=1, network_ms=2, steps={"m": step}, remainder_ms=1),
-    )
-
-
-def report_of(*results: LoadResult) -> BenchmarkReport:
-    return BenchmarkReport(
-        model_name="movielens", bench=results, num_checked=0, max_abs_error=None, environment={"cpu": "one"}
     )
 
 
@@ -71,9 +55,9 @@ def test_what_is_not_reported_has_no_value_and_a_reason(result: LoadResult) -> N
 
 
 def test_a_refused_measurement_states_no_latency() -> None:
-    refused = LoadResult.of_run(
-        Run(load=Load(batch_size=1, concurrency=1), slices=tuple(slices_of(np.arange(1, 501)))),
-        is_stable=True,
+    refused = result_of(
+        latencies_ms=np.arange(1, 501),
+        num_slices=4,
         problem="client",
         is_refused=True,
     )
@@ -83,9 +67,7 @@ def test_a_refused_measurement_states_no_latency() -> None:
 
 
 def test_nothing_answered_is_no_division_by_zero() -> None:
-    empty = LoadResult.of_run(
-        Run(load=Load(batch_size=1, rate_per_s=5), slices=(SliceRecord(num_due=3),)), is_stable=False
-    )
+    empty = result_of(Load(batch_size=1, rate_per_s=5), [], counts={"num_due": 3}, is_stable=False)
     assert empty.value("mean_ms") is empty.value("p50_ms") is empty.lag_mean_ms is None
     assert empty.requests_per_s == 0
 
@@ -96,7 +78,7 @@ def test_json_holds_all_of_it_and_the_histogram(result: LoadResult) -> None:
     assert entry.items() >= {"batch_size": 16, "concurrency": 1, "rows_per_s": 8000.0, "is_stable": True}.items()
     assert entry["breakdown"]["steps"]["m"]["infer_ms"] == 3
     assert HdrHistogram.decode(entry["histogram"]).get_total_count() == 500
-    assert document["environment"] == {"cpu": "one"}
+    assert document["environment"] == {}
     assert document["format_version"] == 2
 
 
@@ -109,10 +91,7 @@ def test_csv_has_a_line_per_load_with_its_bounds(result: LoadResult) -> None:
 
 
 def test_histograms_are_files_by_load(result: LoadResult) -> None:
-    at_rate = LoadResult.of_run(
-        Run(load=Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), slices=tuple(slices_of(np.arange(1, 9)))),
-        is_stable=False,
-    )
+    at_rate = result_of(Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), np.arange(1, 9), is_stable=False)
     files = report_of(result, at_rate).histograms()
     assert list(files) == ["rows_16.hdr", "rows_1_rate_500.hdr"]
     assert "movielens" in files["rows_16.hdr"]
@@ -122,7 +101,7 @@ def test_histograms_are_files_by_load(result: LoadResult) -> None:
 def test_a_rate_that_was_tried_again_has_a_histogram_of_its_own() -> None:
     def tried(count: int, rate_per_s: float) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
-        return LoadResult.of_run(Run(load=load, slices=tuple(slices_of(np.arange(1, count)))), is_stable=True)
+        return result_of(load, np.arange(1, count))
 
     report = report_of(tried(9, 500.0), tried(13, 500.0), tried(17, 499.8), tried(21, 250.0))
     files = report.histograms()
@@ -156,9 +135,7 @@ def test_the_parts_of_a_breakdown_are_in_the_order_of_a_request(result: LoadResu
 
 
 def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> None:
-    short = LoadResult.of_run(
-        Run(load=Load(batch_size=1, rate_per_s=5), slices=(SliceRecord(num_due=3),)), is_stable=False
-    )
+    short = result_of(Load(batch_size=1, rate_per_s=5), [], counts={"num_due": 3}, is_stable=False)
     report = replace(
         report_of(result, short),
         floors=(Floor(concurrency=1, requests_per_s=6000.0, p50_ms=None, client_cpu_ms=0.1),),
@@ -171,7 +148,7 @@ def test_a_report_is_read_back_as_it_was(result: LoadResult, tmp_path: Path) -> 
 
 def test_throughput_has_bounds_where_the_run_was_long_enough(result: LoadResult) -> None:
     assert result.metrics["rows_per_s"] == Estimate(value=8000, low=8000, high=8000)  # the same in each of four slices
-    brief = LoadResult.of_run(Run(load=result.load, slices=tuple(slices_of(np.arange(1, 9), count=2))), is_stable=True)
+    brief = result_of(result.load, np.arange(1, 9), num_slices=2)
     assert (brief.metrics["rows_per_s"].low, brief.to_dict()["rows_per_s_interval"]) == (None, None)
 
 
@@ -182,8 +159,9 @@ def test_a_load_in_words() -> None:
 def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_problem() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
-        return LoadResult.of_run(
-            Run(load=load, slices=tuple(slices_of(np.arange(1, 9)))),
+        return result_of(
+            load,
+            np.arange(1, 9),
             is_stable=False,
             problem=f"at {rate_per_s:g}",
             is_refused=True,

@@ -1,30 +1,21 @@
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+from serving.benchmark.histogram import LatencyHistogram
 from serving.benchmark.metrics import Estimate
-from serving.benchmark.records import SliceRecord
-from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.runs import Load, Run
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.table import number
 from serving.benchmark.words import checked, remarks, searched
+from tests.support.reports import report_of, result_of
 
 
-def result(count: int = 400, *, batch_size: int = 1, is_stable: bool = True, problem: str = "") -> LoadResult:
-    record = SliceRecord(num_due=count, num_answered=count)
-    for latency in range(count):
-        record.latency.record((latency + 1) * 1_000_000)
-        record.lag.record(2_000_000)
-    load = Load(batch_size=batch_size, concurrency=1)
-    return LoadResult.of_run(
-        Run(load=load, slices=(record,)), is_stable=is_stable, problem=problem, is_refused=bool(problem)
-    )
-
-
-def report(*results: LoadResult, num_checked: int = 0, max_abs_error: float | None = None) -> BenchmarkReport:
-    return BenchmarkReport(
-        model_name="m", bench=results, num_checked=num_checked, max_abs_error=max_abs_error, environment={}
-    )
+def result(count: int = 400, *, batch_size: int = 1, **outcome: Any) -> LoadResult:
+    lag = LatencyHistogram()
+    lag.record(2_000_000, count)
+    return result_of(Load(batch_size=batch_size, concurrency=1), range(1, count + 1), counts={"lag": lag}, **outcome)
 
 
 def test_what_is_not_reported_is_said_once_for_all_loads() -> None:
@@ -46,7 +37,7 @@ def test_another_reason_is_said_for_the_loads_that_it_holds_for() -> None:
 
 
 def test_what_the_problem_says_is_no_remark_too() -> None:
-    refused = result(is_stable=False, problem="the client was the bottleneck")
+    refused = result(is_stable=False, problem="the client was the bottleneck", is_refused=True)
     assert {found.reason for found in refused.metrics.values()} - {""} == {"the client was the bottleneck"}
     assert [remark for remark in remarks([refused]) if "sent" not in remark] == []
 
@@ -68,9 +59,21 @@ def test_what_did_not_go_well_is_counted() -> None:
     ]
 
 
+def test_a_note_is_said_once_for_all_loads_that_have_it() -> None:
+    unstable = [result(4000, batch_size=size, is_stable=False) for size in (1, 4, 16)]
+    late = "requests sent 2.00 ms late on average, 2.00 ms at p99"
+    assert list(remarks(unstable)) == [f"all loads: latency did not stabilise within the time limit; {late}"]
+    unstable[1] = replace(unstable[1], is_stable=True, num_unsent=3)
+    assert list(remarks(unstable)) == [
+        "rows 1; rows 16: latency did not stabilise within the time limit",
+        f"all loads: {late}",
+        "rows 4: 3 requests were not sent before the end",
+    ]
+
+
 def test_how_many_scores_were_checked_is_said() -> None:
-    assert checked(report()) == "no scores were compared with expected ones"
-    assert checked(report(num_checked=1234, max_abs_error=3e-8)) == (
+    assert checked(report_of()) == "no scores were compared with expected ones"
+    assert checked(report_of(num_checked=1234, max_abs_error=3e-8)) == (
         "1,234 scores compared with the expected ones, largest difference 3e-08"
     )
 
@@ -81,12 +84,12 @@ def test_what_a_search_found_is_said_for_each_batch_size() -> None:
         64: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=8),
         128: SearchResult(rate_per_s=1e6, failed_per_s=None, num_probes=15),
     }
-    assert list(searched(replace(report(), slo="p99=10ms", searches=found))) == [
+    assert list(searched(replace(report_of(), slo="p99=10ms", searches=found))) == [
         "p99=10ms with 1 row per request: met up to 740.5 requests/s, not at 777.5 (9 rates tested)",
         "p99=10ms with 64 rows per request: no tested rate met the target (8 rates tested)",
         "p99=10ms with 128 rows per request: met up to 1,000,000 requests/s (15 rates tested)",
     ]
-    assert list(searched(report())) == []
+    assert list(searched(report_of())) == []
 
 
 def test_figures_are_written_for_reading() -> None:

@@ -85,7 +85,7 @@ def test_nobody_listens_and_a_process_that_is_killed_are_errors(url: str) -> Non
             workers.run(jobs("127.0.0.1:9", 1))
         assert workers.run(jobs(url, 1)).failure == ""
         os.kill(workers.process_ids[0], signal.SIGKILL)
-        with pytest.raises(ServingError, match="ended by itself"):
+        with pytest.raises(ServingError, match="ended unexpectedly"):
             workers.run(jobs(url, 1))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from training.loader.chunks import Batch, ChunkStream
 from training.loader.epochs import Epochs
+from training.loader.stream import Batch, BatchStream
 from workflows.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def epochs(directory: Path, **options: Any) -> Epochs[Batch]:
     options = {"batch_size": 15, "parts_per_chunk": 3, "buffer_size": "1MB", **options}
-    return Epochs(ChunkStream(directory, ["row"], **options), lambda batch: batch)
+    return Epochs(BatchStream(directory, ["row"], **options), lambda batch: batch)
 
 
 def rows(batches: Any) -> list[list[int]]:

@@ -31,7 +31,9 @@ def directory(tmp_path: Path) -> Path:
 
 def rows_of(paths: Any) -> list[int]:
     files = ParquetFiles(paths)
-    return [row for part in files.parts for row in files.read(part, ["row"], use_threads=True)["row"].to_pylist()]
+    return [
+        row for group in files.row_groups for row in files.read(group, ["row"], use_threads=True)["row"].to_pylist()
+    ]
 
 
 def test_files_globs_directories_and_datasets_are_found_in_order(directory: Path) -> None:
@@ -59,31 +61,31 @@ def test_other_file_systems_are_read_through_fsspec(directory: Path) -> None:
         for paths in ("memory://loader-test", "memory://loader-test/part_*.parquet"):
             assert rows_of(paths) == list(range(30))
         files = ParquetFiles("memory://loader-test/part_1.parquet")
-        pieces = list(files.stream(files.parts[1], ["row"], 1, 2))
-        assert [piece["row"].to_pylist() for piece in pieces] == [[15, 16], [17]]
+        tables = list(files.stream(files.row_groups[1], ["row"], 1, 2))
+        assert [table["row"].to_pylist() for table in tables] == [[15, 16], [17]]
         with pytest.raises(DataError, match="no Parquet files at memory://loader-test/x"):
             ParquetFiles("memory://loader-test/x*.parquet")
     finally:
         memory.rm("/loader-test", recursive=True)
 
 
-@given(num_rows=st.integers(1, 60), start=st.integers(0, 59), piece_rows=st.integers(1, 70))
-def test_a_part_in_pieces_has_the_rows_of_the_part(
-    tmp_path_factory: pytest.TempPathFactory, num_rows: int, start: int, piece_rows: int
+@given(num_rows=st.integers(1, 60), start=st.integers(0, 59), rows_at_once=st.integers(1, 70))
+def test_a_row_group_as_a_stream_has_its_rows(
+    tmp_path_factory: pytest.TempPathFactory, num_rows: int, start: int, rows_at_once: int
 ) -> None:
-    path = write(tmp_path_factory.mktemp("pieces") / "a.parquet", range(num_rows), row_group_size=100)
+    path = write(tmp_path_factory.mktemp("tables") / "a.parquet", range(num_rows), row_group_size=100)
     files = ParquetFiles(path)
-    pieces = list(files.stream(files.parts[0], ["tags", "row"], start, piece_rows))
-    assert [row for piece in pieces for row in piece["row"].to_pylist()] == list(range(start, num_rows))
-    assert all(len(piece) == piece_rows for piece in pieces[:-1])
-    assert [tags for piece in pieces for tags in piece["tags"].to_pylist()] == [
+    tables = list(files.stream(files.row_groups[0], ["tags", "row"], start, rows_at_once))
+    assert [row for table in tables for row in table["row"].to_pylist()] == list(range(start, num_rows))
+    assert all(len(table) == rows_at_once for table in tables[:-1])
+    assert [tags for table in tables for tags in table["tags"].to_pylist()] == [
         [row] * (row % 3) for row in range(start, num_rows)
     ]
 
 
 def test_footers_tell_sizes_and_ends(directory: Path) -> None:
     files = ParquetFiles(directory / "part_1.parquet")
-    first = files.parts[0]
+    first = files.row_groups[0]
     assert (first.num_rows, files.statistics(first, "row")) == (4, (10, 13))
     num_values = 4 + sum(max(1, row % 3) for row in range(10, 14))  # an empty list counts as one value
     assert files.decoded_bytes(first, ["row", "tags"]) == 8 * num_values + 4 * 4
@@ -94,8 +96,8 @@ def test_columns_with_dots_in_their_names_are_found(tmp_path: Path) -> None:
         tmp_path / "a.parquet", range(4), **{"a.b": pa.array([[1], [2], [], [9]]), "a": pa.array([5, 6, 7, 8])}
     )
     files = ParquetFiles(path)
-    assert files.statistics(files.parts[0], "a.b") == (1, 9)
-    assert files.statistics(files.parts[0], "a") == (5, 8)
+    assert files.statistics(files.row_groups[0], "a.b") == (1, 9)
+    assert files.statistics(files.row_groups[0], "a") == (5, 8)
 
 
 def test_no_files_are_refused(tmp_path: Path) -> None:
@@ -146,10 +148,10 @@ def test_a_file_that_goes_or_changes_is_named(directory: Path) -> None:
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
     with pytest.raises(DataError, match=r"part_0\.parquet has changed since"):
-        files.read(files.parts[0], ["row"], use_threads=False)
+        files.read(files.row_groups[0], ["row"], use_threads=False)
     path.unlink()
     with pytest.raises(DataError, match=r"part_0\.parquet has gone since"):
-        files.read(files.parts[0], ["row"], use_threads=False)
+        files.read(files.row_groups[0], ["row"], use_threads=False)
 
 
 def test_the_digest_follows_the_parts_and_not_the_place(directory: Path, tmp_path: Path) -> None:
@@ -160,8 +162,8 @@ def test_the_digest_follows_the_parts_and_not_the_place(directory: Path, tmp_pat
     assert ParquetFiles(moved).digest() != digest
 
 
-def test_required_columns_come_in_pieces_too(tmp_path: Path) -> None:
+def test_required_columns_are_streamed_too(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("row", pa.int64(), nullable=False)])
     pq.write_table(pa.table({"row": range(10)}, schema=schema), tmp_path / "a.parquet")
     files = ParquetFiles(tmp_path)
-    assert [len(piece) for piece in files.stream(files.parts[0], ["row"], 0, 4)] == [4, 4, 2]
+    assert [len(table) for table in files.stream(files.row_groups[0], ["row"], 0, 4)] == [4, 4, 2]

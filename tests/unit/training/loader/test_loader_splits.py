@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from training.loader.chunks import Ragged
 from training.loader.splits import check_parquet, first_rows, tensorflow_loader
+from training.loader.stream import Ragged
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, write_tfrecords
 from workflows.errors import ConfigError, DataError, SpecError

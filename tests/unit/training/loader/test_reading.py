@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.loader.chunks import ChunkStream
 from training.loader.splits import tensorflow_loader
+from training.loader.stream import BatchStream
 from training.loader.tfrecord import rows_per_record, write_tfrecords
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec, Source
@@ -80,7 +80,7 @@ def test_options_that_no_loader_takes_are_refused(data: tuple[Path, FeatureSpec]
 def test_no_more_batches_are_made_than_are_asked_for_ahead(tmp_path: Path, prefetch: int) -> None:
     path, batch_size = tmp_path / "rows.parquet", 1 << 15
     pq.write_table(pa.table({"row": np.arange(8 * batch_size)}), path, row_group_size=batch_size)
-    stream = ChunkStream(path, ["row"], batch_size=batch_size, shuffle=False, prefetch=prefetch, num_threads=1)
+    stream = BatchStream(path, ["row"], batch_size=batch_size, shuffle=False, prefetch=prefetch, num_threads=1)
     made: list[int] = []
     batches = stream.made(lambda batch: made.append(int(batch["row"][0])))
     next(batches)

@@ -5,24 +5,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.loader.schedule import Bundle, Chunk, Epoch, Schedule, dealt
+from training.loader.schedule import BatchRun, Epoch, Schedule, ShuffleBlock, dealt
 from workflows.errors import ConfigError
 
-PARTS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
+GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
 
-def schedule(part_rows: list[int], **options: Any) -> Schedule:
+def schedule(group_rows: list[int], **options: Any) -> Schedule:
     defaults = {
-        "batch_size": 8, "shuffle": True, "seed": 0, "parts_per_chunk": 2, "chunk_bytes": 10**9, "drop_last": False,
+        "batch_size": 8, "shuffle": True, "seed": 0, "parts_per_chunk": 2, "block_bytes": 10**9, "drop_last": False,
         "global_rank": 0, "global_size": 1, "pad": False,
     }  # fmt: skip
     return Schedule(
-        part_rows=tuple(part_rows), part_bytes=tuple(8 * rows for rows in part_rows), **{**defaults, **options}
+        group_rows=tuple(group_rows), group_bytes=tuple(8 * rows for rows in group_rows), **{**defaults, **options}
     )
 
 
-def rows_of(chunks: Any) -> list[tuple[int, int]]:
-    return [(piece.part, row) for chunk in chunks for piece in chunk.slices for row in range(piece.start, piece.stop)]
+def rows_of(blocks: Any) -> list[tuple[int, int]]:
+    return [(part.group, row) for block in blocks for part in block.rows for row in range(part.start, part.stop)]
 
 
 def bounds(plan: Schedule) -> list[int]:
@@ -30,31 +30,31 @@ def bounds(plan: Schedule) -> list[int]:
 
 
 @given(
-    part_rows=PARTS,
+    group_rows=GROUPS,
     parts_per_chunk=st.integers(1, 5),
-    chunk_bytes=st.integers(1, 600),
+    block_bytes=st.integers(1, 600),
     shuffle=st.booleans(),
     epoch=st.integers(0, 3),
 )
-def test_chunks_of_an_epoch_hold_every_row_once(
-    part_rows: list[int], parts_per_chunk: int, chunk_bytes: int, shuffle: bool, epoch: int
+def test_blocks_of_an_epoch_hold_every_row_once(
+    group_rows: list[int], parts_per_chunk: int, block_bytes: int, shuffle: bool, epoch: int
 ) -> None:
-    plan = schedule(part_rows, parts_per_chunk=parts_per_chunk, chunk_bytes=chunk_bytes, shuffle=shuffle)
-    rows = rows_of(plan.chunks(epoch))
-    everything = [(part, row) for part, size in enumerate(part_rows) for row in range(size)]
+    plan = schedule(group_rows, parts_per_chunk=parts_per_chunk, block_bytes=block_bytes, shuffle=shuffle)
+    rows = rows_of(plan.blocks(epoch))
+    everything = [(group, row) for group, size in enumerate(group_rows) for row in range(size)]
     assert (sorted(rows) if shuffle else rows) == everything
 
 
-@given(part_rows=PARTS, parts_per_chunk=st.integers(1, 4), chunk_bytes=st.integers(80, 600))
-def test_a_chunk_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
-    part_rows: list[int], parts_per_chunk: int, chunk_bytes: int
+@given(group_rows=GROUPS, parts_per_chunk=st.integers(1, 4), block_bytes=st.integers(80, 600))
+def test_a_block_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
+    group_rows: list[int], parts_per_chunk: int, block_bytes: int
 ) -> None:
-    plan = schedule(part_rows, parts_per_chunk=parts_per_chunk, chunk_bytes=chunk_bytes)
-    assert all(8 * chunk.num_rows <= chunk_bytes + 8 * parts_per_chunk for chunk in plan.chunks(0))
+    plan = schedule(group_rows, parts_per_chunk=parts_per_chunk, block_bytes=block_bytes)
+    assert all(8 * block.num_rows <= block_bytes + 8 * parts_per_chunk for block in plan.blocks(0))
 
 
 @given(
-    part_rows=PARTS,
+    group_rows=GROUPS,
     batch_size=st.integers(2, 20),
     global_size=st.integers(1, 5),
     pad=st.booleans(),
@@ -62,14 +62,14 @@ def test_a_chunk_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
     epoch=st.integers(0, 2),
 )
 def test_workers_share_the_rows_in_the_same_number_of_batches(
-    part_rows: list[int], batch_size: int, global_size: int, pad: bool, drop_last: bool, epoch: int
+    group_rows: list[int], batch_size: int, global_size: int, pad: bool, drop_last: bool, epoch: int
 ) -> None:
-    total = sum(part_rows)
+    total = sum(group_rows)
     if total < global_size:
         return
     plans = [
         schedule(
-            part_rows, batch_size=batch_size, global_rank=rank, global_size=global_size, pad=pad, drop_last=drop_last
+            group_rows, batch_size=batch_size, global_rank=rank, global_size=global_size, pad=pad, drop_last=drop_last
         )
         for rank in range(global_size)
     ]
@@ -78,10 +78,10 @@ def test_workers_share_the_rows_in_the_same_number_of_batches(
         sizes = np.diff(bounds(plan))
         assert all(1 <= size <= batch_size for size in sizes)
         assert all(sizes[:-2] == batch_size)
-        assert sum(sizes) == plan.num_rows == len(rows_of(plan.chunks(epoch)))
+        assert sum(sizes) == plan.num_rows == len(rows_of(plan.blocks(epoch)))
         if drop_last:
             assert all(sizes == batch_size)
-    rows = [row for plan in plans for row in rows_of(plan.chunks(epoch))]
+    rows = [row for plan in plans for row in rows_of(plan.blocks(epoch))]
     if pad and not drop_last:
         assert len({plan.num_rows for plan in plans}) == 1
         assert len(set(rows)) == total
@@ -100,64 +100,64 @@ def test_a_worker_short_of_a_row_splits_its_last_batch() -> None:
 
 
 def test_order_differs_from_epoch_to_epoch_and_from_seed_to_seed_and_comes_again() -> None:
-    def order(seed: int, epoch: int) -> list[Chunk]:
-        return list(schedule([5] * 30, seed=seed).chunks(epoch))
+    def order(seed: int, epoch: int) -> list[ShuffleBlock]:
+        return list(schedule([5] * 30, seed=seed).blocks(epoch))
 
     assert order(3, 1) == order(3, 1)
     orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1, 2)]
     assert all(orders.count(one) == 1 for one in orders)
 
 
-@given(part_rows=PARTS, batch_size=st.integers(1, 50), epoch=st.integers(0, 3), data=st.data())
-def test_bundles_hold_the_rows_of_the_batches(part_rows: list[int], batch_size: int, epoch: int, data: Any) -> None:
-    plan = schedule(part_rows, batch_size=batch_size, chunk_bytes=200)
+@given(group_rows=GROUPS, batch_size=st.integers(1, 50), epoch=st.integers(0, 3), data=st.data())
+def test_runs_hold_the_rows_of_the_batches(group_rows: list[int], batch_size: int, epoch: int, data: Any) -> None:
+    plan = schedule(group_rows, batch_size=batch_size, block_bytes=200)
     order = Epoch(plan, epoch)
-    ends = np.cumsum([chunk.num_rows for chunk in order.chunks])
+    ends = np.cumsum([block.num_rows for block in order.blocks])
 
-    def rows(bundle: Bundle) -> list[int]:
+    def rows(run: BatchRun) -> list[int]:
         return [
-            int(ends[piece.chunk]) - order.chunks[piece.chunk].num_rows + row
-            for piece in bundle.pieces
-            for row in range(piece.start, piece.stop)
+            int(ends[part.block]) - order.blocks[part.block].num_rows + row
+            for part in run.rows
+            for row in range(part.start, part.stop)
         ]
 
-    bundles = list(order.bundles(0))
-    assert [row for bundle in bundles for row in rows(bundle)] == list(range(plan.num_rows))
-    firsts = [bundle.batch + number for bundle in bundles for number in range(len(bundle.cuts) - 1)]
+    runs = list(order.runs(0))
+    assert [row for run in runs for row in rows(run)] == list(range(plan.num_rows))
+    firsts = [run.batch + number for run in runs for number in range(len(run.cuts) - 1)]
     assert firsts == list(range(plan.num_batches))
-    for bundle in bundles:
-        assert bundle.num_rows == len(rows(bundle))
-        assert list(bundle.cuts) == [
-            plan.first_row(bundle.batch + n) - plan.first_row(bundle.batch) for n in range(len(bundle.cuts))
+    for run in runs:
+        assert run.num_rows == len(rows(run))
+        assert list(run.cuts) == [
+            plan.first_row(run.batch + n) - plan.first_row(run.batch) for n in range(len(run.cuts))
         ]
     start = data.draw(st.integers(0, plan.num_batches))
-    rest = list(order.bundles(start))
-    assert rest == bundles[len(bundles) - len(rest) :]  # the same bundles, or the order would differ
+    rest = list(order.runs(start))
+    assert rest == runs[len(runs) - len(rest) :]  # the same runs, or the order would differ
     assert not rest or rest[0].batch <= start < rest[0].batch + len(rest[0].cuts) - 1
 
 
-@given(part_rows=PARTS, epoch=st.integers(0, 3))
-def test_slices_and_bundles_of_several_batches_have_orders_of_their_own(part_rows: list[int], epoch: int) -> None:
-    order = Epoch(schedule(part_rows, batch_size=3), epoch)
-    for number, chunk in enumerate(order.chunks):
-        for part, piece in enumerate(chunk.slices):
-            rows = order.slice_order(number, part)
+@given(group_rows=GROUPS, epoch=st.integers(0, 3))
+def test_row_groups_and_runs_of_several_batches_have_orders_of_their_own(group_rows: list[int], epoch: int) -> None:
+    order = Epoch(schedule(group_rows, batch_size=3), epoch)
+    for number, block in enumerate(order.blocks):
+        for place, part in enumerate(block.rows):
+            rows = order.group_order(number, place)
             assert rows is not None
-            assert sorted(rows.tolist()) == list(range(piece.num_rows))
-    for bundle in order.bundles(0):
-        rows = order.bundle_order(bundle)
-        assert (rows is None) == (len(bundle.cuts) == 2)
-        assert rows is None or sorted(rows.tolist()) == list(range(bundle.num_rows))
+            assert sorted(rows.tolist()) == list(range(part.num_rows))
+    for run in order.runs(0):
+        rows = order.run_order(run)
+        assert (rows is None) == (len(run.cuts) == 2)
+        assert rows is None or sorted(rows.tolist()) == list(range(run.num_rows))
 
 
 def test_unshuffled_rows_have_no_order_of_their_own() -> None:
     order = Epoch(schedule([20, 20], batch_size=3, shuffle=False), 0)
-    assert order.slice_order(0, 0) is None
-    assert all(order.bundle_order(bundle) is None for bundle in order.bundles(0))
+    assert order.group_order(0, 0) is None
+    assert all(order.run_order(run) is None for run in order.runs(0))
 
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=9))
-def test_parts_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> None:
+def test_row_groups_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> None:
     total = sum(sizes)
     counts = [dealt(sizes, num_rows) for num_rows in range(total + 1)]
     assert counts[0] == [0] * len(sizes)
@@ -187,4 +187,4 @@ def test_options_out_of_range_are_refused(options: dict[str, int], message: str)
 
 def test_padding_serves_more_workers_than_rows() -> None:
     plans = [schedule([2], global_rank=rank, global_size=5, pad=True) for rank in range(5)]
-    assert [rows_of(plan.chunks(0)) for plan in plans] == [[(0, 0)], [(0, 1)], [(0, 1)], [(0, 1)], [(0, 1)]]
+    assert [rows_of(plan.blocks(0)) for plan in plans] == [[(0, 0)], [(0, 1)], [(0, 1)], [(0, 1)], [(0, 1)]]

@@ -89,7 +89,12 @@ def _as_lists(column: Any) -> list[Any]:
 
 def test_rows_name_what_the_graph_takes() -> None:
     assert (AMAZON.sequence.user, AMAZON.sequence.item, AMAZON.sequence.history) == AMAZON.inputs
-    assert (AMAZON.group_by, AMAZON.item, AMAZON.label, AMAZON.graph) == ("user_id", "item_id", "label", None)
+    assert (AMAZON.group_by, AMAZON.item, AMAZON.label, AMAZON.encoding) == (
+        "user_id",
+        "item_id",
+        "label",
+        SequenceConfig,
+    )
 
 
 @pytest.mark.parametrize(

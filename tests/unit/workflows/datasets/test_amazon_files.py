@@ -258,7 +258,7 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
         ({"reviews.json": REVIEWS, "reviews.json.gz": REVIEWS}, "holds both reviews.json and reviews.json.gz"),
         ({"sequences.txt": ""}, "DIR/sequences.txt is empty"),
         ({"sequences.txt": "x\n"}, "DIR/sequences.txt holds no user with items"),
-        ({"sequences.txt": "1 2", "item2attributes.json": "{"}, "DIR/item2attributes.json is no JSON"),
+        ({"sequences.txt": "1 2", "item2attributes.json": "{"}, "DIR/item2attributes.json is not JSON"),
         ({"sequences.txt": "1 2", "item2attributes.json": "[]"}, "DIR/item2attributes.json: item '' has"),
         ({"sequences.txt": "1 2", "item2attributes.json": '{"1.5": []}'}, "item '1.5' has '[]'"),
         ({"sequences.txt": "1 2", "item2attributes.json": '{"1": 5}'}, "item '1' has '5', expected whole numbers"),
@@ -271,7 +271,7 @@ def test_what_holds_no_reviews_is_refused(tmp_path: Path, files: dict[str, str],
 def test_a_file_that_is_cut_off_or_not_what_it_says_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress((REVIEWS * 1000).encode())
     (tmp_path / "reviews.json.gz").write_bytes(whole[: len(whole) // 2])
-    assert refusal(tmp_path).startswith("DIR/reviews.json.gz: the gzip data end before their end")
+    assert refusal(tmp_path).startswith("DIR/reviews.json.gz: the gzip data is cut off")
     (tmp_path / "reviews.json.gz").write_bytes(REVIEWS.encode())
     assert refusal(tmp_path).startswith("DIR/reviews.json.gz: no valid gzip data")
     (tmp_path / "reviews.json.gz").write_bytes(whole[:-20] + b"\0" * 20)

@@ -210,7 +210,7 @@ def test_a_gzip_that_was_cut_off_is_refused_with_the_line_at_which_it_ends(tmp_p
     packed = gzip.compress(text.encode())
     (tmp_path / "day_0.gz").write_bytes(packed[: 20 + int(share * (len(packed) - 20))])
     message = refusal(tmp_path)
-    found = re.fullmatch(r"DIR/day_0.gz, line (\d+): the gzip data end before their end. Fetch it again\.", message)
+    found = re.fullmatch(r"DIR/day_0.gz, line (\d+): the gzip data is cut off. Fetch it again\.", message)
     assert int(found[1]) == pytest.approx(1 + share * 2_000, abs=100)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from training.loader.chunks import ChunkStream, Ragged
+from training.loader.stream import BatchStream, Ragged
 from workflows.errors import ConfigError, DataError
 
 
@@ -67,7 +67,7 @@ def test_every_row_comes_exactly_once_with_its_own_list(
     bucket_by: str | None,
 ) -> None:
     paths = write(tmp_path_factory.mktemp("parquet"), sizes, row_group_size)
-    stream = ChunkStream(
+    stream = BatchStream(
         paths,
         ["row", "tags"],
         batch_size=batch_size,
@@ -89,7 +89,7 @@ def test_order_follows_from_seed_and_epoch_and_differs_between_them(tmp_path: Pa
     paths = write(tmp_path, [300, 200], 50)
 
     def order(seed: int, epoch: int) -> list[int]:
-        stream = ChunkStream(paths, ["row", "tags"], batch_size=64, seed=seed, parts_per_chunk=3)
+        stream = BatchStream(paths, ["row", "tags"], batch_size=64, seed=seed, parts_per_chunk=3)
         return [row for row, _ in rows_of(stream.batches(epoch))]
 
     assert order(1, 0) == order(1, 0)
@@ -99,7 +99,7 @@ def test_order_follows_from_seed_and_epoch_and_differs_between_them(tmp_path: Pa
 def test_rows_mix_across_the_whole_data_set(tmp_path: Path) -> None:
     """Over an epoch the rows of a batch come from everywhere, and where a row lies says nothing about when it comes."""
     paths = write(tmp_path, [2000] * 4, 100)
-    stream = ChunkStream(paths, ["row"], batch_size=100, parts_per_chunk=8)
+    stream = BatchStream(paths, ["row"], batch_size=100, parts_per_chunk=8)
     batches = [batch["row"] for batch in stream.batches()]
     order = np.concatenate(batches)
     correlation = np.corrcoef(order, np.arange(len(order)))[0, 1]
@@ -111,24 +111,24 @@ def test_rows_mix_across_the_whole_data_set(tmp_path: Path) -> None:
 
 
 def test_within_one_row_group_rows_mix_too(tmp_path: Path) -> None:
-    stream = ChunkStream(write(tmp_path, [4000], 4000), ["row"], batch_size=100, buffer_size="64kB")
+    stream = BatchStream(write(tmp_path, [4000], 4000), ["row"], batch_size=100, buffer_size="64kB")
     order = np.concatenate([batch["row"] for batch in stream.batches()])
     assert np.mean(np.abs(np.diff(order)) == 1) < 0.01
 
 
-def test_a_small_buffer_takes_parts_in_pieces_and_mixes_as_many(tmp_path: Path) -> None:
+def test_a_small_buffer_takes_smaller_blocks_and_mixes_as_many_row_groups(tmp_path: Path) -> None:
     paths = write(tmp_path, [2000], 200)
     sizes = {"row": 8}
 
-    def groups_and_pieces(buffer_size: float | str) -> tuple[int, int]:
-        stream = ChunkStream(paths, ["row"], batch_size=50, parts_per_chunk=5, buffer_size=buffer_size)
-        chunks = list(stream._schedule.chunks(0))
-        assert sum(chunk.num_rows for chunk in chunks) == 2000
-        return len({int(row) // 200 for row in next(stream.batches())["row"]}), len(chunks)
+    def groups_and_blocks(buffer_size: float | str) -> tuple[int, int]:
+        stream = BatchStream(paths, ["row"], batch_size=50, parts_per_chunk=5, buffer_size=buffer_size)
+        blocks = list(stream._schedule.blocks(0))
+        assert sum(block.num_rows for block in blocks) == 2000
+        return len({int(row) // 200 for row in next(stream.batches())["row"]}), len(blocks)
 
-    assert groups_and_pieces("1MB") == (5, 2)
-    # A quarter of the buffer is one chunk: 125 rows, so 25 of each of five row groups.
-    assert groups_and_pieces(4 * 125 * sizes["row"]) == (5, 16)
+    assert groups_and_blocks("1MB") == (5, 2)
+    # A quarter of the buffer is one block: 125 rows, so 25 of each of five row groups.
+    assert groups_and_blocks(4 * 125 * sizes["row"]) == (5, 16)
 
 
 def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_workers_get_every_row_once_in_equally_many_batches(tmp_path: Path) -> N
     seen: list[int] = []
     counts = set()
     for rank in range(3):
-        stream = ChunkStream(paths, ["row", "tags"], batch_size=16, global_rank=rank, global_size=3, buffer_size="1kB")
+        stream = BatchStream(paths, ["row", "tags"], batch_size=16, global_rank=rank, global_size=3, buffer_size="1kB")
         batches = list(stream.batches(epoch=2))
         counts.add((len(batches), len(stream)))
         seen += [row for row, _ in rows_of(batches)]
@@ -150,7 +150,7 @@ def test_padding_is_the_only_thing_that_doubles_rows(tmp_path: Path) -> None:
 
     def rows(pad: bool) -> list[int]:
         streams = [
-            ChunkStream(paths, ["row", "tags"], batch_size=8, global_rank=rank, global_size=4, pad=pad)
+            BatchStream(paths, ["row", "tags"], batch_size=8, global_rank=rank, global_size=4, pad=pad)
             for rank in range(4)
         ]
         return sorted(row for stream in streams for row, _ in rows_of(stream.batches()))
@@ -161,7 +161,7 @@ def test_padding_is_the_only_thing_that_doubles_rows(tmp_path: Path) -> None:
 
 
 def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None:
-    stream = ChunkStream(write(tmp_path, [50], 7), ["row"], batch_size=8, drop_last=True, shuffle=False)
+    stream = BatchStream(write(tmp_path, [50], 7), ["row"], batch_size=8, drop_last=True, shuffle=False)
     batches = [batch["row"].tolist() for batch in stream.batches()]  # type: ignore[union-attr]
     assert [len(batch) for batch in batches] == [8] * 6
     assert [row for batch in batches for row in batch] == list(range(48))
@@ -175,7 +175,7 @@ def test_an_epoch_goes_on_at_any_batch(
     tmp_path: Path, shuffle: bool, buffer_size: float | str, bucket_by: str | None
 ) -> None:
     paths = write(tmp_path, [60, 45], 20)
-    stream = ChunkStream(
+    stream = BatchStream(
         paths,
         ["row", "tags"],
         batch_size=9,
@@ -196,7 +196,7 @@ def test_buckets_have_lists_of_like_length_in_batches_of_random_order(tmp_path: 
     options: dict[str, Any] = {"batch_size": 50, "parts_per_chunk": 10, "seed": 1}
 
     def lengths(bucket_by: str | None, epoch: int = 0) -> list[Any]:
-        stream = ChunkStream(tmp_path, ["row", "tags"], bucket_by=bucket_by, **options)
+        stream = BatchStream(tmp_path, ["row", "tags"], bucket_by=bucket_by, **options)
         return [batch["tags"].nnzs for batch in stream.batches(epoch)]  # type: ignore[union-attr]
 
     padded = {bucket_by: sum(len(of) * of.max() for of in lengths(bucket_by)) for bucket_by in ("tags", None)}
@@ -208,7 +208,7 @@ def test_buckets_have_lists_of_like_length_in_batches_of_random_order(tmp_path: 
 
 def test_len_and_num_rows_come_from_the_footers_alone(tmp_path: Path) -> None:
     path = write(tmp_path, [1000], 100)[0]
-    stream = ChunkStream([path], ["row"], batch_size=64)
+    stream = BatchStream([path], ["row"], batch_size=64)
     path.unlink()
     assert (len(stream), stream.num_rows) == (16, 1000)
 
@@ -216,7 +216,7 @@ def test_len_and_num_rows_come_from_the_footers_alone(tmp_path: Path) -> None:
 def test_columns_have_the_types_that_are_asked_for(tmp_path: Path) -> None:
     paths = write(tmp_path, [20], 5)
     for shuffle in (False, True):
-        stream = ChunkStream(
+        stream = BatchStream(
             paths, ["row", "tags"], batch_size=20, shuffle=shuffle, dtypes={"row": np.float32, "tags": np.int32}
         )
         batch = next(stream.batches())
@@ -226,14 +226,14 @@ def test_columns_have_the_types_that_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_unshuffled_batches_are_views_of_what_was_read(tmp_path: Path) -> None:
-    batches = list(ChunkStream(write(tmp_path, [64], 64), ["row"], batch_size=16, shuffle=False).batches())
+    batches = list(BatchStream(write(tmp_path, [64], 64), ["row"], batch_size=16, shuffle=False).batches())
     addresses = [batch["row"].ctypes.data for batch in batches]  # type: ignore[union-attr]
     assert np.diff(addresses).tolist() == [16 * 8] * 3
     assert not any(batch["row"].flags.owndata for batch in batches)  # type: ignore[union-attr]
 
 
 def test_lists_of_shuffled_batches_begin_where_tensorflow_need_not_copy_them(tmp_path: Path) -> None:
-    stream = ChunkStream(write(tmp_path, [90, 70], 20), ["tags"], batch_size=7, shuffle=True, parts_per_chunk=2)
+    stream = BatchStream(write(tmp_path, [90, 70], 20), ["tags"], batch_size=7, shuffle=True, parts_per_chunk=2)
     values = [batch["tags"].values for batch in stream.batches()]  # type: ignore[union-attr]
     assert sum(map(len, values)) == sum(row % 4 for row in range(160))
     assert [array.ctypes.data % 64 for array in values if len(array)] == [0] * len(values)
@@ -256,7 +256,7 @@ class Doubled:
 def test_a_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None:
     rows = pa.table({"row": range(90), "text": [str(row) for row in range(90)]})
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=20)
-    stream = ChunkStream(tmp_path, ["twice", "row"], batch_size=32, transform=Doubled())
+    stream = BatchStream(tmp_path, ["twice", "row"], batch_size=32, transform=Doubled())
     batches = list(stream.batches())
     assert sorted(row for batch in batches for row in batch["twice"].tolist()) == list(range(0, 180, 2))  # type: ignore[union-attr]
     assert all((batch["twice"] == 2 * batch["row"]).all() for batch in batches)  # type: ignore[operator, union-attr]
@@ -266,11 +266,11 @@ def test_a_transform_makes_the_columns_from_what_is_read(tmp_path: Path) -> None
         (["text"], Doubled(), "makes string of column 'text', expected numbers"),
     ):
         with pytest.raises(DataError, match=message):
-            list(ChunkStream(tmp_path, columns, batch_size=32, transform=transform).batches())
+            list(BatchStream(tmp_path, columns, batch_size=32, transform=transform).batches())
 
 
 def test_a_consumer_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
-    batches = ChunkStream(write(tmp_path, [500], 10), ["row"], batch_size=5).batches()
+    batches = BatchStream(write(tmp_path, [500], 10), ["row"], batch_size=5).batches()
     next(batches)
     assert not no_thread_left()
     batches.close()  # type: ignore[attr-defined]
@@ -278,7 +278,7 @@ def test_a_consumer_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_dropped_ends_the_threads_too(tmp_path: Path) -> None:
-    batches = ChunkStream(write(tmp_path, [500], 10), ["row"], batch_size=5).batches()
+    batches = BatchStream(write(tmp_path, [500], 10), ["row"], batch_size=5).batches()
     next(batches)
     del batches
     assert no_thread_left()
@@ -287,8 +287,8 @@ def test_a_batch_that_is_dropped_ends_the_threads_too(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
     write(tmp_path, [2000], 10)
     program = (
-        "import sys; from training.loader.chunks import ChunkStream\n"
-        "stream = ChunkStream(sys.argv[1], ['row', 'tags'], batch_size=16)\n"
+        "import sys; from training.loader.stream import BatchStream\n"
+        "stream = BatchStream(sys.argv[1], ['row', 'tags'], batch_size=16)\n"
         "for epoch in range(10**9):\n"
         "    for number, batch in enumerate(stream.batches(epoch)):\n"
         "        if (epoch, number) == (0, 3): print('reading', flush=True)\n"
@@ -306,7 +306,7 @@ def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
 
 def test_a_damaged_row_group_is_reported_to_the_consumer(tmp_path: Path) -> None:
     path = write(tmp_path, [1000], 100)[0]
-    stream = ChunkStream([path], ["row"], batch_size=10)
+    stream = BatchStream([path], ["row"], batch_size=10)
     content = bytearray(path.read_bytes())
     content[4:2000] = bytes(1996)  # the footer stays whole
     path.write_bytes(content)
@@ -327,12 +327,12 @@ def test_a_damaged_row_group_is_reported_to_the_consumer(tmp_path: Path) -> None
 def test_nulls_are_refused_or_filled(tmp_path: Path, rows: pa.Array, count: int, filled: list[int]) -> None:
     pq.write_table(pa.table({"good": [1, 2, 3], "rating": rows}), tmp_path / "nulls.parquet")
     with pytest.raises(DataError, match=rf"nulls\.parquet: column 'rating' holds {count} nulls, expected none"):
-        list(ChunkStream([tmp_path / "nulls.parquet"], ["good", "rating"], batch_size=2).batches())
-    stream = ChunkStream(tmp_path, ["rating"], batch_size=3, shuffle=False, fill_nulls={"rating": 7})
+        list(BatchStream([tmp_path / "nulls.parquet"], ["good", "rating"], batch_size=2).batches())
+    stream = BatchStream(tmp_path, ["rating"], batch_size=3, shuffle=False, fill_nulls={"rating": 7})
     column = next(stream.batches())["rating"]
     assert (column.values if isinstance(column, Ragged) else column).tolist() == filled
     with pytest.raises(DataError, match=r"nulls\.parquet: column 'rating' holds .*cannot become 0\.5"):
-        list(ChunkStream(tmp_path, ["rating"], batch_size=3, fill_nulls={"rating": 0.5}).batches())
+        list(BatchStream(tmp_path, ["rating"], batch_size=3, fill_nulls={"rating": 0.5}).batches())
 
 
 @pytest.mark.parametrize("write_statistics", [True, False])
@@ -341,16 +341,16 @@ def test_ids_outside_their_cardinality_are_named(tmp_path: Path, write_statistic
     path = tmp_path / "ids.parquet"
     pq.write_table(pa.table({"user": [0, 5, -1], "tags": tags}), path, write_statistics=write_statistics)
     for column, cardinality, value in (("user", 10, -1), ("tags", 9, 9)):
-        stream = ChunkStream(path, [column], batch_size=2, cardinalities={column: cardinality})
+        stream = BatchStream(path, [column], batch_size=2, cardinalities={column: cardinality})
         with pytest.raises(DataError, match=rf"ids\.parquet: column '{column}' holds the id {value}, expected .* to"):
             list(stream.batches())
         assert no_thread_left()
-    assert len(list(ChunkStream(path, ["tags"], batch_size=2, cardinalities={"tags": 10}).batches())) == 2
+    assert len(list(BatchStream(path, ["tags"], batch_size=2, cardinalities={"tags": 10}).batches())) == 2
 
 
 def test_a_file_that_vanishes_in_mid_epoch_is_named_and_leaves_no_thread(tmp_path: Path) -> None:
     paths = write(tmp_path, [400, 400], 20)
-    batches = ChunkStream(paths, ["row"], batch_size=10, parts_per_chunk=1, shuffle=False).batches()
+    batches = BatchStream(paths, ["row"], batch_size=10, parts_per_chunk=1, shuffle=False).batches()
     next(batches)
     paths[1].unlink()
     with pytest.raises(DataError, match=r"part_1\.parquet has gone since"):
@@ -369,12 +369,12 @@ def test_files_that_cannot_be_streamed_are_refused_at_once(tmp_path: Path) -> No
         (tmp_path / "text.parquet", ["row"], "expected numbers"),
     ):
         with pytest.raises(DataError, match=message):
-            ChunkStream([path], columns, batch_size=2)
+            BatchStream([path], columns, batch_size=2)
 
 
 def test_buckets_by_a_column_that_is_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"bucket_by is 'tags', expected one of .*\['row'\]"):
-        ChunkStream(write(tmp_path, [10], 5), ["row"], batch_size=2, bucket_by="tags")
+        BatchStream(write(tmp_path, [10], 5), ["row"], batch_size=2, bucket_by="tags")
 
 
 @pytest.mark.parametrize(
@@ -383,17 +383,17 @@ def test_buckets_by_a_column_that_is_not_read_are_refused(tmp_path: Path) -> Non
 )
 def test_options_out_of_range_are_refused(tmp_path: Path, option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
-        ChunkStream(write(tmp_path, [4], 2), ["row"], **{"batch_size": 2, **option})  # type: ignore[arg-type]
+        BatchStream(write(tmp_path, [4], 2), ["row"], **{"batch_size": 2, **option})  # type: ignore[arg-type]
 
 
 def test_a_null_in_the_rows_of_another_worker_does_not_matter(tmp_path: Path) -> None:
     lists = pa.array([[row] for row in range(99)] + [[None]])
     pq.write_table(pa.table({"tags": lists}), tmp_path / "a.parquet")
     options: dict[str, Any] = {"batch_size": 50, "global_size": 2, "shuffle": False}
-    batch = next(ChunkStream(tmp_path, ["tags"], global_rank=0, **options).batches())
+    batch = next(BatchStream(tmp_path, ["tags"], global_rank=0, **options).batches())
     assert batch["tags"].values.tolist() == list(range(50))  # type: ignore[union-attr]
     with pytest.raises(DataError, match="holds 1 nulls"):
-        list(ChunkStream(tmp_path, ["tags"], global_rank=1, **options).batches())
+        list(BatchStream(tmp_path, ["tags"], global_rank=1, **options).batches())
 
 
 @pytest.mark.parametrize(
@@ -403,25 +403,25 @@ def test_a_null_in_the_rows_of_another_worker_does_not_matter(tmp_path: Path) ->
 def test_ids_that_are_no_whole_numbers_are_refused(tmp_path: Path, values: Any, kind: Any, lost: str) -> None:
     pq.write_table(pa.table({"user": pa.array(values, kind)}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=rf"a\.parquet: column 'user' holds {lost}.*, expected ids"):
-        list(ChunkStream(tmp_path, ["user"], batch_size=2, dtypes={"user": np.int64}).batches())
+        list(BatchStream(tmp_path, ["user"], batch_size=2, dtypes={"user": np.int64}).batches())
 
 
 def test_ids_that_pandas_wrote_as_floats_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [1.0, 2.0]}), tmp_path / "a.parquet")
-    batch = next(ChunkStream(tmp_path, ["user"], batch_size=2, shuffle=False, dtypes={"user": np.int64}).batches())
+    batch = next(BatchStream(tmp_path, ["user"], batch_size=2, shuffle=False, dtypes={"user": np.int64}).batches())
     assert batch["user"].tolist() == [1, 2]  # type: ignore[union-attr]
 
 
 def test_lists_of_half_precision_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"h": pa.array([[np.float16(0.5)]] * 4, pa.list_(pa.float16()))}), tmp_path / "a.parquet")
-    batch = next(ChunkStream(tmp_path, ["h"], batch_size=4).batches())
+    batch = next(BatchStream(tmp_path, ["h"], batch_size=4).batches())
     assert batch["h"].values.tolist() == [0.5] * 4  # type: ignore[union-attr]
 
 
 def test_a_small_share_of_a_large_row_group_is_read_as_a_stream(tmp_path: Path) -> None:
-    stream = ChunkStream(
+    stream = BatchStream(
         write(tmp_path, [4000], 4000), ["row"], batch_size=10, buffer_size="4kB", global_size=50, global_rank=7
     )
-    pieces = [piece for chunk in stream._schedule.chunks(0) for piece in chunk.slices]
-    assert all(piece.piece_rows for piece in pieces)
+    rows = [rows for block in stream._schedule.blocks(0) for rows in block.rows]
+    assert all(some.rows_at_once for some in rows)
     assert sum(len(batch["row"]) for batch in stream.batches()) == 80  # type: ignore[arg-type]

@@ -19,20 +19,21 @@ import pyarrow as pa
 
 from training.loader import columns as arrays
 from training.loader.columns import Column, Ragged
-from training.loader.files import ParquetFiles, Part
+from training.loader.files import ParquetFiles, RowGroup
 from training.loader.memory import buffer_bytes
-from training.loader.schedule import Bundle, Epoch, Schedule, Slice
+from training.loader.schedule import BatchRun, Epoch, GroupRows, Schedule
 from training.loader.workers import Batch, Decoded, Streams, Workers
 from workflows.errors import ConfigError, DataError
 
-__all__ = ["Batch", "ChunkStream", "Column", "Ragged", "StreamOptions", "Transform"]
+__all__ = ["Batch", "BatchStream", "Column", "Ragged", "StreamOptions", "Transform"]
 
 T = TypeVar("T")
 
-# A chunk that is gathered from, the next one, and what is decoded or waits to be taken.
-_CHUNKS_IN_MEMORY = 4
-_BUNDLES_AHEAD = 4
+# A block that is gathered from, the next one, and what is decoded or waits to be taken.
+_BLOCKS_IN_MEMORY = 4
+_RUNS_AHEAD = 4
 _ORDER = ("batch_size", "shuffle", "seed", "parts_per_chunk", "drop_last", "global_rank", "global_size", "pad")
+_BLOCK_BYTES = "chunk_bytes"  # as saved positions have always called it
 
 
 def check_reading(prefetch: int | None, num_threads: int | None) -> None:
@@ -47,7 +48,7 @@ def check_reading(prefetch: int | None, num_threads: int | None) -> None:
 
 
 class Transform(Protocol):
-    """Makes the columns of a chunk from what is in the files, row by row, such as an NVTabular workflow."""
+    """Makes columns from what is in the files, row by row, such as an NVTabular workflow."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -58,7 +59,7 @@ class Transform(Protocol):
 
 
 class StreamOptions(TypedDict, total=False):
-    """The options of `ChunkStream` that every loader passes on; it documents them and has their defaults."""
+    """The options of `BatchStream` that every loader passes on; it documents them and has their defaults."""
 
     shuffle: bool
     seed: int
@@ -75,18 +76,18 @@ class StreamOptions(TypedDict, total=False):
     bucket_by: str | None
 
 
-class ChunkStream:
+class BatchStream:
     """Batches of some columns of Parquet files, every row exactly once per epoch.
 
     Args:
         paths: files, globs or directories, local or on any fsspec file system; or `ParquetFiles`.
         columns: the columns of a batch: numbers, or lists of numbers.
         batch_size: rows per batch; only the last batch of an epoch is smaller.
-        shuffle: take the row groups, and the rows of each chunk, in an order that follows from (seed, epoch).
+        shuffle: take the row groups, and the rows of each shuffle block, in an order that follows from (seed, epoch).
         seed: start of the random order.
-        parts_per_chunk: row groups from different places whose rows are mixed in one chunk.
+        parts_per_chunk: row groups from different places whose rows are mixed in one shuffle block; Merlin's name.
         buffer_size: memory for all that is held at a time: a share of the available memory if below 1, else bytes,
-            or text such as "512MB". Row groups that are too large for it are read in pieces.
+            or text such as "512MB". Row groups that are too large for it are read as streams.
         drop_last: leave out the rows that do not fill a batch.
         global_rank, global_size: number of this worker, and how many there are. Each gets its share of the rows of
             an epoch, in the same number of batches; none is lost or doubled.
@@ -144,13 +145,13 @@ class ChunkStream:
         if transform is None:
             self._files.check_numeric(self._columns)
         self._schedule = Schedule(
-            part_rows=tuple(part.num_rows for part in self._files.parts),
-            part_bytes=tuple(self._files.decoded_bytes(part, self._read_columns) for part in self._files.parts),
+            group_rows=tuple(group.num_rows for group in self._files.row_groups),
+            group_bytes=tuple(self._files.decoded_bytes(group, self._read_columns) for group in self._files.row_groups),
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,
             parts_per_chunk=parts_per_chunk,
-            chunk_bytes=max(1, buffer_bytes(buffer_size) // _CHUNKS_IN_MEMORY),
+            block_bytes=max(1, buffer_bytes(buffer_size) // _BLOCKS_IN_MEMORY),
             drop_last=drop_last,
             global_rank=global_rank,
             global_size=global_size,
@@ -185,26 +186,26 @@ class ChunkStream:
         return {
             "data": self._files.digest(),
             **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # NumPy's own are no plain values
-            "chunk_bytes": schedule.chunk_bytes,
+            _BLOCK_BYTES: schedule.block_bytes,
             "bucket_by": self._bucket_by,
         }
 
     def take_up(self, identity: Mapping[str, Any]) -> None:
         """Give the rows the order that another stream of the same data and options had.
 
-        Its size of a chunk is taken over, since it may have come from a share of the memory at the time.
+        Its size of a block is taken over, since it may have come from a share of the memory at the time.
 
         Raises:
             ConfigError: the data or an option is another one.
         """
         mine = self.identity()
         for name in mine:
-            if identity.get(name) != mine[name] and (name != "chunk_bytes" or name not in identity):
+            if identity.get(name) != mine[name] and (name != _BLOCK_BYTES or name not in identity):
                 raise ConfigError(
                     f"the saved position has {name} {identity.get(name)!r}, this loader has {mine[name]!r}. Go on with "
                     "the data and options that it was saved with, or start anew."
                 )
-        self._schedule = replace(self._schedule, chunk_bytes=int(identity["chunk_bytes"]))
+        self._schedule = replace(self._schedule, block_bytes=int(identity[_BLOCK_BYTES]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
         """One epoch as arrays: column name → shape (N,) or (N, W), or `Ragged` for lists of any length; see `made`."""
@@ -218,7 +219,7 @@ class ChunkStream:
         Args:
             make: what is made of each batch, such as tensors; called in the background.
             epoch: number of the epoch; another number gives another order.
-            start: batches to leave out at the beginning; their chunks are not read.
+            start: batches to leave out at the beginning; their blocks are not read.
 
         Raises:
             DataError: a file has gone, changed or is damaged, or a column holds nulls or ids that are not allowed.
@@ -226,36 +227,38 @@ class ChunkStream:
         order = Epoch(self._schedule, epoch)
         with closing(Workers(order, self._read, make, self._bucket_by, self._num_threads)) as workers:
             ahead: deque[Future[list[T]]] = deque()
-            for bundle in order.bundles(start):
-                ahead.append(workers.gather(bundle, skip=max(0, start - bundle.batch)))
-                if len(ahead) > self._bundles_ahead(bundle):
+            for run in order.runs(start):
+                ahead.append(workers.gather(run, skip=max(0, start - run.batch)))
+                if len(ahead) > self._runs_ahead(run):
                     yield from ahead.popleft().result()
             while ahead:
                 yield from ahead.popleft().result()
 
-    def _bundles_ahead(self, bundle: Bundle) -> int:
+    def _runs_ahead(self, run: BatchRun) -> int:
         if self._prefetch is not None:
-            return -(-self._prefetch // (len(bundle.cuts) - 1))
-        return _BUNDLES_AHEAD if len(bundle.pieces) == 1 else 1  # a batch of chunks is large
+            return -(-self._prefetch // (len(run.cuts) - 1))
+        return _RUNS_AHEAD if len(run.rows) == 1 else 1  # a batch of several blocks is large
 
-    def _read(self, piece: Slice, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool) -> Decoded:
-        """Decode a slice, and shuffle it while the caches hold it; called by the workers."""
-        part = self._files.parts[piece.part]
-        if piece.piece_rows:
-            if piece.part not in streams:
-                streams[piece.part] = self._files.stream(part, self._read_columns, piece.start, piece.piece_rows)
-            table = next(streams[piece.part])
-            if piece.is_last:
-                streams.pop(piece.part).close()
+    def _read(
+        self, rows: GroupRows, order: npt.NDArray[np.intp] | None, streams: Streams, use_threads: bool
+    ) -> Decoded:
+        """Decode rows of a row group, and shuffle them while the caches hold them; called by the workers."""
+        group = self._files.row_groups[rows.group]
+        if rows.rows_at_once:
+            if rows.group not in streams:
+                streams[rows.group] = self._files.stream(group, self._read_columns, rows.start, rows.rows_at_once)
+            table = next(streams[rows.group])
+            if rows.is_last:
+                streams.pop(rows.group).close()
         else:
-            table = self._files.read(part, self._read_columns, use_threads=use_threads).slice(piece.start)
-        table = table.slice(0, piece.num_rows)
+            table = self._files.read(group, self._read_columns, use_threads=use_threads).slice(rows.start)
+        table = table.slice(0, rows.num_rows)
         if self._transform:
-            table = self._transformed(part, table)
+            table = self._transformed(group, table)
         columns: Batch = {}
         dtypes: dict[str, np.dtype[Any]] = {}
         for name in self._columns:
-            column, ends = self._column(part, name, table.column(name))
+            column, ends = self._column(group, name, table.column(name))
             dtype = arrays.value_dtype(column)
             dtypes[name] = self._dtypes.get(name, dtype)
             if order is not None:
@@ -263,13 +266,13 @@ class ChunkStream:
                 source = column if isinstance(column, Ragged) else arrays.cast(column, narrow)  # lists: while gathering
                 column = arrays.take(source, order, narrow)
             columns[name] = column
-        return Decoded(columns=columns, dtypes=dtypes, num_rows=piece.num_rows)
+        return Decoded(columns=columns, dtypes=dtypes, num_rows=rows.num_rows)
 
-    def _transformed(self, part: Part, table: pa.Table) -> pa.Table:
+    def _transformed(self, group: RowGroup, table: pa.Table) -> pa.Table:
         assert self._transform
         with self._one_at_a_time:
             made = self._transform(table)
-        where = f"{self._files.name(part)}: the workflow"
+        where = f"{self._files.name(group)}: the workflow"
         if len(made) != len(table):
             raise DataError(
                 f"{where} made {len(made)} rows of {len(table)}. Rows cannot be dropped or added while loading: "
@@ -282,22 +285,22 @@ class ChunkStream:
                 raise DataError(f"{where} makes {made.schema.field(name).type} of column {name!r}, expected numbers.")
         return made
 
-    def _column(self, part: Part, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
+    def _column(self, group: RowGroup, name: str, column: pa.ChunkedArray) -> tuple[Column, tuple[Any, Any] | None]:
         """A column as arrays, checked, and its smallest and largest value where it can be narrowed for shuffling."""
         missing = arrays.num_nulls(column)
         if missing:
-            column = self._filled(part, name, column, missing)
+            column = self._filled(group, name, column, missing)
         numbers = arrays.from_arrow(column)
         wanted = self._dtypes.get(name)
         if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
             raise DataError(
-                f"{self._files.name(part)}: column {name!r} holds {lost}, expected ids, which are whole numbers below "
+                f"{self._files.name(group)}: column {name!r} holds {lost}, expected ids, which are whole numbers below "
                 "2**63. Encode it when preparing, or load it as a number column."
             )
         cardinality = self._cardinalities.get(name)
         if cardinality is None and not (self.is_shuffled and arrays.value_dtype(numbers).kind == "i"):
             return numbers, None
-        by_footer = None if self._transform or missing else self._files.statistics(part, name)
+        by_footer = None if self._transform or missing else self._files.statistics(group, name)
         ends = by_footer or arrays.ends(numbers)
         if cardinality is not None:
             if by_footer and not 0 <= by_footer[0] <= by_footer[1] < cardinality:
@@ -305,13 +308,13 @@ class ChunkStream:
             for value in ends:
                 if not 0 <= value < cardinality:
                     raise DataError(
-                        f"{self._files.name(part)}: column {name!r} holds the id {value}, expected ids from 0 to "
+                        f"{self._files.name(group)}: column {name!r} holds the id {value}, expected ids from 0 to "
                         f"{cardinality - 1}. The data and the spec do not belong together: prepare again."
                     )
         return numbers, ends
 
-    def _filled(self, part: Part, name: str, column: pa.ChunkedArray, missing: int) -> pa.ChunkedArray:
-        where = f"{self._files.name(part)}: column {name!r} holds {missing:,} nulls"
+    def _filled(self, group: RowGroup, name: str, column: pa.ChunkedArray, missing: int) -> pa.ChunkedArray:
+        where = f"{self._files.name(group)}: column {name!r} holds {missing:,} nulls"
         if name not in self._fill_nulls:
             raise DataError(f"{where}, expected none. Fill them when preparing, or say with what: fill_nulls.")
         value = self._fill_nulls[name]

@@ -1,0 +1,65 @@
+"""A turn of the load generator: requests kept in flight."""
+
+from collections.abc import Sequence
+
+from serving.benchmark.engine import Job
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.runs import Load, Run
+from serving.benchmark.transport import Connect
+from serving.benchmark.workers import Outcome, Workers
+from workflows.errors import ServingError
+
+_TIMEOUT_S = 60.0
+
+
+def keep_in_flight(
+    side: str,
+    workers: Workers,
+    connect: Connect,
+    messages: Sequence[bytes],
+    load: Load,
+    *,
+    turn_s: float,
+    warmup_s: float,
+    processes: int = 1,
+    sample_every: int | None = None,
+) -> tuple[Run, Outcome]:
+    """Send for a turn after a warm-up.
+
+    Args:
+        side: what is measured, for messages.
+        workers: processes that send, at least as many as `processes`.
+        connect: opens a connection of each.
+        messages: sent in turn.
+        load: how many requests are in flight, shared by all processes.
+        turn_s: how long the turn is.
+        warmup_s: how long to send before it.
+        processes: how many send.
+        sample_every: of the answers, each so many-th is kept; None keeps few.
+
+    Returns:
+        What was counted, and what the processes gave.
+
+    Raises:
+        ServingError: a request failed, or none was answered.
+    """
+    assert load.concurrency is not None
+    jobs = [
+        Job(
+            process=number,
+            connect=connect,
+            messages=messages,
+            warmup_s=warmup_s,
+            time_limit_s=turn_s,
+            timeout_s=_TIMEOUT_S,
+            sample_every=sample_every or len(messages),
+            concurrency=load.concurrency // processes,
+        )
+        for number in range(processes)
+    ]
+    outcome = workers.run(jobs)
+    run = Run(load=load, slices=outcome.slices or (SliceRecord(),))
+    whole = run.whole
+    if outcome.failure or whole.errors or not (whole.latency.total and whole.num_answered):
+        raise ServingError(f"{side} failed under load: {outcome.failure or dict(whole.errors) or 'no answers'}.")
+    return run, outcome

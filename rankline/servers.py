@@ -1,0 +1,73 @@
+"""The server that a call asks: one that runs somewhere, or one of its own for as long as it lasts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serving.server import ServerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that answers.
+
+    Attributes:
+        url: HOST:PORT of its gRPC.
+        process_ids: gives those of the server and its models; none of one that was not started here.
+        identity: its model that returns its input, for the client's own cost; None where it has none.
+    """
+
+    url: str
+    process_ids: Callable[[], Sequence[int]] = tuple
+    identity: str | None = None
+
+
+@contextmanager
+def server_for(
+    repository: Path, url: str | None = None, *, log_path: Path | None = None, with_identity: bool = False
+) -> Iterator[Server]:
+    """The server at `url`, or one that serves an exported ensemble as long as the block lasts.
+
+    Args:
+        repository: of the ensemble, used where there is no `url`.
+        url: HOST:PORT of gRPC of a running server.
+        log_path: file for the log of a server that is started.
+        with_identity: a server that is started has a model that returns its input beside the ensemble.
+
+    Raises:
+        ArtifactError: there is no such ensemble.
+        ServerError: the server does not start.
+    """
+    if url is not None:
+        yield Server(url=url)
+        return
+    from serving.benchmark.identity import NAME
+    from serving.ensemble import ExportedEnsemble
+    from serving.server import EmbeddedServer
+    from serving.supervise import config_of
+
+    with ExitStack() as stack:
+        config = config_of(ExportedEnsemble.load(repository), log_path=log_path)
+        if with_identity:
+            directory = stack.enter_context(TemporaryDirectory(prefix="rankline-identity-"))
+            config = _with_identity(config, Path(directory))
+        server = stack.enter_context(EmbeddedServer(config))
+        yield Server(
+            url=server.endpoints.grpc, process_ids=server.process_ids, identity=NAME if with_identity else None
+        )
+
+
+def _with_identity(config: "ServerConfig", directory: Path) -> "ServerConfig":
+    from serving.benchmark.identity import BACKENDS, NAME, write_identity
+
+    write_identity(directory)
+    return replace(
+        config,
+        repositories=(*config.repositories, directory),
+        models=(*config.models, NAME),
+        backends=(*config.backends, BACKENDS),
+    )

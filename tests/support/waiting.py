@@ -1,0 +1,14 @@
+"""Waiting for a state, however long a slow machine takes for it.
+
+No wait has a limit of its own: what never comes is ended by the one limit of a test, `timeout` in pyproject.toml,
+which is many times what any test needs. pytest then shows where it waited.
+"""
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when it holds."""
+    while not condition():
+        time.sleep(0.02)
