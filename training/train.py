@@ -319,7 +319,7 @@ def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Che
     size, step = job.world.size, resumed.position.step if resumed else 0
     log.log_metrics({"workers": size}, step)
     if generation.number:
-        log.note(f"Step {step:,}: {generation.cause} {size} worker{'s go' if size > 1 else ' goes'} on.")
+        log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:
