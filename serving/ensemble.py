@@ -28,7 +28,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import engines
 from serving.installation import backend_names
-from workflows.artifacts import MANIFEST, Manifest, describe, write_whole
+from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
@@ -277,7 +277,7 @@ def _is_part(entry: str, name: str) -> bool:
 
 def _name_in(path: Path) -> str:
     if not path.is_dir():
-        raise ArtifactError(f"{path.absolute()} does not exist. Expected {KIND}: make it with `rankline export`.")
+        raise ArtifactError(f"{path.absolute()} does not exist. Expected {KIND}: {remedy(KIND, path)}.")
     if len(names := _names_in(path)) != 1:
         raise ArtifactError(f"{path} holds {names or 'no'} ensembles, expected one. Export it again, to another path.")
     return names[0]

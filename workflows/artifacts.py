@@ -159,9 +159,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         ArtifactError: missing, of another kind, or a file is missing, damaged or not of the artifact.
     """
     if not directory.is_dir():
-        raise ArtifactError(
-            f"{directory.absolute()} does not exist. Expected {kind}: {_remedy(kind, directory.absolute())}."
-        )
+        raise ArtifactError(f"{directory.absolute()} does not exist. Expected {kind}: {remedy(kind, directory)}.")
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
@@ -194,8 +192,9 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
 
 
-def _remedy(kind: str, directory: Path) -> str:
+def remedy(kind: str, directory: Path) -> str:
     """The command that makes an artifact where the command line keeps it."""
+    directory = directory.absolute()
     parent = directory.parent
     commands = {
         "prepared-data": f"rankline prepare {parent.name} --work-dir {parent.parent}",
