@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import threading
 import time
@@ -261,10 +262,10 @@ def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(server: Em
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
     for again, num_sent in ((False, 1), (True, 2)):
         before, begin = executions(server, "wait"), time.monotonic()
-        config = ClientConfig(timeout_s=0.2, retries=1, retry_deadlines=again, transport=transport)
-        with Client(url, "wait", config) as client, pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
-            client.predict({"x": [300]})
-        assert time.monotonic() - begin >= 0.2 * num_sent
+        config = ClientConfig(timeout_s=1.0, retries=1, retry_deadlines=again, transport=transport)
+        with Client(url, "wait", config) as client, pytest.raises(DeadlineError, match="no answer within 1 s"):
+            client.predict({"x": [1500]})
+        assert time.monotonic() - begin >= 1.0 * num_sent
         with Client(server.endpoints.grpc, "wait") as client:
             client.predict({"x": [0]})  # after what was begun
         wait_until(partial(has_executed, server, before + 1))
@@ -336,12 +337,12 @@ def test_an_asyncio_client_names_what_is_wrong(server: EmbeddedServer) -> None:
             raise AssertionError("connected")
 
     async def deadline() -> None:
-        async with AsyncClient(server.endpoints.grpc, "echo", ClientConfig(timeout_s=0.2)) as client:
-            await client.predict({"x": [500]})
+        async with AsyncClient(server.endpoints.grpc, "echo", ClientConfig(timeout_s=1.0)) as client:
+            await client.predict({"x": [1500]})
 
     with pytest.raises(RequestError, match=r"has no model 'nobody'\. Available: \['echo', 'late', "):
         asyncio.run(unknown_model())
-    with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(DeadlineError, match="no answer within 1 s"):
         asyncio.run(deadline())
     with pytest.raises(ServerError, match="not connected. Use it in an `async with` block"):
         AsyncClient(server.endpoints.grpc, "echo").prepare({"x": [1]})
@@ -356,9 +357,13 @@ def test_a_restricted_protocol_asks_for_its_key(server: EmbeddedServer) -> None:
             client.predict({"x": [1]})
 
 
+_SEEN_REGIONS: set[str] = set()
+
+
 def regions() -> set[str]:
-    """Shared memory of clients."""
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+    """Shared memory that clients of this process made, and that is still there; that of others comes and goes."""
+    _SEEN_REGIONS.update(re.findall(r"/dev/shm/(psm_\w+)", Path("/proc/self/maps").read_text(encoding="utf-8")))
+    return {name for name in _SEEN_REGIONS if Path("/dev/shm", name).exists()}
 
 
 def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> None:
@@ -389,10 +394,10 @@ def registered(server: EmbeddedServer) -> set[str]:
 
 def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_done(server: EmbeddedServer) -> None:
     before = regions()
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=3.0)
     with Client(server.endpoints.grpc, "echo", config) as client:
         with pytest.raises(DeadlineError):
-            client.predict({"x": [1300]})
+            client.predict({"x": [3500]})
         (late,) = regions() - before
         assert client.predict({"x": [1]}).tolist() == [1]  # behind the late one
         assert late in registered(server)
@@ -407,11 +412,11 @@ def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_d
 
 def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer) -> None:
     before = regions()
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=0.3)
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
     with Client(server.endpoints.grpc, "echo", config) as client, Client(server.endpoints.grpc, "echo") as patient:
         for _ in range(3):
             with pytest.raises(DeadlineError):
-                client.predict({"x": [500]})
+                client.predict({"x": [1500]})
             patient.predict({"x": [0]})  # after what was begun
             assert len(regions() - before) == 1
     assert regions() <= before
