@@ -76,7 +76,6 @@ def graph(*_: Any) -> nvt.Workflow:
 DATASET = Dataset(
     name="any",
     read=lambda _: raw_data(),
-    generate=lambda *_, **__: None,
     graph=graph,
     inputs=INPUTS,
     label="label",
