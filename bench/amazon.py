@@ -28,11 +28,12 @@ from bench.steps import endless, read_for, train_for
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
 from training.loader.splits import tensorflow_loader
-from training.loader.stream import BatchStream, Column, Ragged
+from training.loader.stream import BatchStream, Column
 from training.models.config import StepConfig
 from training.models.sim import SIMConfig
 from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.feature_spec import HISTORY, Feature, FeatureSpec
+from workflows.lists import Ragged
 from workflows.tensor_names import NNZS, VALUES
 
 SIM = "amazon-sim"
@@ -128,8 +129,8 @@ def _dense(column: Column, feature: Feature) -> npt.NDArray[np.int64]:
     if not isinstance(column, Ragged):
         return column.astype(np.int64)
     length = feature.max_length or 0
-    dense = np.zeros((len(column.nnzs), length), np.int64)
-    rows = np.repeat(np.arange(len(dense)), column.nnzs)
+    dense = np.zeros((len(column.lengths), length), np.int64)
+    rows = np.repeat(np.arange(len(dense)), column.lengths)
     dense[rows, length - column.offsets[1:][rows] + np.arange(len(column.values))] = column.values
     return dense
 

@@ -18,7 +18,7 @@ from rankline.recipes import Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export_config import ExportConfig
-from serving.merlin import Ensemble, PredictTensorflow, TransformWorkflow
+from serving.merlin import Ensemble, TransformWorkflow, merlin_operator
 from training.config import TrainConfig
 from training.models.dlrm import DLRMConfig
 from workflows.feature_spec import HISTORY
@@ -131,5 +131,6 @@ def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Pa
     target.mkdir()
     with quiet_nvtabular():
         names = workflow.input_schema.column_names
-        graph = names >> TransformWorkflow(workflow) >> PredictTensorflow(str(trained.saved_model))
+        scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(trained.saved_model))
+        graph = names >> TransformWorkflow(workflow) >> scorer
         Ensemble(graph, workflow.input_schema).export(str(target))

@@ -50,9 +50,10 @@ from serving.client import Client
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.parity import plan_inputs, raw_rows
-from serving.plan import TransformPlan, padded_inputs
+from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ExportError, ParityError
+from workflows.lists import padded_tensors
 from workflows.prepared import PreparedData
 from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, SCORE, VALUES
 from workflows.trained import TrainedModel
@@ -217,7 +218,7 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     def call(batch_size: int, _keep: Any = model) -> Any:
         if batch_size not in encoded:
             drawn = rows.take(pa.array(np.arange(batch_size) % len(rows)))
-            inputs = padded_inputs(plan.run(*plan_inputs(plan, raw_rows(plan, drawn, batch_size))))
+            inputs = padded_tensors(plan.run(*plan_inputs(plan, raw_rows(plan, drawn, batch_size))))
             encoded[batch_size] = {name: tf.constant(values) for name, values in inputs.items()}
         return signature(**encoded[batch_size])[SCORE].numpy()
 

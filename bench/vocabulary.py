@@ -16,16 +16,16 @@ import psutil
 import tensorflow as tf
 
 from bench.report import Report, Turn, median_ratio, scratch_directory, take_turns
-from serving.backends.offline import offline_model
 from serving.client import Client
+from serving.engines import engine_for
 from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
-from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
+from serving.plan import Column, ColumnSpec, KeyIndex, TransformPlan
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from serving.version import Served, write_version
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
-from workflows.trained import TENSORFLOW
+from workflows.trained import SAVED_MODEL
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 NAME = "vocabulary"
@@ -70,7 +70,7 @@ def _side(size: int) -> str:
 def _export(path: Path, keys: np.ndarray[Any, Any], *, instances: int) -> ExportedEnsemble:
     """An ensemble that looks keys up, and their embeddings by what is found."""
     plan = TransformPlan(
-        inputs=(TensorSpec(name="key", dtype="int64"),),
+        inputs=(ColumnSpec(name="key", dtype="int64"),),
         indexes=(KeyIndex.build("key", keys),),
         columns=(Column(name="id", index=0, values=np.arange(len(keys) + 1)),),
     )
@@ -86,7 +86,7 @@ def _export(path: Path, keys: np.ndarray[Any, Any], *, instances: int) -> Export
     }
     saved_model = path.with_name(f"{path.name}-model")
     tf.saved_model.save(model, str(saved_model), signatures=signatures)
-    served = Served(backend=TENSORFLOW, path=saved_model, model=offline_model(TENSORFLOW, saved_model))
+    served = Served(engine=engine_for(SAVED_MODEL), path=saved_model)
     config = ExportConfig(instances=instances)
     with publish_version(path, NAME, made_from={}, details={}, keep=config.keep_versions) as new:
         write_version(new.directory, plan, served, config, name=NAME, version=new.number)

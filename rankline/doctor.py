@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +13,11 @@ import numpy as np
 
 from rankline import horovod_check, interpreter
 from rankline.display import in_a_line
+from serving.engines import engines
 from workflows.errors import RanklineError
 
 _MIN_SHM_BYTES = 256 << 20
+_DEFAULT_EXTRA = "cpu"  # what every installation has, with the GPU's in its place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Check:
 
 def examine() -> Iterator[Check]:
     """Run every check, one after another; the ones that import or start something take seconds."""
-    for check in CHECKS:
+    for check in _checks():
         yield check()
 
 
@@ -55,7 +57,7 @@ def _program(name: str) -> Callable[[], Check]:
     return check
 
 
-def _package(module: str, *distributions: str, extra: str = "cpu", required: bool = True) -> Callable[[], Check]:
+def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True) -> Callable[[], Check]:
     """A package works when it can be imported, not when it is listed."""
 
     def check() -> Check:
@@ -64,18 +66,16 @@ def _package(module: str, *distributions: str, extra: str = "cpu", required: boo
         except Exception as error:  # a broken package can raise anything
             remedy = f"{error} (pip install -c constraints.txt -e '.[{extra}]')"
             return Check(name=module, works=False, detail=remedy, required=required)
-        return Check(name=module, works=True, detail=_version_of(*distributions or (module,)), required=required)
+        return Check(name=module, works=True, detail=_version_of(module), required=required)
 
     return check
 
 
-def _version_of(*distributions: str) -> str:
-    for name in distributions:
-        try:
-            return f"{name} {version(name)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "version unknown"
+def _version_of(module: str) -> str:
+    """What brought a module, such as tensorflow-cpu, and its version."""
+    names = packages_distributions().get(module.partition(".")[0], ())
+    name = next((name for name in names if name == module.replace(".", "-")), names[0] if names else None)
+    return f"{name} {version(name)}" if name else "version unknown"
 
 
 def _shared_memory() -> Check:
@@ -93,19 +93,20 @@ def _server() -> Check:
     except (RanklineError, ImportError, OSError) as error:
         return Check(name=name, works=False, detail=in_a_line(error))
     works = answer == [4, 2]
-    detail = f"{_version_of('nvidia-pytriton')}, started and answered" if works else f"answered {answer}"
+    detail = f"{_version_of('pytriton')}, started and answered" if works else f"answered {answer}"
     return Check(name=name, works=works, detail=detail)
 
 
 def _served() -> list[int]:
     """Start the embedded server with a plan of two keys, and ask it."""
     from serving.client import Client
-    from serving.model_config import ModelConfig, Tensor, to_pbtxt
-    from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
+    from serving.model_config import ModelConfig, to_pbtxt
+    from serving.plan import Column, ColumnSpec, KeyIndex, TransformPlan
     from serving.server import EmbeddedServer, ServerConfig
+    from workflows.tensors import Tensor
 
     plan = TransformPlan(
-        inputs=(TensorSpec(name="key", dtype="int64"),),
+        inputs=(ColumnSpec(name="key", dtype="int64"),),
         indexes=(KeyIndex.build("key", np.array([7, 8])),),
         columns=(Column(name="id", index=0, values=np.array([2, 3, 4])),),
     )
@@ -140,17 +141,9 @@ def _gpu() -> Check:
     return Check(name="NVIDIA GPU", works=works, detail=detail, required=False)
 
 
-CHECKS: tuple[Callable[[], Check], ...] = (
-    _python,
-    _program("g++"),
-    _program("make"),
-    _shared_memory,
-    _package("tensorflow", "tensorflow-cpu", "tensorflow"),
-    _horovod,
-    _package("torch", extra="torch", required=False),
-    _package("nvtabular"),
-    _package("merlin.systems", "merlin-systems"),
-    _package("mlflow"),
-    _server,
-    _gpu,
-)
+def _checks() -> Iterator[Callable[[], Check]]:
+    yield from (_python, _program("g++"), _program("make"), _shared_memory)
+    for engine in engines().values():
+        if engine.module:
+            yield _package(engine.module, extra=engine.extra, required=engine.extra == _DEFAULT_EXTRA)
+    yield from (_horovod, _package("nvtabular"), _package("merlin.systems"), _package("mlflow"), _server, _gpu)

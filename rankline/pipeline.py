@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from training.observers import Observer
     from training.tracking import RunLog
     from workflows.prepared import PreparedData
-    from workflows.trained import Backend, TrainedModel
+    from workflows.trained import TrainedModel
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Of `run`, whose figures are a first look.
@@ -176,7 +176,8 @@ def train(
         raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
     if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
-    _require_framework(recipe.train.model.backend, feature=f"training {recipe.train.model.name!r}")
+    framework = recipe.train.model.framework
+    require(framework.module, feature=f"training {recipe.train.model.name!r}", extra=framework.extra)
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
@@ -210,14 +211,27 @@ def train(
 
 
 def export(
-    recipe: Recipe, config: ExportConfig, prepared: "PreparedData", workspace: Workspace, stages: Stages
+    recipe: Recipe,
+    config: ExportConfig,
+    prepared: "PreparedData",
+    workspace: Workspace,
+    stages: Stages,
+    *,
+    compare_engines: bool = False,
 ) -> "ExportedEnsemble":
-    """Stage export: one ensemble of workflow and model."""
+    """Stage export: one ensemble of workflow and model.
+
+    Args:
+        recipe, config, prepared, workspace: what to export, and how.
+        stages: shows it.
+        compare_engines: time all engines that can serve the model, which takes seconds.
+    """
+    from serving.engines import engine_for
     from workflows.trained import TrainedModel
 
     with stages.stage("export") as progress:
         trained = TrainedModel.load(workspace.model)
-        _require_framework(trained.backend, feature=f"exporting {trained.path}")
+        engine_for(trained.format).require(feature=f"exporting {trained.path}")
         from serving.export import export_ensemble
 
         ensemble = export_ensemble(
@@ -226,6 +240,7 @@ def export(
             workspace.ensemble,
             config,
             name=recipe.name,
+            compare=compare_engines,
             progress=progress,
         )
         parity = ensemble.manifest.details["parity"]
@@ -301,7 +316,7 @@ def run(
     check_batch_sizes(batch_sizes, export_config.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
-    ensemble = export(recipe, export_config, prepared, workspace, stages)
+    ensemble = export(recipe, export_config, prepared, workspace, stages, compare_engines=True)
     with ExitStack() as stack:
         with stages.stage("serve") as progress:
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
@@ -337,10 +352,6 @@ class _Share(Progress):
         """Report within this part, and which seed it is where there are several."""
         seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
         self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
-
-
-def _require_framework(backend: "Backend", *, feature: str) -> None:
-    require(backend.module, feature=feature, extra=backend.extra)
 
 
 def _describe_rows(prepared: "PreparedData") -> str:

@@ -73,7 +73,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
         ConfigError: it takes numbers, and this is none.
     """
     (values,) = (found.values for found in schema.columns if found.name == column)
-    if values.dtype.hasobject:
+    if values.numpy_dtype.hasobject:
         return str(user)
     try:
         return int(user)

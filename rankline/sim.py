@@ -14,6 +14,7 @@ from rankline.options import Overrides, with_options
 from rankline.sim_options import ALIASES, INFERENCE, TRAIN, SimOptions
 from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
+from training.frameworks import TENSORFLOW
 from training.models import check_rows, model_named
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
@@ -21,7 +22,7 @@ from workflows.extras import require
 from workflows.feature_spec import TFRECORD, FeatureSpec
 from workflows.progress import Progress
 from workflows.trained import KIND as TRAINED
-from workflows.trained import TENSORFLOW, TrainedModel
+from workflows.trained import TrainedModel
 
 if TYPE_CHECKING:
     from training.checkpoints import Checkpoint
@@ -75,7 +76,7 @@ def sim_command(*, overrides: Overrides) -> None:
 
 def _prepared(config: SimOptions) -> "PreparedData":
     """The data; what the document calls test is our validation, unless the spec has both."""
-    if model_named(config.model_type).backend != TENSORFLOW:
+    if model_named(config.model_type).framework != TENSORFLOW:
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")

@@ -11,7 +11,7 @@ from rankline.display import heading, plain_table
 from rankline.doctor import Check
 from rankline.report_tables import print_report
 from rankline.workspace import REPOSITORY, WORK_DIR
-from serving.engines import EngineComparison
+from serving.engines.comparison import EngineComparison
 
 if TYPE_CHECKING:
     from rankline.pipeline import Quality, RunResult
@@ -79,7 +79,7 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
-    """Which engine runs the model, and which is faster for how many rows, where two were compared."""
+    """Which engine runs the model, and which is the fastest for how many rows, where they were compared."""
     details = ensemble.manifest.details
     compared = f"; {EngineComparison(**details['engines']).summary()}" if details["engines"] else ""
     console.print(f"engine {details['engine']}{compared}", soft_wrap=True)

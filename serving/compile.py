@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from serving.lowerings import LOWERINGS, REFUSED
-from serving.lowerings.expressions import Computed, Expression, Input, Looked, cast
+from serving.lowerings.expressions import Computed, Expression, Input, Lookup, cast
 from serving.lowerings.stacking import stack_columns
-from serving.plan import ANY_WIDTH, CandidatePlan, Column, KeyIndex, StackedColumn, StepCall, TensorSpec, TransformPlan
+from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StackedColumn, StepCall, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
 from workflows.errors import LoweringError
@@ -60,11 +60,11 @@ def compile_workflow(
     return plan
 
 
-def _input_spec(name: str, schema: Any) -> TensorSpec:
+def _input_spec(name: str, schema: Any) -> ColumnSpec:
     dtype = np.dtype(schema.dtype.to_numpy)
     if dtype.kind not in "iufbO":
         raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. Convert it in the data.")
-    return TensorSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
+    return ColumnSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
 
 
 def _check_statistics_apart(output_node: Any) -> None:
@@ -131,7 +131,7 @@ class _Linker:
         self.stacks, self._places = stack_columns(sources, candidates)
         computed: dict[int, Computed] = {}
         for source in (source for name, source in sources.items() if name not in self._places):
-            _gather(source.rows if isinstance(source, Looked) else source, computed)
+            _gather(source.rows if isinstance(source, Lookup) else source, computed)
         first = [node for node in computed.values() if _is_index_of_input(node)]
         then = [node for node in computed.values() if not _is_index_of_input(node)]
         self._numbers = {id(node): number for number, node in enumerate([*first, *then])}
@@ -156,7 +156,7 @@ class _Linker:
             stack, row = self._places[name]
             return StackedColumn(name=name, stack=stack, row=row, dtype=source.dtype.name)
         width = (source.example.width or ANY_WIDTH) if isinstance(source.example, Lists) else None
-        if not isinstance(source, Looked):
+        if not isinstance(source, Lookup):
             return ComputedColumn(name=name, source=self._reference(source), dtype=source.dtype.name, width=width)
         index = self._numbers[id(source.rows)]
         if isinstance(source.table, Lists):
@@ -169,7 +169,7 @@ def _source(name: str, expression: Expression) -> Expression:
     """What an output column is read from, checked."""
     if expression.is_string:
         raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
-    if not isinstance(expression, Looked):
+    if not isinstance(expression, Lookup):
         return expression
     table = expression.table
     elements = table.elements if isinstance(table, Lists) else table
@@ -178,7 +178,7 @@ def _source(name: str, expression: Expression) -> Expression:
     if isinstance(table, Lists):
         lengths = np.diff(table.offsets)
         table = table._replace(width=int(max(lengths.max(initial=0), 1)))
-        expression = Looked(expression.rows, table)
+        expression = Lookup(expression.rows, table)
         if len(lengths) * max(table.width or 1, 1) > _MAX_PADDED_CELLS:
             return expression.taken
     return expression

@@ -1,8 +1,8 @@
 """Exported ensembles on disk: one directory is a Triton model repository that holds the versions of one ensemble.
 
-    NAME/config.pbtxt                 which version answers: the one file that ever changes
+    NAME/config.pbtxt                 which version is active: the one file that ever changes
     NAME/N/manifest.json              what version N is, with the checksums of all its files
-    NAME/N/config.pbtxt               what the first file says when version N answers
+    NAME/N/config.pbtxt               what the first file says while version N is active
     NAME_transform_vN/, NAME_predict_vN/    its steps
 
 The steps carry the version in their names. Triton keeps one config per model, so two versions with different columns
@@ -26,6 +26,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from serving.backends.checksums import MANIFEST_PARAMETER
+from serving.engines import engines
 from serving.installation import backend_names
 from workflows.artifacts import MANIFEST, Manifest, describe, write_whole
 from workflows.errors import ArtifactError
@@ -34,13 +35,12 @@ KIND = "ensemble"
 CONFIG = "config.pbtxt"
 _LOCK = ".lock"
 _STAGING = ".export-"
-_REPLACES = "replaces"  # in a manifest's details: the version that answered until then
+_REPLACES = "replaces"  # in a manifest's details: the version that was active before
 _STEP_FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
     "parameters",
 }  # fmt: skip
 _ENVIRONMENT = "EXECUTION_ENV_PATH"  # of the Python backend: an environment that it would unpack and activate
-_MODEL_FILES = {"plan", "model.savedmodel", "model.pt", "model.onnx"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ExportedEnsemble:
 
         Args:
             path: the model repository.
-            version: None for the one that answers.
+            version: None for the active one.
 
         Raises:
             ArtifactError: there is no such ensemble or version, its description is damaged, or a step would run code
@@ -101,13 +101,13 @@ class ExportedEnsemble:
             )
 
     def activate(self) -> None:
-        """Make this the version that answers; a server that watches the directory takes it over."""
+        """Make this the active version; a server that watches the directory switches to it."""
         with _locked(self.path):
             _activate(self.path, self.name, self.version)
 
     @property
     def is_active(self) -> bool:
-        """This is the version that answers."""
+        """Whether this is the active version."""
         return active_version(self.path, self.name) == self.version
 
     @property
@@ -143,7 +143,7 @@ def versions(path: Path) -> list[ExportedEnsemble]:
 
 
 def before(path: Path) -> ExportedEnsemble:
-    """The version that answered before the one that answers.
+    """The version that was active before the active one.
 
     Raises:
         ArtifactError: there is none.
@@ -155,14 +155,14 @@ def before(path: Path) -> ExportedEnsemble:
         earlier.append(replaced)
     if not earlier:
         raise ArtifactError(
-            f"{path} has nothing before version {active.version}, which answers. "
+            f"{path} has nothing before version {active.version}, which is active. "
             f"Available: {', '.join(map(str, numbers))}."
         )
     return ExportedEnsemble.load(path, earlier[-1])
 
 
 def active_version(path: Path, name: str) -> int:
-    """The version that answers.
+    """Number of the active version.
 
     Raises:
         ArtifactError: the ensemble's config does not name one.
@@ -191,7 +191,7 @@ class NewVersion:
 def publish_version(
     path: Path, name: str, *, made_from: Mapping[str, str], details: Mapping[str, Any], keep: int, timeout_s: float = 60
 ) -> Iterator[NewVersion]:
-    """Add a version to a model repository, make it the one that answers, and delete the oldest.
+    """Add a version to a model repository, make it the active one, and delete the oldest.
 
     Whatever happens before the last step, the old version stays as it was.
 
@@ -318,12 +318,12 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
         ):
             raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
         _refuse_entries(path / step, {CONFIG, "1"})
-        _refuse_entries(path / step / "1", _MODEL_FILES)
+        _refuse_entries(path / step / "1", {"plan", *(engine.format for engine in engines().values())})
     return steps
 
 
 def _replaced_version(path: Path, name: str) -> int | None:
-    """The version that answers; None if nothing says so, which the export that asks will mend."""
+    """The active version; None if nothing says which it is, which the export that asks will mend."""
     try:
         return active_version(path, name)
     except ArtifactError:

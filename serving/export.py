@@ -1,12 +1,11 @@
 """export: prepared data and trained model → one Triton ensemble.
 
-The serving graph is merlin-systems' own (`TransformWorkflow >> PredictTensorflow`, or `PredictPyTorch`, in an
-`Ensemble`); `NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the
+The serving graph is merlin-systems' own (`TransformWorkflow` and its operator for the model in an `Ensemble`);
+`NativeRuntime` writes it in place of `TritonExecutorRuntime`, which makes one Python model that calls the
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,28 +13,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from serving.backends.offline import OfflineModel, offline_model, scoring_model
 from serving.compile import compile_workflow
-from serving.engines import (
-    BATCH_SIZES,
-    LONG_ROWS_BATCH_SIZES,
-    EngineComparison,
-    backend_of,
-    compare_engines,
-    engine_name,
-)
+from serving.engines import Engine, engine_for, engines_for
+from serving.engines.comparison import BATCH_SIZES, LONG_ROWS_BATCH_SIZES, EngineComparison, compare_engines
+from serving.engines.offline import OfflineModel, ScoringModel
 from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.onnx import convert
 from serving.parity import check_parity, plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.version import Served, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.trained import ONNX, Backend, TrainedModel
+from workflows.trained import TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 
@@ -46,6 +38,7 @@ def export_ensemble(
     config: ExportConfig,
     *,
     name: str,
+    compare: bool = False,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish.
@@ -56,7 +49,8 @@ def export_ensemble(
         output: model repository of the ensemble, which gets a version more.
         config: engine and limits.
         name: of the ensemble model.
-        progress: told the steps that are done.
+        compare: time all engines that can serve the model, which takes seconds, for the record.
+        progress: shows the steps that are done.
 
     Raises:
         ArtifactError: an artifact is damaged, the two do not belong together, or `output` is something else.
@@ -65,27 +59,30 @@ def export_ensemble(
         ParityError: offline and served results differ.
     """
     _check_same_origin(prepared, trained)
-    backend = backend_of(trained.backend, config.engine)
+    engine = engine_for(trained.format, config.engine)
     workflow = prepared.workflow()
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
     progress.update(1, 5, "compile")
-    model = offline_model(trained.backend, trained.model_path)
+    model = engine_for(trained.format).load_trained(trained.model_path)
     candidates = prepared.candidates
     plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec), candidates)
-    with _forms(trained, model, needed=backend) as forms:
-        served = forms[backend]
+    with TemporaryDirectory(prefix="rankline-export-") as directory:
+        served, served_model = _in_engine(engine, trained, model, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
         offline_workflow = _offline_workflow(prepared, serving_workflow)
         heldout = prepared.heldout()
-        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served.model, candidates=candidates)
-        progress.update(3, 5, "compare engines")
-        engines = _compare(forms, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
+        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates)
+        comparison = None
+        if compare:
+            progress.update(3, 5, "compare engines")
+            models = _in_all_engines(trained, model, {engine.name: served_model}, Path(directory))
+            comparison = _compare(models, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
         progress.update(4, 5, "write")
         details: dict[str, Any] = {
             "config": asdict(config),
-            "engine": engine_name(backend),
-            "engines": engines and asdict(engines),
+            "engine": engine.name,
+            "engines": comparison and asdict(comparison),
             "parity": asdict(parity),
             "run_id": trained.run_id,
             "tracking_uri": trained.tracking_uri,
@@ -101,7 +98,7 @@ def export_ensemble(
             graph = serving_workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, serving_workflow.input_schema).export(
                 str(version.directory),
-                runtime=NativeRuntime(plan, served, model.OPERATOR, candidates),
+                runtime=NativeRuntime(plan, served, type(scorer), candidates),
                 config=config,
                 name=name,
                 version=version.number,
@@ -110,30 +107,44 @@ def export_ensemble(
     return ExportedEnsemble.load(output, version.number)
 
 
-@contextmanager
-def _forms(trained: TrainedModel, model: OfflineModel, *, needed: Backend) -> Iterator[dict[Backend, Served]]:
-    """The trained model, and what it is converted to; a conversion that is not needed may fail."""
-    forms = {trained.backend: Served(backend=trained.backend, path=trained.model_path, model=model)}
-    with TemporaryDirectory(prefix="rankline-export-") as directory:
-        path = Path(directory) / ONNX.file_name
+def _in_engine(
+    engine: Engine, trained: TrainedModel, model: OfflineModel, directory: Path
+) -> tuple[Served, ScoringModel]:
+    """The trained model as an engine runs it, converted below `directory` where the engine takes another format."""
+    if engine.format == trained.format:
+        return Served(engine=engine, path=trained.model_path), model
+    path = directory / engine.name / engine.format
+    path.parent.mkdir()
+    engine.convert(trained, path)
+    return Served(engine=engine, path=path), engine.load(path)
+
+
+def _in_all_engines(
+    trained: TrainedModel, model: OfflineModel, done: Mapping[str, ScoringModel], directory: Path
+) -> dict[str, ScoringModel]:
+    """Engine → the model in it, for all engines that can be had: a conversion that is not needed may fail.
+
+    Args:
+        trained: the model.
+        model: the same as it was trained.
+        done: engines that have it already.
+        directory: for what is converted.
+    """
+    models: dict[str, ScoringModel] = {}
+    for name, engine in engines_for(trained.format).items():
         try:
-            convert(trained, path)
-            forms[ONNX] = Served(backend=ONNX, path=path, model=scoring_model(ONNX, path))
+            models[name] = done[name] if name in done else _in_engine(engine, trained, model, directory)[1]
         except (ExportError, MissingExtraError, ArtifactError):
-            if needed == ONNX:
-                raise
-        yield forms
+            continue
+    return models
 
 
 def _compare(
-    forms: Mapping[Backend, Served], plan: TransformPlan, heldout: pa.Table, batch_sizes: Sequence[int]
+    models: Mapping[str, ScoringModel], plan: TransformPlan, heldout: pa.Table, batch_sizes: Sequence[int]
 ) -> EngineComparison | None:
-    """How fast the forms of a model are; None where there is only one."""
+    """How fast the engines are; None where there are no rows to time them on."""
     rows = raw_rows(plan, heldout, max(batch_sizes))
-    models = {engine_name(backend): form.model for backend, form in forms.items()}
-    if len(models) < 2 or not len(rows):
-        return None
-    return compare_engines(models, plan.run(*plan_inputs(plan, rows)), batch_sizes=batch_sizes)
+    return compare_engines(models, plan.run(*plan_inputs(plan, rows)), batch_sizes=batch_sizes) if len(rows) else None
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations

@@ -11,7 +11,8 @@ class ExportConfig:
     """How an ensemble is served.
 
     Attributes:
-        engine: what runs the model: tensorflow or pytorch, whichever trained it, or onnx. By default the former.
+        engine: what runs the model, such as onnx; a name that is none lists those that take the model. By default what
+            trained it.
         fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
             which work side by side on two requests.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,

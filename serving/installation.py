@@ -2,7 +2,7 @@
 
 Two places are known: the wheel `nvidia-pytriton`, which holds the server and its Python backend, and the directory
 where Triton's own images have them. A folder with a `model.py` becomes a backend beside the Python backend, so models
-with `backend: "tensorflow"` and `backend: "nvtabular"` are served by the folders under `serving/backends`.
+with `backend: "nvtabular"` are served by the folder under `serving/backends`, and those of an engine by its folder.
 """
 
 import os
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from serving.engines import engines
 from workflows.errors import ServerError
 
-OWN_BACKENDS = Path(__file__).parent / "backends"
+_BACKENDS = Path(__file__).parent / "backends"
 STUB = "triton_python_backend_stub"
 _IMAGE = Path("/opt/tritonserver")
 
@@ -41,8 +42,8 @@ class Installation:
 
 
 def backend_names() -> tuple[str, ...]:
-    """The backends that are ours."""
-    return tuple(folder.name for folder in _backend_folders((OWN_BACKENDS,)))
+    """The backends that are ours, and those of engines that are installed."""
+    return tuple(sorted(folder.name for folder in _own_backends()))
 
 
 def find_installation() -> Installation:
@@ -112,8 +113,13 @@ def assemble_backends(target: Path, installation: Installation, further: tuple[P
     python.mkdir(parents=True)
     for file in {*installation.python_backend.iterdir(), installation.stub}:
         shutil.copy(file, python)
-    for folder in _backend_folders((OWN_BACKENDS, *further)):
+    for folder in (*_own_backends(), *_backend_folders(further)):
         (target / folder.name).symlink_to(folder)
+
+
+def _own_backends() -> Iterator[Path]:
+    yield from _backend_folders((_BACKENDS,))
+    yield from (engine.folder.absolute() for engine in engines().values())
 
 
 def _backend_folders(directories: tuple[Path, ...]) -> Iterator[Path]:

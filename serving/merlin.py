@@ -3,7 +3,7 @@
 Importing merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for this process and every child, which
 makes protobuf slow in a server started later. The variable is put back as it was.
 
-`PredictTensorflow` and `PredictPyTorch` import their framework, so each is imported when it is asked for.
+Its operators for models import their framework, so an engine asks for its own by `merlin_operator`.
 """
 
 import os
@@ -16,10 +16,6 @@ from typing import Any
 from workflows.upstream import quiet_nvtabular
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-_OPERATORS = {
-    "PredictTensorflow": "merlin.systems.dag.ops.tensorflow",
-    "PredictPyTorch": "merlin.systems.dag.ops.pytorch",
-}
 
 
 @contextmanager
@@ -44,11 +40,12 @@ with _importing():
     from merlin.systems.dag.ops.workflow import TransformWorkflow
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _OPERATORS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def merlin_operator(module: str, name: str) -> Any:
+    """An operator of `merlin.systems.dag.ops`; imports the framework that it is for."""
     with _importing():
-        return getattr(import_module(_OPERATORS[name]), name)
+        return getattr(import_module(f"merlin.systems.dag.ops.{module}"), name)
 
 
-__all__ = ["ColumnSchema", "Ensemble", "Runtime", "Schema", "TransformWorkflow", "postorder_iter_nodes"]
+__all__ = [
+    "ColumnSchema", "Ensemble", "Runtime", "Schema", "TransformWorkflow", "merlin_operator", "postorder_iter_nodes",
+]  # fmt: skip

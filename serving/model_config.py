@@ -4,29 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
-from tritonclient.utils import np_to_triton_dtype
 
 from workflows.errors import ConfigError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """An input or output.
-
-    Attributes:
-        name: tensor name.
-        dtype: NumPy dtype name; "object" for strings.
-        dims: shape without the batch dimension.
-        optional: a request may leave this input out.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int, ...] = (1,)
-    optional: bool = False
+from workflows.tensors import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +115,7 @@ def _skeleton(config: ModelConfig | EnsembleConfig) -> Any:
         message.parameters[key].string_value = value
     for entries, tensors in ((message.input, config.inputs), (message.output, config.outputs)):
         for tensor in tensors:
-            datatype = np_to_triton_dtype(np.dtype(tensor.dtype))
-            type_name = "STRING" if datatype == "BYTES" else datatype  # a config has another word than a request
-            entry = entries.add(name=tensor.name, data_type=pb.DataType.Value(f"TYPE_{type_name}"), dims=tensor.dims)
+            entry = entries.add(name=tensor.name, data_type=pb.DataType.Value(tensor.data_type), dims=tensor.dims)
             if tensor.optional:
                 entry.optional = True
             if -1 in tensor.dims and entries is message.input and isinstance(config, ModelConfig):

@@ -17,9 +17,10 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.backends.offline import OfflineModel, ScoringModel
-from serving.plan import CandidatePlan, Padded, TensorSpec, TransformPlan
+from serving.engines.offline import OfflineModel, ScoringModel
+from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
 from workflows.errors import ParityError, RequestError
+from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
@@ -193,7 +194,7 @@ def plan_inputs(
     return inputs, valid
 
 
-def _heldout_column(spec: TensorSpec, heldout: pa.Table) -> pa.ChunkedArray:
+def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
     try:
         # NVTabular knows integers as floats where training lacked some, whatever that does to their last bits.
         return heldout[spec.name].cast(_arrow_type(spec), safe=spec.numpy_dtype.kind != "f")
@@ -343,12 +344,12 @@ def _raw_columns(node: Node) -> frozenset[str]:
     return frozenset().union(*map(_raw_columns, node.parents_with_dependencies))
 
 
-def _arrow_type(spec: TensorSpec) -> pa.DataType:
+def _arrow_type(spec: ColumnSpec) -> pa.DataType:
     element = pa.large_string() if spec.dtype == "object" else pa.from_numpy_dtype(spec.numpy_dtype)
     return element if spec.width is None else pa.list_(element)
 
 
-def _awkward_values(spec: TensorSpec) -> pa.Array:
+def _awkward_values(spec: ColumnSpec) -> pa.Array:
     """Awkward values of a column's type; as lists an empty one, each value alone and all together."""
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":
@@ -367,7 +368,7 @@ def _awkward_values(spec: TensorSpec) -> pa.Array:
     return pa.array(values, _arrow_type(spec))
 
 
-def _values(spec: TensorSpec, array: pa.Array) -> NDArray[Any]:
+def _values(spec: ColumnSpec, array: pa.Array) -> NDArray[Any]:
     """One value per row: None for missing strings, NaN for missing floats, zero for others."""
     if spec.dtype == "object":
         array = array.cast(pa.large_binary())
@@ -377,7 +378,7 @@ def _values(spec: TensorSpec, array: pa.Array) -> NDArray[Any]:
     return values
 
 
-def _padded(spec: TensorSpec, array: pa.Array) -> Padded:
+def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
     elements = array.flatten()
     if elements.null_count and spec.numpy_dtype.kind in "iub":
         raise ParityError(
@@ -386,15 +387,13 @@ def _padded(spec: TensorSpec, array: pa.Array) -> Padded:
         )
     lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
     width = max(int(lengths.max(initial=0)), 1)
-    values = np.full((len(lengths), width), b"" if spec.dtype == "object" else 0, dtype=spec.numpy_dtype)
-    values[np.arange(width) < lengths[:, None]] = _values(spec, elements)
-    return Padded(values, lengths)
+    return Padded(pad(_values(spec, elements).astype(spec.numpy_dtype, copy=False), lengths, width), lengths)
 
 
 def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
     if isinstance(served, Padded):
-        values, offsets = served.ragged()
-        shown: Any = np.split(values, offsets[1:-1])
+        lists = served.ragged()
+        shown: Any = np.split(lists.values, lists.offsets[1:-1])
         same = [
             len(a) == len(b) and bool(_identical(a, np.asarray(b, dtype=a.dtype)).all())
             for a, b in zip(shown, offline, strict=True)

@@ -2,7 +2,7 @@
 
 NAME/N/                config.pbtxt               platform: "ensemble"
 NAME_transform_vN/     config.pbtxt, 1/plan       backend: "nvtabular"
-NAME_predict_vN/       config.pbtxt, 1/model.savedmodel   backend: "tensorflow", or "pytorch" and "onnxruntime"
+NAME_predict_vN/       config.pbtxt, 1/model.*    backend: the engine's, such as "tensorflow" with model.savedmodel
 """
 
 import shutil
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from serving.backends.checksums import MANIFEST_PARAMETER
-from serving.backends.offline import ScoringModel
+from serving.engines import Engine
 from serving.ensemble import CONFIG
 from serving.export_config import ExportConfig
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH
-from serving.plan import CandidatePlan, TensorSpec, TransformPlan
+from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
 from workflows.artifacts import MANIFEST
-from workflows.tensor_names import SCORE, VALID
-from workflows.trained import Backend
+from workflows.tensor_names import SCORE
+from workflows.tensors import Tensor
 
 _STEP_VERSION = "1"  # a step's version is in its name
 _ENCODED = "encoded."  # prefix of the tensors between the steps, since raw and encoded columns share their names
@@ -31,18 +31,16 @@ class Served:
     """A model in the form in which it is served.
 
     Attributes:
-        backend: what runs it.
-        path: a file or a directory.
-        model: the same, in this process.
+        engine: what runs it.
+        path: a file or a directory of the engine's format.
     """
 
-    backend: Backend
+    engine: Engine
     path: Path
-    model: ScoringModel
 
     def copy_to(self, directory: Path) -> None:
-        """Copy the model to where its backend looks for it."""
-        target = directory / self.backend.file_name
+        """Copy the model to where its engine looks for it."""
+        target = directory / self.engine.format
         if self.path.is_dir():
             shutil.copytree(self.path, target)
         else:
@@ -105,15 +103,18 @@ def _steps(
             **fields,
         )
 
-    backend = served.backend
+    engine = served.engine
     made = CandidatePlan.split(plan, candidates).made_of_candidates if candidates else ()
     raw = tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec, candidates), *_mask(spec, candidates)))
     encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec, made))
-    scores = (Tensor(name=served.model.OUTPUT, dtype="float32", dims=_dims(bool(candidates))),)
+    score = Tensor(name=engine.output, dtype="float32")
+    scores = (_of_candidates(score) if candidates else score,)
     of_plan = {MAX_LIST_LENGTH: str(config.max_list_length), **_named(candidates)}
-    of_model = {**served.model.PARAMETERS, backend.threads_parameter: str(config.num_threads)}
+    of_model = dict(engine.parameters)
+    if engine.threads_parameter:
+        of_model[engine.threads_parameter] = str(config.num_threads)
     if config.fused:
-        parameters = {**of_plan, **of_model, "MODEL_BACKEND": backend.name}
+        parameters = {**of_plan, **of_model, "MODEL_BACKEND": engine.backend}
         return (step("score", parameters, backend="fused", inputs=raw, outputs=scores),)
     return (
         step("transform", of_plan, backend="nvtabular", inputs=raw, outputs=encoded),
@@ -121,8 +122,8 @@ def _steps(
         step(
             "predict",
             {**of_model, **_named(made)},
-            backend=backend.name,
-            platform=backend.platform,
+            backend=engine.backend,
+            platform=engine.platform,
             inputs=encoded,
             outputs=scores,
         ),
@@ -134,22 +135,20 @@ def _named(candidates: Sequence[str]) -> dict[str, str]:
     return {CANDIDATES: ",".join(candidates)} if candidates else {}
 
 
-def _dims(has_candidates: bool) -> tuple[int, ...]:
-    """A row's values; any number has the dimension -1, which is what Triton calls it too."""
-    return (-1,) if has_candidates else (1,)
-
-
-def _tensors(spec: TensorSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
+def _tensors(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
     """A column as tensors, lists with the dimension of their width."""
-    if spec.name in candidates:
-        return (Tensor(name=spec.name, dtype=spec.dtype, dims=_dims(True)),)
-    return tuple(Tensor(name=name, dtype=dtype, dims=dims) for name, dtype, dims in spec.tensors)
+    return tuple(_of_candidates(tensor) for tensor in spec.tensors) if spec.name in candidates else spec.tensors
 
 
-def _mask(spec: TensorSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
-    """What says which values of a request are there, for columns that cannot say it themselves."""
-    dims = _dims(spec.name in candidates)
-    return (Tensor(name=spec.name + VALID, dtype="bool", dims=dims, optional=True),) if spec.has_mask else ()
+def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
+    if spec.mask is None:
+        return ()
+    return (_of_candidates(spec.mask) if spec.name in candidates else spec.mask,)
+
+
+def _of_candidates(tensor: Tensor) -> Tensor:
+    """A single value per row, or one for each of any number of candidates."""
+    return replace(tensor, dims=(-1,), is_candidates=True)
 
 
 def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) -> EnsembleConfig:

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from training.loader import columns as arrays
-from training.loader.columns import Ragged, arrow_schema, arrow_type
+from training.loader.columns import arrow_schema, arrow_type
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
+from workflows.lists import Ragged, arrow_lists, offsets_of
 from workflows.progress import Progress
 from workflows.spec_file import CSV, FILE_NAME, PARQUET, TFRECORD, Chunk, Feature, SpecFile
 
@@ -275,10 +276,9 @@ def _lists_of_text(column: pa.ChunkedArray, feature: Feature) -> pa.ListArray:
     trimmed = pc.utf8_trim_whitespace(column.combine_chunks())
     words = pc.utf8_split_whitespace(trimmed)
     lengths = np.where(pc.equal(trimmed, "").to_numpy(zero_copy_only=False), 0, pc.list_value_length(words).to_numpy())
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
     values = words.flatten()
     numbers = values.filter(pc.not_equal(values, "")).cast(_csv_type(replace(feature, is_list=False, max_length=None)))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), numbers)
+    return arrow_lists(numbers, offsets_of(lengths))
 
 
 def _first_fields(path: Path) -> list[str]:
@@ -316,7 +316,7 @@ def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -
     if feature.max_length is None:
         return pa.array(values)
     rows.check_lengths(feature.max_length, f"{entry}.dimensions")
-    return pa.ListArray.from_arrays(pa.array(rows.offsets, pa.int32()), pa.array(values))
+    return arrow_lists(values, rows.offsets)
 
 
 class _ListRows:

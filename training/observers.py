@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from training.config import SessionConfig
+from training.frameworks import PYTORCH, TENSORFLOW, Framework
 from workflows.errors import ConfigError
 from workflows.extras import require
-from workflows.trained import PYTORCH, TENSORFLOW, Backend
 
 _WARMUP_STEPS = 10  # tracing, compiling, and caches that fill
 _SERIES_INTERVAL_S = 10.0  # a store elsewhere takes a tenth of a second to be told
@@ -141,12 +141,12 @@ class Observers(Observer):
                 at_end.callback(observer.close)
 
 
-def check_session(session: SessionConfig, backend: Backend, num_steps: int) -> None:
+def check_session(session: SessionConfig, framework: Framework, num_steps: int) -> None:
     """Refuse what cannot be observed, before anything is begun.
 
     Args:
         session: how the run is carried out.
-        backend: framework of the model.
+        framework: of the model.
         num_steps: steps of the whole run.
 
     Raises:
@@ -156,15 +156,15 @@ def check_session(session: SessionConfig, backend: Backend, num_steps: int) -> N
     if session.profile_steps and session.profile_steps[1] > num_steps:
         raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
     if session.tensorboard or session.profile_steps:
-        require("tensorboard", feature="tensorboard", extra=backend.extra)
+        require("tensorboard", feature="tensorboard", extra=framework.extra)
 
 
-def observers_of(session: SessionConfig, backend: Backend, directory: Path, log: "MetricLog") -> list[Observer]:
+def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "MetricLog") -> list[Observer]:
     """What listens to a run.
 
     Args:
         session: says whether there is a TensorBoard, and what is profiled.
-        backend: framework of the model.
+        framework: of the model.
         directory: for TensorBoard.
         log: the run in MLflow.
     """
@@ -173,7 +173,7 @@ def observers_of(session: SessionConfig, backend: Backend, directory: Path, log:
         observers.append(TensorBoard(directory))
     if session.profile_steps:
         first, last = session.profile_steps
-        observers.append(Profile(first, last, start=lambda: _PROFILERS[backend.name](directory)))
+        observers.append(Profile(first, last, start=lambda: _PROFILERS[framework.name](directory)))
     return observers
 
 

@@ -24,8 +24,8 @@ from training.sliced_checkpoint import fill_checkpoint
 from training.table_parts import TablePart, send_parts
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
+from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
-from workflows.trained import padded_rows
 
 _GAPS = "_gaps"
 """Attribute of `_Scorer`, by which TensorFlow names what is in it."""

@@ -20,8 +20,8 @@ from torch import nn
 
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
+from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, SCORE, VALUES
-from workflows.trained import padded_rows
 
 
 def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:

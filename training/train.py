@@ -17,8 +17,8 @@ from training.agreement import check_same, shared_checkpoint
 from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoint_path, refuse_to_replace
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
+from training.frameworks import Framework
 from training.loader.splits import first_rows
-from training.loader.stream import Ragged
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
 from training.run import OpenData, TrainingRun
@@ -29,10 +29,11 @@ from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.artifacts import Manifest, publish, refuse_foreign
 from workflows.feature_spec import FILE_NAME, FeatureSpec
+from workflows.lists import Ragged
 from workflows.prepared import KIND as PREPARED
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.trained import KIND, Backend, TrainedModel
+from workflows.trained import KIND, TrainedModel
 
 _EVALUATION_BATCH_SIZE = 16_384
 _NUM_EXAMPLE_ROWS = 3
@@ -106,12 +107,11 @@ def train(
         resumed = _resumed(job, generation)
         data = _opened(job, open_split)
         num_steps = len(data.train) * job.config.epochs
-        check_session(job.session, job.backend, num_steps)  # the last check before a run exists
+        check_session(job.session, job.framework, num_steps)  # the last check before a run exists
         if resumed and job.workers.is_elastic:
             resumed = resized(resumed, data.train)
-        kernels = job.framework.deterministic() if job.session.deterministic else nullcontext()
+        kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
         with kernels, _recorded(job, tracking, resumed, generation) as log, _observed(job, log, observers) as observer:
-            _log_inputs(job, log)
             if generation:
                 _log_generation(job, log, generation, resumed)
             trainer = _new_trainer(job, num_steps)
@@ -133,7 +133,7 @@ def train(
             details = {
                 "run_id": log.run_id,
                 "tracking_uri": log.uri,
-                "backend": job.backend.name,
+                "format": job.framework.format,
                 "metrics": dict(metrics),
                 "config": job.config.to_dict(),
                 "num_parameters": num_parameters,
@@ -160,7 +160,7 @@ class _Job:
         session, workers, world: how it is carried out, and by whom.
         data: the prepared data.
         spec: features that are learnt from.
-        backend, framework: what fits the model.
+        framework, trainer_type: what trains the model.
     """
 
     output: Path
@@ -172,8 +172,8 @@ class _Job:
     world: World
     data: PreparedData
     spec: FeatureSpec
-    backend: Backend
-    framework: type[Trainer]
+    framework: Framework
+    trainer_type: type[Trainer]
 
     @property
     def is_first(self) -> bool:
@@ -203,7 +203,7 @@ def _checked(
     """Refuse what cannot be trained, or not by these workers together."""
     if world.rank == 0:
         refuse_foreign(output, KIND)
-    backend = config.model.backend
+    framework = config.model.framework
     data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
     whole = workers.of_world(config, world.size)
     job = _Job(
@@ -216,12 +216,12 @@ def _checked(
         world=world,
         data=data,
         spec=whole.model.training_view(data.spec),
-        backend=backend,
-        framework=trainer_for(backend),
+        framework=framework,
+        trainer_type=trainer_for(framework),
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
-    job.framework.check(job.spec, whole, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
+    job.trainer_type.check(job.spec, whole, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
     return job
 
 
@@ -244,7 +244,7 @@ def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
 def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
     """This worker's share of the rows."""
     rank, size, path = job.world.rank, job.world.size, job.data.path
-    open_split = open_split or partial(job.framework.batches, rank=rank, size=size)
+    open_split = open_split or partial(job.trainer_type.batches, rank=rank, size=size)
     train_batches = open_split(
         path, job.spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed
     )
@@ -257,7 +257,7 @@ def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
 
 def _new_trainer(job: _Job, num_steps: int) -> Trainer:
     with splitting(Splitting.of(job.workers.split_tables_share, job.world)):
-        return job.framework(
+        return job.trainer_type(
             job.spec, job.config, num_steps=num_steps, world=job.world, laid_out_for=job.worker_batch_size
         )
 
@@ -279,7 +279,10 @@ def _checkpoints(job: _Job, log: RunLog, resumed: Checkpoint | None, *, num_batc
 def _recorded(
     job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
 ) -> Iterator[RunLog]:
-    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation."""
+    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation.
+
+    It has the run's choices and data before any observer adds to it.
+    """
     if not job.is_first:
         run_id, uri = job.world.all_gather_object(None)[0]
         yield SilentLog(run_id, uri)
@@ -287,6 +290,7 @@ def _recorded(
     resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
     with tracked_run(tracking, resumed_id=resumed_id) as log:
         job.world.all_gather_object([log.run_id, log.uri])
+        _log_inputs(job, log)
         yield log
 
 
@@ -297,7 +301,7 @@ def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Obs
         yield Observer()
         return
     directory = job.output.with_name("tensorboard") / log.run_id
-    with closing(Observers([*observers(log), *observers_of(job.session, job.backend, directory, log)])) as observer:
+    with closing(Observers([*observers(log), *observers_of(job.session, job.framework, directory, log)])) as observer:
         yield observer
 
 
@@ -337,10 +341,10 @@ def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLo
     spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
     has_example = not job.workers.split_tables_share  # MLflow would load the whole model to try it
     with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
-        trainer.export(staging / job.backend.file_name)
+        trainer.export(staging / job.framework.format)
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         model_id = log.log_model(
-            staging / job.backend.file_name,
+            staging / job.framework.format,
             spec,
             _example_rows(job.data.path, spec) if has_example else None,
             loader_module=trainer.PYFUNC,
@@ -356,7 +360,7 @@ def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
     """What worker 0 publishes, for a worker that may be on another machine."""
     return TrainedModel(
         path=job.output,
-        backend=job.backend,
+        format=job.framework.format,
         run_id=details["run_id"],
         tracking_uri=details["tracking_uri"],
         metrics=details["metrics"],

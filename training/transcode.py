@@ -21,6 +21,7 @@ from workflows.artifacts import publish, refuse_foreign
 from workflows.datasets.raw import fingerprint_of
 from workflows.errors import DataError
 from workflows.extras import require
+from workflows.lists import arrow_lists, offsets_of
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import CSV, FILE_NAME, FILE_TYPES, PARQUET, TFRECORD, Chunk, Feature, SpecFile, check_target
 
@@ -135,8 +136,8 @@ def _csv_column(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
     values = array.flatten()
     if pa.types.is_float16(values.type):  # which Arrow does not write as text
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
-    offsets = pa.array(np.concatenate(([0], np.cumsum(pc.list_value_length(array).to_numpy()))), pa.int32())
-    return pc.binary_join(pa.ListArray.from_arrays(offsets, values.cast(pa.string())), " ")
+    offsets = offsets_of(pc.list_value_length(array).to_numpy())
+    return pc.binary_join(arrow_lists(values.cast(pa.string()), offsets), " ")
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.data_set import Rows
-from training.loader.columns import Ragged, from_arrow
+from training.loader.columns import from_arrow
 from workflows.errors import DataError
+from workflows.lists import Ragged, arrow_lists, offsets_of
 
 
 def trimmed(rows: Rows, histories: Sequence[str], negatives: Sequence[str]) -> dict[str, pa.ListArray]:
@@ -75,8 +76,7 @@ class _Trimmed:
     @property
     def lists(self) -> pa.ListArray:
         """What is left."""
-        offsets = np.concatenate(([0], np.cumsum(self.lengths)))
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(self.values))
+        return arrow_lists(self.values, offsets_of(self.lengths))
 
     def check_like(self, other: "_Trimmed", *, or_empty: bool = False) -> None:
         """Refuse a row that has other items than another column has there."""

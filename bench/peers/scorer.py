@@ -7,8 +7,8 @@ import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from workflows.lists import padded_rows
 from workflows.tensor_names import PADDED_SIGNATURE, SCORE
-from workflows.trained import padded_rows
 from workflows.upstream import nvt, quiet_nvtabular
 
 

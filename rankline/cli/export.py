@@ -1,5 +1,9 @@
 """The verb `export`."""
 
+from typing import Annotated
+
+import typer
+
 from rankline.cli.arguments import RecipeName, Repository, WorkDir
 from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, with_options
@@ -10,7 +14,14 @@ from serving.export_config import ExportConfig
 
 @with_options(ExportConfig)
 def export_command(
-    recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, repository: Repository = REPOSITORY, overrides: Overrides
+    recipe: RecipeName,
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    compare_engines: Annotated[
+        bool, typer.Option("--compare-engines", help="Time all engines that can serve the model; takes seconds.")
+    ] = False,
+    overrides: Overrides,
 ) -> None:
     """Workflow and model to a new version of one Triton ensemble, if both agree with what is served.
 
@@ -19,6 +30,8 @@ def export_command(
     rankline export movielens --repository model_repository
 
     rankline export movielens --engine onnx --fused
+
+    rankline export movielens --compare-engines
     """
     from rankline import pipeline
     from rankline.summary import print_engines
@@ -27,5 +40,8 @@ def export_command(
     workspace = workspace_of(recipe, work_dir, repository)
     with Stages(["export"]) as stages:
         prepared = PreparedData.load(workspace.prepared)
-        ensemble = pipeline.export(recipe_named(recipe), overrides.apply(ExportConfig()), prepared, workspace, stages)
+        config = overrides.apply(ExportConfig())
+        ensemble = pipeline.export(
+            recipe_named(recipe), config, prepared, workspace, stages, compare_engines=compare_engines
+        )
     print_engines(ensemble, CONSOLE)

@@ -26,6 +26,7 @@ from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from workflows.errors import ArtifactError
 from workflows.tensor_names import NNZS, VALID, VALUES
+from workflows.tensors import Tensor, fill_value
 
 Array = npt.NDArray[Any]
 Run = Callable[..., Sequence[Array]]
@@ -38,27 +39,6 @@ WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
 # One request with a long list must not make all others that wait with it as wide.
 _MOST_PADDING = 4  # cells for each value
 _FEW_CELLS = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """An input or output as the model's config declares it; `dims` leaves out the batch."""
-
-    name: str
-    dtype: np.dtype[Any]
-    dims: tuple[int, ...]
-    optional: bool = False
-
-    @classmethod
-    def from_config(cls, entry: Mapping[str, Any]) -> "Tensor":
-        """Read one entry of `input` or `output`."""
-        dtype = np.dtype(pb_utils.triton_string_to_numpy(entry["data_type"]))
-        dims = tuple(int(dim) for dim in entry["dims"])
-        return cls(name=entry["name"], dtype=dtype, dims=dims, optional=bool(entry.get("optional")))
-
-    def filled(self, num_rows: int) -> Array:
-        """Rows of zeros, or of empty strings."""
-        return np.full((num_rows, *(max(dim, 1) for dim in self.dims)), _fill_value(self.dtype), self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +66,8 @@ class ServedModel:
         config = json.loads(args["model_config"])
         return cls(
             version=Path(args["model_repository"]) / args["model_version"],
-            inputs=tuple(Tensor.from_config(entry) for entry in config["input"]),
-            outputs=tuple(Tensor.from_config(entry) for entry in config["output"]),
+            inputs=tuple(_declared(entry) for entry in config["input"]),
+            outputs=tuple(_declared(entry) for entry in config["output"]),
             max_batch_size=config["max_batch_size"],
             parameters={name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
             gpu={"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
@@ -156,7 +136,7 @@ class BatchingModel(ABC):
                 return self._split(self._run(*(join(arrays) for arrays in zip(*aligned, strict=True))), batches)
             except Exception as error:
                 pb_utils.Logger.log_verbose(f"{len(batches)} requests could not be joined, each runs alone: {error}")
-        return [self._answer(batch) for batch in batches]
+        return [self._run_alone(batch) for batch in batches]
 
     def _check_lengths(self, batch: Batch) -> None:
         """Refuse lists longer than their values: joined, a wider request's padding would pass for some."""
@@ -166,7 +146,7 @@ class BatchingModel(ABC):
                 name = self._inputs[lengths_at].name
                 raise ValueError(f"{name} has lists longer than the {values.shape[1]} values of a row")
 
-    def _answer(self, batch: Batch) -> Any:
+    def _run_alone(self, batch: Batch) -> Any:
         try:
             if self._candidates is None:
                 return self._response(self._run(*batch))
@@ -201,7 +181,7 @@ class BatchingModel(ABC):
         """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
         for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             try:
-                self._run(*(None if tensor.optional else tensor.filled(num_rows) for tensor in self._inputs))
+                self._run(*(None if tensor.optional else tensor.zeros(num_rows) for tensor in self._inputs))
             except Exception as error:  # a model may refuse rows of zeros and yet be sound
                 pb_utils.Logger.log_warn(f"warm-up with {num_rows} rows of zeros failed: {error}")
                 return
@@ -235,7 +215,7 @@ def _concatenated(arrays: Sequence[Array]) -> Array:
     num_cells, num_padded = sum(array.size for array in arrays), shape[0] * shape[1]
     if num_padded > max(_MOST_PADDING * num_cells, _FEW_CELLS):
         raise ValueError(f"one has lists so long that {num_cells} values would be padded to {num_padded}")
-    joined = np.full(shape, _fill_value(arrays[0].dtype), arrays[0].dtype)
+    joined = np.full(shape, fill_value(arrays[0].dtype), arrays[0].dtype)
     start = 0
     for array in arrays:
         joined[start : start + len(array), : array.shape[1]] = array
@@ -285,9 +265,10 @@ def _candidates_of(model: ServedModel) -> Candidates | None:
     )
 
 
+def _declared(entry: Mapping[str, Any]) -> Tensor:
+    """One entry of `input` or `output` in a config."""
+    return Tensor.from_config(entry["name"], entry["data_type"], entry["dims"], optional=bool(entry.get("optional")))
+
+
 def _num_rows(batch: Batch) -> int:
     return next(len(array) for array in batch if array is not None)
-
-
-def _fill_value(dtype: np.dtype[Any]) -> Any:
-    return b"" if dtype.hasobject else dtype.type(0)

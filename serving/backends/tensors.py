@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Tensor
+from workflows.tensors import Tensor
 
 
 def check_tensors(
@@ -30,7 +30,7 @@ def check_tensors(
             f"{model} has the {side} {sorted(found)}, config.pbtxt says {sorted(names)}."
         )
     for tensor in declared:
-        if found[tensor.name] != tensor.dtype:
+        if found[tensor.name] != tensor.numpy_dtype:
             raise pb_utils.TritonModelException(
                 f"{model} has {tensor.name!r} as {found[tensor.name]}, config.pbtxt says {tensor.dtype}."
             )

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from serving.client import TensorSchema
 from workflows.errors import ServingError
+from workflows.tensors import Tensor
 
 _MOST_NAMED = 5
 
@@ -26,7 +26,7 @@ class ScoreCheck:
     def __init__(
         self,
         expected: npt.NDArray[Any] | None,
-        output: TensorSchema,
+        output: Tensor,
         tolerance: float,
         *,
         ask_again: Callable[[int], float] | None = None,
@@ -49,7 +49,7 @@ class ScoreCheck:
         wrong: list[tuple[int, float, float]] = []
         for rows, body in answers:
             content = service_pb2.ModelInferResponse.FromString(body).raw_output_contents[0]
-            scores = np.frombuffer(content, self._output.dtype)
+            scores = np.frombuffer(content, self._output.numpy_dtype)
             expected = self._expected[rows].reshape(-1)
             if scores.size != expected.size:
                 raise ServingError(f"a response under load has {scores.size} scores, expected {expected.size}.")

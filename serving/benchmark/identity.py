@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from serving.model_config import ModelConfig, Tensor, to_pbtxt
+from serving.model_config import ModelConfig, to_pbtxt
+from workflows.tensors import Tensor
 
 NAME = "identity"
 BACKENDS = Path(__file__).parent / "backends"

@@ -26,11 +26,10 @@ A model whose rows may hold several candidates scores many of them for one row i
 from serving.client.aio import AsyncClient
 from serving.client.config import ClientConfig, ClientTls
 from serving.client.requests import PreparedRequest
-from serving.client.schema import ColumnSchema, ModelSchema, TensorSchema
+from serving.client.schema import ColumnSchema, ModelSchema
 from serving.client.sync import Client
 from serving.client.tensors import to_tensor
 
 __all__ = [
-    "AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest",
-    "TensorSchema", "to_tensor",
+    "AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest", "to_tensor",
 ]  # fmt: skip

@@ -10,10 +10,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.client.config import ClientConfig, is_loopback
 from serving.client.failures import UNAVAILABLE, CallError
 from serving.client.requests import decode
-from serving.client.schema import ModelSchema, TensorSchema
+from serving.client.schema import ModelSchema
 from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import Array, WireTensor
 from serving.control import KEY_HEADER
+from workflows.tensors import Tensor
 
 _KEY_PREFIX = "triton-grpc-protocol-"
 _RECONNECT_MS = (100, 5_000)
@@ -52,7 +53,7 @@ class GrpcTransport:
         message.outputs.add(name=schema.outputs[0].name)
         return message
 
-    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+    def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...]."""
         return decode(response.raw_output_contents[0], response.outputs[0].shape, tensor)
 

@@ -13,10 +13,11 @@ from tritonclient.utils import InferenceServerException, deserialize_bytes_tenso
 
 from serving.client.config import ClientConfig, ClientTls
 from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
-from serving.client.schema import ModelSchema, TensorSchema
+from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
 from serving.control import KEY_HEADER
 from workflows.errors import ConfigError
+from workflows.tensors import Tensor
 
 _STATUS_OF = {
     "400": "INVALID_ARGUMENT",
@@ -49,7 +50,7 @@ class HttpTransport(ABC):
         inputs = []
         for tensor in tensors:
             entry = triton.InferInput(tensor.schema.name, list(tensor.shape), tensor.schema.datatype)
-            values = deserialize_bytes_tensor(tensor.data) if tensor.schema.dtype.hasobject else tensor.data
+            values = deserialize_bytes_tensor(tensor.data) if tensor.schema.numpy_dtype.hasobject else tensor.data
             entry.set_data_from_numpy(values.reshape(tensor.shape))
             inputs.append(entry)
         return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
@@ -58,14 +59,14 @@ class HttpTransport(ABC):
         """Send a message."""
         return await self._call("infer", *message)
 
-    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+    def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...], of tritonclient's `InferResult`.
 
         Raises:
             ValueError: it does not fit.
         """
         values: Array | None = response.as_numpy(tensor.name)
-        if values is None or values.dtype != tensor.dtype:
+        if values is None or values.dtype != tensor.numpy_dtype:
             raise ValueError(f"output is {'missing' if values is None else values.dtype}, not {tensor.dtype}")
         return values
 

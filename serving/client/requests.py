@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client.schema import ColumnSchema, ModelSchema, TensorSchema
-from serving.client.tensors import Array, Dense, Ragged, WireTensor, to_dense, to_ragged
+from serving.client.schema import ColumnSchema, ModelSchema
+from serving.client.tensors import Array, Dense, ListRows, WireTensor, to_dense, to_ragged
 from workflows.errors import RequestError, ServerError
+from workflows.tensors import Tensor
 
 Columns: TypeAlias = Any  # Mapping[str, list | array] | pa.Table | pandas.DataFrame
 Encode: TypeAlias = Callable[[ModelSchema, Sequence[WireTensor]], Any]
@@ -119,7 +120,7 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
     try:
         parts = [part.reshape(-1) if _is_flat(part, output, request) else part for part in answers]
         if not parts:
-            return np.empty(0, output.dtype)
+            return np.empty(0, output.numpy_dtype)
         scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(scores) != request.num_rows:
             raise ValueError(f"{len(scores)} rows for {request.num_rows}")
@@ -131,46 +132,46 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
     return scores
 
 
-def _is_flat(part: Array, output: TensorSchema, request: PreparedRequest) -> bool:
+def _is_flat(part: Array, output: Tensor, request: PreparedRequest) -> bool:
     return output.is_scalar or (output.is_candidates and (request.is_ranking or part.shape[1:] == (1,)))
 
 
-def decode(content: bytes, shape: Sequence[int], tensor: TensorSchema) -> Array:
+def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
     """The bytes of an output as an array.
 
     Raises:
         ValueError, struct.error: they do not fit.
     """
-    is_text = tensor.dtype.hasobject
-    values: Array = deserialize_bytes_tensor(content) if is_text else np.frombuffer(content, tensor.dtype)
+    is_text = tensor.numpy_dtype.hasobject
+    values: Array = deserialize_bytes_tensor(content) if is_text else np.frombuffer(content, tensor.numpy_dtype)
     return values.reshape(tuple(shape))
 
 
-def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | Ragged]:
+def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | ListRows]:
     wanted = _wanted(given, schema)
     names = [column.name for column in schema.columns]
     if missing := [column.name for column in wanted if column.name not in given]:
         raise RequestError(f"missing {missing} for model {schema.name!r}. Expected {names}, got {list(given)}.")
     if unknown := given.keys() - {column.name for column in wanted}:
         raise RequestError(f"unknown {sorted(unknown)} for model {schema.name!r}. Expected {names} and nothing else.")
-    laid_out: list[Dense | Ragged] = []
+    laid_out: list[Dense | ListRows] = []
     for column in wanted:
         values = given[column.name]
         laid_out += to_dense(values, column) if column.lengths is None else [to_ragged(values, column)]
     return laid_out
 
 
-def _check_lengths(laid_out: Sequence[Dense | Ragged]) -> None:
+def _check_lengths(laid_out: Sequence[Dense | ListRows]) -> None:
     if len({rows.num_rows for rows in laid_out}) > 1:
         lengths = {rows.name: rows.num_rows for rows in laid_out}
         raise RequestError(f"columns differ in length: {lengths}. Every column needs one value per row.")
 
 
-def _candidates_among(laid_out: Sequence[Dense | Ragged]) -> list[Dense]:
+def _candidates_among(laid_out: Sequence[Dense | ListRows]) -> list[Dense]:
     return [rows for rows in laid_out if isinstance(rows, Dense) and rows.schema.is_candidates]
 
 
-def _num_candidates(laid_out: Sequence[Dense | Ragged]) -> int:
+def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
     """Candidates per row."""
     counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
     if len(set(counts.values())) > 1:

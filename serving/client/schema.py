@@ -5,40 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from tritonclient.grpc import model_config_pb2
-from tritonclient.utils import triton_to_np_dtype
 
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from workflows.errors import RequestError
 from workflows.tensor_names import NNZS, VALID, VALUES
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorSchema:
-    """An input or output of a model.
-
-    Attributes:
-        name: tensor name.
-        datatype: Triton's name of the type, such as INT64.
-        dims: shape of a row; -1 where any length will do.
-        is_candidates: a row holds one value per candidate, and may hold a single one.
-    """
-
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-    is_candidates: bool = False
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The NumPy type; `object` for BYTES."""
-        return np.dtype(triton_to_np_dtype(self.datatype))
-
-    @property
-    def is_scalar(self) -> bool:
-        """Each row holds one value, and cannot hold more."""
-        return self.dims == (1,)
+from workflows.tensors import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +26,9 @@ class ColumnSchema:
     """
 
     name: str
-    values: TensorSchema
-    lengths: TensorSchema | None = None
-    mask: TensorSchema | None = None
+    values: Tensor
+    lengths: Tensor | None = None
+    mask: Tensor | None = None
     is_required: bool = True
 
 
@@ -74,10 +46,10 @@ class ModelSchema:
     """
 
     name: str
-    inputs: tuple[TensorSchema, ...]
-    outputs: tuple[TensorSchema, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     max_batch_size: int
-    optional_inputs: tuple[TensorSchema, ...] = ()
+    optional_inputs: tuple[Tensor, ...] = ()
     max_list_length: int = 0
 
     @classmethod
@@ -99,7 +71,7 @@ class ModelSchema:
             inputs=tuple(_tensor(entry, many) for entry in config.input if not entry.optional),
             outputs=tuple(_tensor(entry, outputs) for entry in config.output),
             max_batch_size=config.max_batch_size,
-            optional_inputs=tuple(_tensor(entry, many) for entry in config.input if entry.optional),
+            optional_inputs=tuple(_tensor(entry, many, optional=True) for entry in config.input if entry.optional),
             max_list_length=int(_parameter(config, MAX_LIST_LENGTH) or 0),
         )
 
@@ -120,7 +92,7 @@ class ModelSchema:
         masks = {
             tensor.name.removesuffix(VALID): tensor
             for tensor in self.optional_inputs
-            if tensor.name.removesuffix(VALID) in required and tensor.datatype == "BOOL"
+            if tensor.name.removesuffix(VALID) in required and tensor.dtype == "bool"
         }
         companions = {tensor.name for tensor in (*lengths.values(), *masks.values())}
         return tuple(
@@ -136,7 +108,7 @@ class ModelSchema:
         )
 
 
-def _dims(tensor: TensorSchema | None) -> tuple[int, ...]:
+def _dims(tensor: Tensor | None) -> tuple[int, ...]:
     return () if tensor is None else tensor.dims
 
 
@@ -144,13 +116,11 @@ def _parameter(config: Any, name: str) -> str:
     return str(config.parameters[name].string_value) if name in config.parameters else ""
 
 
-def _tensor(entry: Any, candidates: Collection[str]) -> TensorSchema:
-    name = model_config_pb2.DataType.Name(entry.data_type).removeprefix("TYPE_")
-    if name in ("BF16", "INVALID"):
-        raise RequestError(f"{entry.name!r} is of type {name}, which NumPy does not have. Cast it in the model.")
-    return TensorSchema(
-        name=entry.name,
-        datatype="BYTES" if name == "STRING" else name,
-        dims=tuple(entry.dims),
-        is_candidates=entry.name in candidates,
-    )
+def _tensor(entry: Any, candidates: Collection[str], *, optional: bool = False) -> Tensor:
+    data_type = model_config_pb2.DataType.Name(entry.data_type)
+    try:
+        return Tensor.from_config(
+            entry.name, data_type, entry.dims, optional=optional, is_candidates=entry.name in candidates
+        )
+    except ValueError as error:
+        raise RequestError(f"{error}. Cast it in the model.") from None

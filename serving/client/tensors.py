@@ -14,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from serving.client.schema import ColumnSchema, TensorSchema
+from serving.client.schema import ColumnSchema
 from workflows.errors import RequestError
+from workflows.lists import offsets_of, pad
 from workflows.tensor_names import MISSING_LIST
+from workflows.tensors import Tensor, fill_value
 
 Array: TypeAlias = npt.NDArray[Any]
 Flat: TypeAlias = "Array | pa.LargeBinaryArray"
@@ -36,7 +38,7 @@ class WireTensor(NamedTuple):
         data: numbers in C order; strings as uint8, each behind its length.
     """
 
-    schema: TensorSchema
+    schema: Tensor
     shape: tuple[int, ...]
     data: Array
 
@@ -51,7 +53,7 @@ class Dense:
         shape: with the rows first.
     """
 
-    schema: TensorSchema
+    schema: Tensor
     values: Flat
     shape: tuple[int, ...]
 
@@ -77,7 +79,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Ragged:
+class ListRows:
     """Lists, which are padded to the longest of the rows that are sent together.
 
     Attributes:
@@ -109,14 +111,13 @@ class Ragged:
         (width,) = self.column.values.dims
         if width < 0:
             width = max(int(lengths.max(initial=0)), 1)
-        inside = np.arange(width) < lengths[:, None]
         elements = self.elements[self.offsets[start] : self.offsets[stop]]
-        yield WireTensor(self.column.values, inside.shape, _padded(elements, inside))
-        lengths = lengths.astype(self.column.lengths.dtype)
+        yield WireTensor(self.column.values, (len(lengths), width), _padded(elements, lengths, width))
+        lengths = lengths.astype(self.column.lengths.numpy_dtype)
         yield WireTensor(self.column.lengths, (len(lengths), 1), lengths)
 
 
-def to_tensor(values: Any, tensor: TensorSchema) -> Array:
+def to_tensor(values: Any, tensor: Tensor) -> Array:
     """Turn a column into the array that an input takes.
 
     Args:
@@ -147,7 +148,12 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     """
     tensor = column.values
     values = _without_pandas(values)
-    if isinstance(values, np.ndarray) and values.dtype == tensor.dtype and values.ndim and not values.dtype.hasobject:
+    if (
+        isinstance(values, np.ndarray)
+        and values.dtype == tensor.numpy_dtype
+        and values.ndim
+        and not values.dtype.hasobject
+    ):
         flat, row_shape, valid = values.reshape(-1), values.shape[1:], None
     else:
         flat, row_shape, valid = _convert(values, tensor)
@@ -171,7 +177,7 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     return dense, Dense(column.mask, valid, dense.shape)
 
 
-def to_ragged(values: Any, column: ColumnSchema) -> Ragged:
+def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
     """Turn a column of lists into padded values and lengths.
 
     Args:
@@ -203,25 +209,23 @@ def to_ragged(values: Any, column: ColumnSchema) -> Ragged:
         raise RequestError(f"{column.name!r} has lists that {what}, expected lists of {tensor.datatype} only.")
     if -1 != tensor.dims[0] < lengths.max(initial=0):
         raise RequestError(f"{column.name!r} has lists of {lengths.max()} values, expected at most {tensor.dims[0]}.")
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
-    return Ragged(column, elements, lengths, offsets)
+    return ListRows(column, elements, lengths, offsets_of(np.maximum(lengths, 0)))
 
 
-def _convert(values: Any, tensor: TensorSchema) -> tuple[Flat, tuple[int, ...], Array | None]:
+def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
     """All single values, the shape of a row, () when it is a single value, and which values are there if not all."""
     column, row_shape = _flatten(values, tensor)
     column = _cast(column, tensor)
     valid = None
-    if column.null_count and tensor.dtype.kind == "f":
+    if column.null_count and tensor.numpy_dtype.kind == "f":
         column = column.fill_null(np.nan)
     elif column.null_count:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
-        column = column.fill_null({"O": b"", "b": False}.get(tensor.dtype.kind, 0))
-    return column if tensor.dtype.hasobject else column.to_numpy(zero_copy_only=False), row_shape, valid
+        column = column.fill_null(fill_value(tensor.numpy_dtype))
+    return column if tensor.numpy_dtype.hasobject else column.to_numpy(zero_copy_only=False), row_shape, valid
 
 
-def _flatten(values: Any, tensor: TensorSchema) -> tuple[pa.Array, tuple[int, ...]]:
+def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return _to_arrow(values.reshape(-1), tensor), values.shape[1:]
     column = _to_arrow(values, tensor)
@@ -244,7 +248,7 @@ def _without_pandas(values: Any) -> Any:
     return values.to_numpy() if is_plain else values
 
 
-def _to_arrow(values: Any, tensor: TensorSchema) -> pa.Array:
+def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
     if isinstance(values, str | bytes):
         raise RequestError(f"{tensor.name!r} is the single value {values!r}, expected a column: a list or an array.")
     try:
@@ -257,23 +261,23 @@ def _to_arrow(values: Any, tensor: TensorSchema) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _cast(column: pa.Array, tensor: TensorSchema) -> pa.Array:
-    target = pa.large_binary() if tensor.dtype.hasobject else pa.from_numpy_dtype(tensor.dtype)
+def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
+    target = pa.large_binary() if tensor.numpy_dtype.hasobject else pa.from_numpy_dtype(tensor.numpy_dtype)
     if column.type == target:
         return column
     is_right_kind = {
         "b": pa.types.is_boolean,
         "O": lambda kind: any(is_text(kind) for is_text in _TEXT),
-    }.get(tensor.dtype.kind, lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    }.get(tensor.numpy_dtype.kind, lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind))
     if not is_right_kind(column.type) and not pa.types.is_null(column.type):
         raise RequestError(f"{tensor.name!r} has values of type {column.type}, expected {tensor.datatype}.")
-    if pa.types.is_floating(column.type) and tensor.dtype.kind != "f":
+    if pa.types.is_floating(column.type) and tensor.numpy_dtype.kind != "f":
         column = pc.if_else(pc.is_nan(column), None, column)
     try:
         cast = column.cast(target)
     except pa.ArrowException as error:
         raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {error}") from None
-    if tensor.dtype.kind == "f" and (overflown := _first_overflow(column, cast)):
+    if tensor.numpy_dtype.kind == "f" and (overflown := _first_overflow(column, cast)):
         raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {overflown} would become infinite")
     return cast
 
@@ -285,16 +289,12 @@ def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
     return str(overflown[0]) if overflown.size else ""
 
 
-def _padded(elements: Flat, inside: Array) -> Array:
-    """Elements where `inside` [num_rows, width] is true, zeros or empty strings elsewhere, as they are sent."""
+def _padded(elements: Flat, lengths: Array, width: int) -> Array:
+    """Lists one after another in rows of `width`, with zeros or empty strings behind each, as they are sent."""
     if isinstance(elements, np.ndarray):
-        padded = np.zeros(inside.shape, elements.dtype)
-        padded[inside] = elements
-        return padded.reshape(-1)
+        return pad(elements, lengths, width).reshape(-1)
     sizes, data = _text(elements)
-    padded_sizes = np.zeros(inside.shape, np.int64)
-    padded_sizes[inside] = sizes
-    return _framed(padded_sizes.reshape(-1), data)
+    return _framed(pad(sizes, lengths, width).reshape(-1), data)
 
 
 def _wire(values: Flat) -> Array:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from serving.client.config import HTTP, ClientConfig
-from serving.client.schema import ModelSchema, TensorSchema
+from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
 from workflows.extras import require
+from workflows.tensors import Tensor
 
 
 class Transport(Protocol):
@@ -28,7 +29,7 @@ class Transport(Protocol):
     async def infer(self, message: Any) -> Any:
         """Send a message; returns what `decode` takes."""
 
-    def decode(self, response: Any, tensor: TensorSchema) -> Array:
+    def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...]. Raises ValueError, IndexError or struct.error where it does not fit."""
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Columns while a graph is compiled: expressions that become the steps of a plan, folded where they can be.
 
-A column is a raw `Input`, `Computed` by a step from others, or `Looked` up: a table at rows that are found per request.
+A column is a raw `Input`, `Computed` by a step from others, or a `Lookup`: a table at rows that are found per request.
 A step on columns that are looked up at the same rows is applied to their tables, once, here; so joins, list encodings
 and arithmetic on what was joined cost nothing per request.
 """
@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.plan import KeyIndex, TensorSpec
+from serving.plan import ColumnSpec, KeyIndex
 from serving.plan.columns import (
     AnyColumn,
     Lists,
@@ -67,7 +67,7 @@ class Expression:
 class Input(Expression):
     """A raw column of the request."""
 
-    spec: TensorSpec
+    spec: ColumnSpec
 
     @cached_property
     def example(self) -> AnyColumn:
@@ -90,7 +90,7 @@ class Computed(Expression):
 
 
 @dataclass(frozen=True, eq=False)
-class Looked(Expression):
+class Lookup(Expression):
     """A table at rows; where the rows come in lists, the table holds elements."""
 
     rows: Expression
@@ -114,13 +114,13 @@ Lowering: TypeAlias = Callable[[Any, nvt.ColumnSelector, Columns], Columns]
 
 def apply(step: Step, *columns: Expression) -> Expression:
     """A step on columns, or on their tables if they are looked up at the same rows."""
-    looked = [column for column in columns if isinstance(column, Looked)]
-    if len(looked) == len(columns) and len({id(column.rows) for column in looked}) == 1:
-        rows = looked[0].rows
+    lookups = [column for column in columns if isinstance(column, Lookup)]
+    if len(lookups) == len(columns) and len({id(column.rows) for column in lookups}) == 1:
+        rows = lookups[0].rows
         if step.elementwise or not rows.is_list:
             with np.errstate(all="ignore"):
-                return Looked(rows, step.run(*(column.table for column in looked)))
-    return Computed(step, tuple(column.taken if isinstance(column, Looked) else column for column in columns))
+                return Lookup(rows, step.run(*(column.table for column in lookups)))
+    return Computed(step, tuple(column.taken if isinstance(column, Lookup) else column for column in columns))
 
 
 def cast(column: Expression, dtype: Any) -> Expression:
@@ -143,15 +143,15 @@ class Found:
     positions: NDArray[np.int64]
     missing_row: int
 
-    def look_up(self, column: AnyColumn) -> Looked:
+    def look_up(self, column: AnyColumn) -> Lookup:
         """A column beside the keys, as a column of the request; missing where the key is not known."""
         return self.look_up_table(take_or_missing(column, self.positions))
 
-    def look_up_table(self, table: AnyColumn) -> Looked:
+    def look_up_table(self, table: AnyColumn) -> Lookup:
         """A table with an entry for each row, as a column of the request."""
-        if isinstance(self.rows, Looked):
-            return Looked(self.rows.rows, Take(table=table).run(self.rows.table))
-        return Looked(self.rows, table)
+        if isinstance(self.rows, Lookup):
+            return Lookup(self.rows.rows, Take(table=table).run(self.rows.table))
+        return Lookup(self.rows, table)
 
 
 def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, num_unknown: int = 1) -> Found:
@@ -204,8 +204,8 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
 
 
 def _indexed(index: KeyIndex, column: Expression) -> Expression:
-    if isinstance(column, Looked):
-        return Looked(column.rows, index.run(column.table))
+    if isinstance(column, Lookup):
+        return Lookup(column.rows, index.run(column.table))
     return Computed(index, (column,))
 
 

@@ -19,6 +19,6 @@ def lower_item_attributes(op: ItemAttributes, selector: nvt.ColumnSelector, colu
     for name in selector.names:
         found = find([columns[name]], [keys], what=f"ItemAttributes on {name!r}")
         for attribute, output in op.outputs(name).items():
-            looked = found.look_up(column_of(op.items[attribute]))
-            lowered[output] = apply(Fill(value=op.fill[attribute]), looked)
+            lookup = found.look_up(column_of(op.items[attribute]))
+            lowered[output] = apply(Fill(value=op.fill[attribute]), lookup)
     return lowered

@@ -44,11 +44,11 @@ def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, column
         stats = pd.read_parquet(op.categories[op.storage_name.get(name, name)])
         found = _find(op, columns, group, stats[group])
         for stat in (stat for stat in stats.columns if stat not in group):
-            looked = found.look_up(column_of(stats[stat]))
+            lookup = found.look_up(column_of(stats[stat]))
             if stat.endswith(f"{op.name_sep}count"):
-                looked = apply(Fill(value=0), looked)  # type: ignore[assignment]
+                lookup = apply(Fill(value=0), lookup)  # type: ignore[assignment]
             dtypes = [dtype for agg, dtype in AGG_DTYPES.items() if stat.endswith(op.name_sep + agg)]
-            lowered[stat] = cast(looked, dtypes[0]) if dtypes else looked
+            lowered[stat] = cast(lookup, dtypes[0]) if dtypes else lookup
     return lowered
 
 
@@ -67,10 +67,10 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
         count, *sums = (stats.iloc[:, len(group) + i] for i in range(1 + len(op.means)))
         for (target, mean), total in zip(op.means.items(), sums, strict=True):
             encoded = (total + op.p_smooth * mean) / (count + op.p_smooth)
-            looked = apply(Fill(value=mean), found.look_up(Vector(encoded.to_numpy())))
+            lookup = apply(Fill(value=mean), found.look_up(Vector(encoded.to_numpy())))
             for dtype in (op.out_dtype, op.output_dtype):
-                looked = looked if dtype is None else cast(looked, dtype)
-            lowered[f"TE_{op.name_sep.join(group)}_{target}"] = looked
+                lookup = lookup if dtype is None else cast(lookup, dtype)
+            lowered[f"TE_{op.name_sep.join(group)}_{target}"] = lookup
     return lowered
 
 

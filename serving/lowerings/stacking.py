@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.lowerings.expressions import Computed, Expression, Input, Looked
+from serving.lowerings.expressions import Computed, Expression, Input, Lookup
 from serving.plan import KeyIndex, Stack
 from serving.plan.columns import Vector
 from serving.plan.stacks import StackedArithmetic, StackedBucket, StackedLookup
@@ -62,7 +62,7 @@ def _chain_of(expression: Expression) -> _Chain | None:
     """The chain of a column; None if it cannot be part of a stack."""
     links: list[Step | _Lookup] = []
     signature: list[Any] = []
-    if isinstance(expression, Looked):
+    if isinstance(expression, Lookup):
         rows, table = expression.rows, expression.table
         if not (isinstance(rows, Computed) and isinstance(rows.step, KeyIndex) and isinstance(table, Vector)):
             return None

@@ -10,12 +10,11 @@ no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 """
 
 from serving.plan.candidates import CandidatePlan
-from serving.plan.columns import Padded, padded_inputs
 from serving.plan.index import KeyIndex
-from serving.plan.plan import ANY_WIDTH, Column, Computed, StackedColumn, StepCall, TensorSpec, TransformPlan
+from serving.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StackedColumn, StepCall, TransformPlan
 from serving.plan.stacks import Stack
 
 __all__ = [
-    "ANY_WIDTH", "CandidatePlan", "Column", "Computed", "KeyIndex", "Padded", "Stack", "StackedColumn", "StepCall",
-    "TensorSpec", "TransformPlan", "padded_inputs",
+    "ANY_WIDTH", "CandidatePlan", "Column", "ColumnSpec", "Computed", "KeyIndex", "Stack", "StackedColumn", "StepCall",
+    "TransformPlan",
 ]  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.plan.columns import Padded
 from serving.plan.index import KeyIndex
 from serving.plan.plan import Column, Computed, Inputs, Reference, StackedColumn, StepCall, TransformPlan
 from workflows.errors import LoweringError, RequestError
+from workflows.lists import Padded
 
 
 @dataclass(frozen=True, kw_only=True)

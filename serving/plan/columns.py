@@ -1,7 +1,5 @@
 """Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from workflows.hashing import Values
-from workflows.tensor_names import NNZS, VALUES
+from workflows.lists import Padded, offsets_of, pad
 
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 
@@ -45,31 +43,6 @@ class Lists(NamedTuple):
 AnyColumn: TypeAlias = Vector | Lists
 
 
-@dataclass(frozen=True)
-class Padded:
-    """Lists with the batch first: how they come in and go out.
-
-    Attributes:
-        values: [num_rows, width], zeros after the end of each list.
-        lengths: int32 [num_rows]; in a request `MISSING_LIST` for a missing one.
-    """
-
-    values: NDArray[Any]
-    lengths: NDArray[np.int32]
-
-    def ragged(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The same lists as flat values and offsets (int64 [num_rows + 1])."""
-        inside = np.arange(self.values.shape[1]) < self.lengths[:, None]
-        return self.values[inside], offsets_of(self.lengths)
-
-
-def offsets_of(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Lengths [num_rows] → int64 offsets [num_rows + 1]."""
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
 def mask_of(valid: NDArray[np.bool_]) -> Mask:
     """The mask, or None where nothing is missing."""
     return None if valid.all() else valid
@@ -98,8 +71,8 @@ def lists_of(padded: Padded, valid: Mask = None) -> Lists:
     valid = None if valid is None else mask_of(valid)
     if valid is not None:
         padded = Padded(padded.values, np.where(valid, padded.lengths, 0))
-    values, offsets = padded.ragged()
-    return Lists(vector_of(values), offsets, valid)
+    lists = padded.ragged()
+    return Lists(vector_of(lists.values), lists.offsets, valid)
 
 
 def from_arrow(array: pa.Array) -> Any:
@@ -199,20 +172,4 @@ def padded_of(lists: Lists) -> Padded:
     """Flat lists of numbers, none of them missing, as padded ones."""
     lengths = np.diff(lists.offsets).astype(np.int32)
     width = max(int(lengths.max(initial=0)) if lists.width is None else lists.width, 1)
-    values = np.zeros((len(lengths), width), dtype=lists.elements.values.dtype)
-    values[np.arange(width) < lengths[:, None]] = lists.elements.values
-    return Padded(values, lengths)
-
-
-def padded_inputs(columns: Mapping[str, NDArray[Any] | Padded]) -> dict[str, NDArray[Any]]:
-    """Columns of a plan in the layout in which Triton hands them to a model.
-
-    Each is [num_rows, 1], or [num_rows, num_candidates] if it comes so; lists are two tensors.
-    """
-    inputs: dict[str, NDArray[Any]] = {}
-    for name, column in columns.items():
-        if isinstance(column, Padded):
-            inputs |= {name + VALUES: column.values, name + NNZS: column.lengths.reshape(-1, 1)}
-        else:
-            inputs[name] = column if column.ndim == 2 else column.reshape(-1, 1)
-    return inputs
+    return Padded(pad(lists.elements.values, lengths, width), lengths)

@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.plan.columns import AnyColumn, Lists, Padded, Vector, lists_of, padded_of, vector_of
+from serving.plan.columns import AnyColumn, Lists, Vector, lists_of, padded_of, vector_of
 from serving.plan.index import KeyIndex
 from serving.plan.stacks import STACKED_STEPS, Stack
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
 from workflows.errors import ArtifactError, RequestError
-from workflows.tensor_names import MISSING_LIST, NNZS, VALUES
+from workflows.lists import Padded
+from workflows.tensor_names import MISSING_LIST, NNZS, VALID, VALUES
+from workflows.tensors import Tensor, fill_value
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 3
@@ -30,8 +32,8 @@ Reference: TypeAlias = str | int
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorSpec:
-    """One tensor that goes in or comes out.
+class ColumnSpec:
+    """One column that goes in or comes out.
 
     Attributes:
         name: column name.
@@ -54,15 +56,21 @@ class TensorSpec:
         return self.width is None and self.numpy_dtype.kind != "f"
 
     @property
-    def tensors(self) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-        """Name, dtype and shape without the batch of each tensor that carries it on the wire."""
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What carries it on the wire."""
         if self.width is None:
-            return ((self.name, self.dtype, (1,)),)
-        return (self.name + VALUES, self.dtype, (self.width,)), (self.name + NNZS, "int32", (1,))
+            return (Tensor(name=self.name, dtype=self.dtype),)
+        values = Tensor(name=self.name + VALUES, dtype=self.dtype, dims=(self.width,))
+        return values, Tensor(name=self.name + NNZS, dtype="int32")
+
+    @property
+    def mask(self) -> Tensor | None:
+        """What says which values of a request are there, for columns that cannot say it themselves."""
+        return Tensor(name=self.name + VALID, dtype="bool", optional=True) if self.has_mask else None
 
     def zeros(self, num_rows: int) -> NDArray[Any] | Padded:
         """Rows of zeros, empty strings or empty lists."""
-        values = np.full(num_rows, b"" if self.dtype == "object" else 0, dtype=self.dtype)
+        values = np.full(num_rows, fill_value(self.numpy_dtype), self.numpy_dtype)
         if self.width is None:
             return values
         return Padded(values[:, None], np.zeros(num_rows, dtype=np.int32))
@@ -104,10 +112,10 @@ class Column:
     width: int | None = None
 
     @property
-    def spec(self) -> TensorSpec:
+    def spec(self) -> ColumnSpec:
         """Name, dtype and width."""
         width = self.width if self.lengths is None else int(self.values.shape[1])
-        return TensorSpec(name=self.name, dtype=self.values.dtype.name, width=width)
+        return ColumnSpec(name=self.name, dtype=self.values.dtype.name, width=width)
 
     def read(self, _inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
         """The values at the rows that were found."""
@@ -136,9 +144,9 @@ class Computed:
     width: int | None = None
 
     @property
-    def spec(self) -> TensorSpec:
+    def spec(self) -> ColumnSpec:
         """Name, dtype and width."""
-        return TensorSpec(name=self.name, dtype=self.dtype, width=self.width)
+        return ColumnSpec(name=self.name, dtype=self.dtype, width=self.width)
 
     def read(self, inputs: Mapping[str, AnyColumn], results: list[AnyColumn]) -> NDArray[Any] | Padded:
         """The values that were computed."""
@@ -162,9 +170,9 @@ class StackedColumn:
     dtype: str
 
     @property
-    def spec(self) -> TensorSpec:
+    def spec(self) -> ColumnSpec:
         """Name, dtype and width."""
-        return TensorSpec(name=self.name, dtype=self.dtype)
+        return ColumnSpec(name=self.name, dtype=self.dtype)
 
     def read(self, stacks: list[Vector]) -> NDArray[Any]:
         """The values that were computed."""
@@ -187,7 +195,7 @@ class TransformPlan:
         stacks: what is computed of several raw columns together.
     """
 
-    inputs: tuple[TensorSpec, ...]
+    inputs: tuple[ColumnSpec, ...]
     indexes: tuple[KeyIndex, ...]
     columns: tuple[Column | Computed | StackedColumn, ...]
     steps: tuple[StepCall | KeyIndex, ...] = ()
@@ -211,7 +219,7 @@ class TransformPlan:
         return frozenset(spec.name for spec in self.inputs)
 
     @cached_property
-    def _alone(self) -> tuple[TensorSpec, ...]:
+    def _alone(self) -> tuple[ColumnSpec, ...]:
         """Raw columns that an index, a step or an output reads by themselves."""
         read = {name for call in (*self.indexes, *self.steps) for name in call.inputs}
         read |= {column.source for column in self.columns if isinstance(column, Computed)}
@@ -315,9 +323,10 @@ class TransformPlan:
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        TensorSpec, KeyIndex, StepCall, Stack, Column, Computed, StackedColumn, Vector, Lists, *STEPS, *STACKED_STEPS,
+        ColumnSpec, KeyIndex, StepCall, Stack, Column, Computed, StackedColumn, Vector, Lists, *STEPS, *STACKED_STEPS,
     )
 }  # fmt: skip
+_KINDS["TensorSpec"] = ColumnSpec  # in plans of version 0.1
 
 
 def _check_references(references: tuple[Reference, ...], names: set[str], num_made: int) -> None:
@@ -326,7 +335,7 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
             raise ValueError(f"{reference!r} is neither one of the inputs {sorted(names)} nor an earlier result")
 
 
-def _checked_length(spec: TensorSpec, given: NDArray[Any] | Padded) -> int:
+def _checked_length(spec: ColumnSpec, given: NDArray[Any] | Padded) -> int:
     """Rows of a raw column of the right shape and dtype."""
     is_list = spec.width is not None
     if isinstance(given, Padded) != is_list:
@@ -340,7 +349,7 @@ def _checked_length(spec: TensorSpec, given: NDArray[Any] | Padded) -> int:
     return len(values)
 
 
-def _column_of(spec: TensorSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
+def _column_of(spec: ColumnSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
     """A raw column."""
     if isinstance(given, Padded) and _shortest(spec.name, given) == MISSING_LIST:
         there = given.lengths != MISSING_LIST

@@ -21,12 +21,12 @@ from serving.plan.columns import (
     is_missing,
     is_string,
     mask_of,
-    offsets_of,
     take,
     with_one_more,
 )
 from workflows.hashing import bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
+from workflows.lists import offsets_of
 
 FUNCTIONS: dict[str, Any] = {
     "add": np.add,

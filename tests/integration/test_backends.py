@@ -15,8 +15,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import Client
+from serving.engines.onnxruntime import ENGINE as ONNX
 from serving.model_config import ModelConfig
-from serving.onnx import convert
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, wait_for_more, write_model
 from workflows.artifacts import publish
@@ -183,7 +183,7 @@ def onnx_model(saved_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     directory = tmp_path_factory.mktemp("onnx")
     with publish(directory / "trained", KIND, details={"run_id": "", "tracking_uri": "", "metrics": {}}) as staging:
         shutil.copytree(saved_model, staging / "model.savedmodel")
-    convert(TrainedModel.load(directory / "trained"), directory / "model.onnx")
+    ONNX.convert(TrainedModel.load(directory / "trained"), directory / "model.onnx")
     return directory / "model.onnx"
 
 

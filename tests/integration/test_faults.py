@@ -15,10 +15,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor
 
 from serving.benchmark.identity import BACKENDS
-from serving.model_config import ModelConfig, Tensor
-from serving.plan import ANY_WIDTH, Column, KeyIndex, TensorSpec, TransformPlan
+from serving.model_config import ModelConfig
+from serving.plan import ANY_WIDTH, Column, ColumnSpec, KeyIndex, TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import write_model
+from workflows.tensors import Tensor
 
 MODEL = "mixed"
 MOST_ROWS = 1 << 20
@@ -36,9 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     found = np.array([-1, 10, 20])
     plan = TransformPlan(
         inputs=(
-            TensorSpec(name="number", dtype="int64"),
-            TensorSpec(name="word", dtype="object"),
-            TensorSpec(name="tags", dtype="object", width=ANY_WIDTH),
+            ColumnSpec(name="number", dtype="int64"),
+            ColumnSpec(name="word", dtype="object"),
+            ColumnSpec(name="tags", dtype="object", width=ANY_WIDTH),
         ),
         indexes=(
             KeyIndex.build("number", np.array([7, 8])),

@@ -21,10 +21,11 @@ from serving.benchmark.load import measure
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.requests import lay_out
 from serving.client import Client
-from serving.model_config import ModelConfig, Tensor
+from serving.model_config import ModelConfig
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
+from workflows.tensors import Tensor
 
 OWN_BACKENDS = Path(__file__).parent / "backends"
 ROWS = pa.table({"x": np.arange(1000), "label": np.zeros(1000)})

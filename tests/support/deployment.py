@@ -76,11 +76,11 @@ def needed_files() -> tuple[set[str], set[str]]:
     Returns:
         Files of `serving` and `workflows`, and names of the other top-level modules that are not Python's own.
     """
-    backends = {path.relative_to(ROOT).as_posix() for path in (ROOT / "serving" / "backends").glob("*/model.py")}
+    backends = {path.relative_to(ROOT).as_posix() for path in (ROOT / "serving").glob("*/*/model.py")}
     started = {"serving/__main__.py", "serving/launch.py", "serving/container/bench.py"}
     never_called = {"workflows/workflow_store.py"}  # imported by functions alone
     files, modules = set(never_called), set()
-    waiting = sorted(started | backends - {"serving/backends/pytorch/model.py"})
+    waiting = sorted(started | backends - {"serving/engines/pytorch/model.py"})
     while waiting:
         name = waiting.pop()
         if name in files or not (ROOT / name).is_file():

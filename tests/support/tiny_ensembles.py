@@ -6,8 +6,9 @@ import numpy as np
 
 from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.ensemble import CONFIG, ExportedEnsemble, publish_version
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
-from serving.plan import Column, KeyIndex, TensorSpec, TransformPlan
+from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
+from serving.plan import Column, ColumnSpec, KeyIndex, TransformPlan
+from workflows.tensors import Tensor
 
 NAME = "tiny"
 UNSEEN = -1
@@ -17,7 +18,7 @@ KEYS = np.arange(5)
 def lookup(source: str, target: str, values: np.ndarray) -> TransformPlan:
     """A plan that turns key i into values[i]."""
     return TransformPlan(
-        inputs=(TensorSpec(name=source, dtype="int64"),),
+        inputs=(ColumnSpec(name=source, dtype="int64"),),
         indexes=(KeyIndex.build(source, KEYS),),
         columns=(Column(name=target, index=0, values=np.array([UNSEEN, *values])),),
     )

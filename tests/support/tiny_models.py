@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from serving.model_config import ModelConfig, Tensor
+from serving.model_config import ModelConfig
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ServerError
+from workflows.tensors import Tensor
 
 TABLE_ROWS = 5
 MAX_BATCH_SIZE = 64

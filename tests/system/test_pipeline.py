@@ -23,6 +23,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.support.command_line import RANKLINE, commands, rankline, started, typed
+from tests.support.rounding import SCORE_ROUNDING
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
@@ -145,7 +146,7 @@ def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
     many = rankline("predict", "--input", "rows.csv", "--output", "scored.csv", cwd=workplace.path)
     assert many.returncode == 0, many.stderr
     table = pd.read_csv(workplace.path / "scored.csv")
-    assert table["score"][0] == pytest.approx(scored["score"], abs=1e-6)
+    assert table["score"][0] == pytest.approx(scored["score"], abs=SCORE_ROUNDING)
     assert 0 < table["score"][1] < 1  # an unknown user and movie are scored as unseen
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,27 +11,9 @@ import pyarrow.compute as pc
 
 from training.loader.gather import SLACK, gather_lists, num_values
 from workflows.feature_spec import Feature
+from workflows.lists import Ragged, empty, flat_of_arrow, offsets_of
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ragged:
-    """A list column of N rows.
-
-    Attributes:
-        values: all values, one row after the other, shape (M,).
-        offsets: row i has the values from offsets[i] up to offsets[i + 1]; shape (N + 1,), starts at 0 and ends at M.
-    """
-
-    values: Array
-    offsets: Array
-
-    @property
-    def nnzs(self) -> npt.NDArray[np.int32]:
-        """Number of values of each row, shape (N,)."""
-        nnzs = _empty((len(self.offsets) - 1,), np.dtype(np.int32))
-        return np.subtract(self.offsets[1:], self.offsets[:-1], out=nnzs, casting="same_kind")
 
 
 Column = Array | Ragged
@@ -80,7 +61,7 @@ def fill_nulls(column: pa.ChunkedArray, value: float) -> pa.ChunkedArray:
     lists = column.combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     values = pc.fill_null(lists.flatten(), pa.scalar(value).cast(kind.value_type))
-    return pa.chunked_array([pa.LargeListArray.from_arrays(_offsets_of(lengths), values)])
+    return pa.chunked_array([pa.LargeListArray.from_arrays(offsets_of(lengths), values)])
 
 
 def from_arrow(column: pa.ChunkedArray) -> Column:
@@ -96,7 +77,7 @@ def num_rows(column: Column) -> int:
 def lengths(column: Column) -> npt.NDArray[np.int32]:
     """Values of each row, shape (N,)."""
     if isinstance(column, Ragged):
-        return column.nnzs
+        return column.lengths
     return np.full(len(column), math.prod(column.shape[1:]), np.int32)
 
 
@@ -112,13 +93,13 @@ def concatenate(columns: Sequence[Column], dtype: np.dtype[Any] | None = None) -
         return cast(columns[0], dtype)
     if not isinstance(columns[0], Ragged):
         flat = [column for column in columns if not isinstance(column, Ragged)]
-        out = _empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype)
+        out = empty((sum(map(len, flat)), *flat[0].shape[1:]), dtype)
         return np.concatenate(flat, out=out, casting="unsafe")
     lists = [column for column in columns if isinstance(column, Ragged)]
     size = sum(len(column.values) for column in lists)
-    values = _empty((size,), dtype)
+    values = empty((size,), dtype)
     np.concatenate([column.values for column in lists], out=values, casting="unsafe")
-    offsets = _empty((sum(map(num_rows, lists)) + 1,), np.dtype(np.int32 if size < 2**31 else np.int64))
+    offsets = empty((sum(map(num_rows, lists)) + 1,), np.dtype(np.int32 if size < 2**31 else np.int64))
     offsets[0] = row = 0
     for column in lists:
         end = row + num_rows(column)
@@ -136,13 +117,13 @@ def take(column: Column, rows: npt.NDArray[np.intp], dtype: np.dtype[Any]) -> Co
         dtype: of the values of the result.
     """
     if not isinstance(column, Ragged):
-        out = _empty((len(rows), *column.shape[1:]), dtype)
+        out = empty((len(rows), *column.shape[1:]), dtype)
         if dtype == column.dtype:  # "clip" is what writes to `out` directly; "raise" goes through a buffer
             return np.take(column, rows, axis=0, out=out, mode="clip")
         out[...] = np.take(column, rows, axis=0, mode="clip")
         return out
-    values = _empty((num_values(column.offsets, rows) + SLACK,), dtype)
-    offsets = _empty((len(rows) + 1,), column.offsets.dtype)
+    values = empty((num_values(column.offsets, rows) + SLACK,), dtype)
+    offsets = empty((len(rows) + 1,), column.offsets.dtype)
     gather_lists(column.values, column.offsets, rows, values, offsets)
     return Ragged(values=values[:-SLACK], offsets=offsets)
 
@@ -175,7 +156,7 @@ def cast(column: Column, dtype: np.dtype[Any]) -> Column:
     values = column.values if isinstance(column, Ragged) else column
     if values.dtype == dtype:
         return column
-    out = _empty(values.shape, dtype)
+    out = empty(values.shape, dtype)
     out[...] = values
     return Ragged(values=out, offsets=column.offsets) if isinstance(column, Ragged) else out
 
@@ -207,35 +188,11 @@ def ends(column: Column) -> tuple[Any, Any]:
 def _from_array(array: pa.Array) -> Column:
     kind = array.type
     if pa.types.is_fixed_size_list(kind):
-        return _flat(array.flatten()).reshape(-1, kind.list_size)
+        return flat_of_arrow(array.flatten()).reshape(-1, kind.list_size)
     if not _is_list(kind):
-        return _flat(array)
-    offsets = array.offsets.to_numpy()
-    first = offsets[0] if len(offsets) else 0
-    return Ragged(values=_flat(array.flatten()), offsets=offsets - first if first else offsets)
-
-
-def _flat(array: pa.Array) -> Array:
-    if pa.types.is_boolean(array.type):  # one bit each in Arrow
-        array = array.cast(pa.uint8())
-    numbers: Array = array.to_numpy()
-    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers  # Numba knows no halves
+        return flat_of_arrow(array)
+    return Ragged.of_arrow(array)
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
-def _offsets_of(lengths: Array) -> Array:
-    offsets = _empty((len(lengths) + 1,), np.dtype(lengths.dtype))
-    offsets[0] = 0
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Memory from Arrow's pool: aligned to 64 bytes, so that TensorFlow takes it without a copy, and reused by it."""
-    size = math.prod(shape)
-    if not size:
-        return np.empty(shape, dtype)
-    return np.frombuffer(pa.allocate_buffer(size * dtype.itemsize), dtype).reshape(shape)

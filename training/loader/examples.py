@@ -20,9 +20,10 @@ import numpy.typing as npt
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from training.loader.stream import Batch, Ragged
+from training.loader.stream import Batch
 from workflows.errors import DataError
 from workflows.feature_spec import Feature
+from workflows.lists import Ragged, offsets_of
 from workflows.tensor_names import NNZS, VALUES
 
 INT64_LIST, FLOAT_LIST = "int64_list", "float_list"
@@ -41,11 +42,6 @@ def list_kind(feature: Feature) -> str:
     if kind is None:
         raise DataError(f"feature {feature.name!r} is {feature.dtype}, expected whole or float numbers.")
     return kind
-
-
-def bounds_of(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Where each of several lists that lie in a row begins, and where the last one ends."""
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
 # --- Arrays to records
@@ -94,9 +90,9 @@ def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> di
     if not np.can_cast(values.dtype, dtype, "same_kind"):
         raise DataError(f"{path}: column {name!r} is {values.dtype}, the feature spec says {feature.dtype}.")
     values = values.astype(dtype, copy=False)
-    nnzs = column.nnzs if isinstance(column, Ragged) else np.full(len(column), column[:1].size)
+    nnzs = column.lengths if isinstance(column, Ragged) else np.full(len(column), column[:1].size)
     records = np.minimum(np.arange(0, len(nnzs) + prebatch, prebatch), len(nnzs))
-    lists = {name: _ValueLists(values=values, bounds=bounds_of(nnzs)[records])}
+    lists = {name: _ValueLists(values=values, bounds=offsets_of(nnzs)[records])}
     if is_list and prebatch > 1:
         lists[name + NNZS] = _ValueLists(values=nnzs.astype(np.int64), bounds=records)
     return lists

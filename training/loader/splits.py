@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-import numpy as np
-
-from training.loader.stream import Batch, BatchStream, Ragged, StreamOptions, Transform
+from training.loader.stream import Batch, BatchStream, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec
+from workflows.lists import Ragged, offsets_of
 from workflows.prepared import saved_workflow
 from workflows.tensor_names import NNZS, VALUES
 
@@ -157,9 +156,7 @@ def first_rows(prepared: Path, spec: FeatureSpec, split: str, num_rows: int) -> 
     tensors, _ = next(iter(loader))
     columns = {name: tensor.numpy()[:, 0] for name, tensor in tensors.items()}
     return {
-        feature.name: Ragged(
-            values=columns[feature.name + VALUES], offsets=np.append(0, np.cumsum(columns[feature.name + NNZS]))
-        )
+        feature.name: Ragged(values=columns[feature.name + VALUES], offsets=offsets_of(columns[feature.name + NNZS]))
         if feature.is_list
         else columns[feature.name]
         for feature in inputs

@@ -18,14 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.loader import columns as arrays
-from training.loader.columns import Column, Ragged
+from training.loader.columns import Column
 from training.loader.files import ParquetFiles, RowGroup
 from training.loader.memory import buffer_bytes
 from training.loader.schedule import BatchRun, Epoch, GroupRows, Schedule
 from training.loader.workers import Batch, Decoded, Streams, Workers
 from workflows.errors import ConfigError, DataError
+from workflows.lists import Ragged
 
-__all__ = ["Batch", "BatchStream", "Column", "Ragged", "StreamOptions", "Transform"]
+__all__ = ["Batch", "BatchStream", "Column", "StreamOptions", "Transform"]
 
 T = TypeVar("T")
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import tensorflow as tf
 
 from training.loader.epochs import ParquetLoader
-from training.loader.stream import Batch, Ragged, StreamOptions
+from training.loader.stream import Batch, StreamOptions
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.errors import ConfigError, DataError
+from workflows.lists import Ragged
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequ
             else:
                 inputs[name + VALUES] = _tensor(column.values.reshape(-1, 1))
                 if self._list_layout == "nnzs":
-                    inputs[name + NNZS] = _tensor(column.nnzs.reshape(-1, 1))
+                    inputs[name + NNZS] = _tensor(column.lengths.reshape(-1, 1))
                 else:
                     inputs[name + OFFSETS] = _tensor(column.offsets.astype(np.int32, copy=False))
         labels = tuple(self._label(name, batch[name]) for name in self._label_names)

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from training.loader.columns import arrow_schema, arrow_type
-from training.loader.examples import TENSOR_DTYPES, Layout, bounds_of, decode, list_kind, num_values, serialize
+from training.loader.examples import TENSOR_DTYPES, Layout, decode, list_kind, num_values, serialize
 from training.loader.stream import BatchStream, check_reading
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.artifacts import whole_file
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import Feature, FeatureSpec
+from workflows.lists import arrow_lists, offsets_of
 from workflows.progress import SILENT, Progress
 from workflows.tensor_names import NNZS, VALUES
 
@@ -139,7 +140,7 @@ def _arrow_column(parsed: Mapping[str, Any], feature: Feature, path: Path) -> pa
         raise DataError(f"{path}: feature {feature.name!r} does not fit {feature.dtype}: {error}") from None
     if not feature.is_list:
         return array
-    return pa.ListArray.from_arrays(pa.array(bounds_of(parsed[feature.name + NNZS].numpy()[:, 0]), pa.int32()), array)
+    return arrow_lists(array, offsets_of(parsed[feature.name + NNZS].numpy()[:, 0]))
 
 
 class TFRecordLoader:

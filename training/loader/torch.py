@@ -15,8 +15,9 @@ import torch.utils.data
 
 from training.loader.epochs import ParquetLoader
 from training.loader.memory import buffer_bytes
-from training.loader.stream import Batch, BatchStream, Column, Ragged, StreamOptions
+from training.loader.stream import Batch, BatchStream, Column, StreamOptions
 from workflows.errors import ConfigError, DataError
+from workflows.lists import Ragged
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.loader import columns as arrays
-from training.loader.columns import Column, Ragged
+from training.loader.columns import Column
 from training.loader.schedule import BatchRun, BlockRows, Epoch, GroupRows, dealt
+from workflows.lists import Ragged
 
 T = TypeVar("T")
 Batch = dict[str, Column]

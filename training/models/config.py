@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
+from training.frameworks import TENSORFLOW, Framework
 from workflows.choices import check_at_least, check_choice
 from workflows.feature_spec import Feature, FeatureSpec
-from workflows.trained import TENSORFLOW, Backend
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
@@ -47,8 +47,8 @@ class ModelConfig:
     network: ClassVar[str]
     """"MODULE:FUNCTION" of what builds it from a `FeatureSpec`, this config and a `StepConfig`: a Keras model as
     `training.trainers.tensorflow` takes it, or a module as `training.trainers.torch` does."""
-    backend: ClassVar[Backend] = TENSORFLOW
-    """What it is trained with and served by."""
+    framework: ClassVar[Framework] = TENSORFLOW
+    """What it is trained with."""
     takes_histories: ClassVar[bool] = False
     """Whether it scores an item against a history, and takes no other rows."""
 

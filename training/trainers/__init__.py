@@ -2,17 +2,12 @@
 
 from importlib import import_module
 
+from training.frameworks import Framework
 from training.trainers.base import Trainer
-from workflows.trained import PYTORCH, TENSORFLOW, Backend
-
-_TRAINERS = {
-    TENSORFLOW.name: ("training.trainers.tensorflow", "TensorFlowTrainer"),
-    PYTORCH.name: ("training.trainers.torch", "TorchTrainer"),
-}
 
 
-def trainer_for(backend: Backend) -> type[Trainer]:
-    """What trains the models of `backend`; imports its framework."""
-    module, name = _TRAINERS[backend.name]
+def trainer_for(framework: Framework) -> type[Trainer]:
+    """What trains the models of a framework, which is imported."""
+    module, name = framework.trainer.split(":")
     trainer: type[Trainer] = getattr(import_module(module), name)
     return trainer

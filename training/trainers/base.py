@@ -167,7 +167,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def export(self, path: Path) -> None:
-        """Write the model in the format of its backend; the other workers have to `send_tables`."""
+        """Write the model in its framework's format; the other workers have to `send_tables`."""
 
     def send_tables(self) -> None:  # noqa: B027
         """Give worker 0 this worker's rows of split tables."""

@@ -110,7 +110,7 @@ def _find(path: Path) -> _Files:
     reviews = [file for file in others if file.name.lower().startswith("review")] or others
     if not reviews:
         raise DataError(
-            f"{path} holds no Amazon reviews. Looked for {_SEQUENCES} with {_ATTRIBUTES}; reviews*.json with "
+            f"{path} holds no Amazon reviews. Lookup for {_SEQUENCES} with {_ATTRIBUTES}; reviews*.json with "
             "meta*.json, and any *.json, *.jsonl; each of these also as .gz. Give the directory of these files."
         )
     for file in (*reviews, *items):

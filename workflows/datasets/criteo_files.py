@@ -108,7 +108,7 @@ def _find(directory: Path) -> list[Path]:
             break
     else:
         raise DataError(
-            f"{directory} holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. "
+            f"{directory} holds no Criteo data. Lookup for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. "
             "Give the directory of these files."
         )
     for path in paths:

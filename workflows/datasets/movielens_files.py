@@ -23,6 +23,7 @@ import pyarrow.csv as pa_csv
 from workflows.datasets.raw import RawData, fingerprint_of, latest_of_each_pair
 from workflows.download import Archive
 from workflows.errors import DataError
+from workflows.lists import arrow_lists, offsets_of
 
 USER_ID, MOVIE_ID, RATING, TIMESTAMP = "userId", "movieId", "rating", "timestamp"
 TITLE, GENRES = "title", "genres"
@@ -117,7 +118,7 @@ def _detect(directory: Path) -> _Layout:
                 f"{directory} lacks {', '.join(missing)}. Expected {', '.join(layout.files)}: put them side by side."
             )
     known = "; ".join(", ".join(layout.files) for layout in _LAYOUTS)
-    raise DataError(f"{directory} holds no MovieLens data. Looked for {known}. Give the directory of these files.")
+    raise DataError(f"{directory} holds no MovieLens data. Lookup for {known}. Give the directory of these files.")
 
 
 def _check_ids(catalog: pa.Table, path: Path) -> None:
@@ -208,9 +209,8 @@ def _split_genres(movies: pa.Table) -> pa.Table:
 def _gather_flags(movies: pa.Table, names: list[str]) -> pa.Table:
     """Turn one column of flags for each genre into a list of the genres that are set."""
     flags = np.column_stack([movies[name].fill_null(False).to_numpy() for name in names])
-    offsets = np.concatenate(([0], np.cumsum(flags.sum(axis=1)))).astype(np.int32)
     values = pa.array(names, pa.string()).take(pa.array(np.nonzero(flags)[1]))
-    lists = pa.ListArray.from_arrays(pa.array(offsets), values)
+    lists = arrow_lists(values, offsets_of(flags.sum(axis=1)))
     return pa.table([movies[MOVIE_ID], movies[TITLE], lists], schema=CATALOG_SCHEMA)
 
 

@@ -37,6 +37,7 @@ from workflows.feature_spec import (
     Source,
     SpecMetadata,
 )
+from workflows.lists import arrow_lists
 from workflows.partitions import FilesWriter, RawSplit, feature_of, nvtabular_dataset
 from workflows.pool import Report
 from workflows.prepared import HELDOUT, HISTORIES
@@ -150,7 +151,7 @@ class _RawIds:
             {
                 self._columns.user: self.users.take(pa.array(users)),
                 self._columns.item: self.items.take(pa.array(items)),
-                self._columns.history: _lists(offsets, self.items.take(pa.array(history))),
+                self._columns.history: arrow_lists(self.items.take(pa.array(history)), offsets),
             }
         )
 
@@ -175,7 +176,7 @@ class _RawIds:
                 within = int(np.searchsorted(offsets, offsets[start] + block_values, side="right")) - 1
                 stop = max(start + 1, within)
                 values = self.items.take(pa.array(items[offsets[start] : offsets[stop]]))
-                lists = _lists(offsets[start : stop + 1] - offsets[start], values)
+                lists = arrow_lists(values, offsets[start : stop + 1] - offsets[start])
                 file.write_table(pa.Table.from_arrays([self.users.slice(start, stop - start), lists], schema=schema))
                 start = stop
 
@@ -184,10 +185,6 @@ def _codes(chunks: Sequence[pa.DictionaryArray]) -> tuple[NDArray[np.int32], pa.
     """Values as codes, and what the codes stand for."""
     unified = pa.chunked_array(chunks).unify_dictionaries()
     return np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks]), unified.chunk(0).dictionary
-
-
-def _lists(offsets: Codes, values: Any) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
 class _Columns:
@@ -244,7 +241,7 @@ class _Columns:
         for channel, items in ((HISTORY, rows.history), (NEGATIVES, rows.negatives)):
             if items is not None:
                 for name, target in zip(self.channels[channel], self._targets, strict=True):
-                    made[name] = _lists(rows.offsets, self._ids[target][items])
+                    made[name] = arrow_lists(self._ids[target][items], rows.offsets)
         return pa.table(made)
 
 

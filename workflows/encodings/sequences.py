@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from workflows.encodings.histories_config import SequenceConfig
 from workflows.errors import DataError
 from workflows.hashing import hash_ids
+from workflows.lists import offsets_of
 
 TRAIN, VALID = "train", "valid"
 _STREAMS = {(TRAIN, "items"): 0, (TRAIN, "history"): 1, (VALID, "items"): 2, (VALID, "history"): 3}
@@ -151,7 +152,7 @@ class Sequences:
             labels = np.zeros(items.shape, dtype=np.float32)
             labels[:, 0] = 1
             lengths = np.repeat(np.minimum(places, config.max_history), num_alike)
-            offsets = np.append(0, np.cumsum(lengths))
+            offsets = offsets_of(lengths)
             first = np.repeat(targets, num_alike) - lengths
             history = self._items[np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])]
             users = np.repeat(users, num_alike)

@@ -10,15 +10,13 @@ Parameters read from `config.pbtxt`, beside those of the backend `nvtabular` and
 """
 
 from dataclasses import replace
-from importlib import import_module
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor
+from serving.backends.batching import Array, BatchingModel, Run, ServedModel
 from serving.backends.nvtabular import model as nvtabular
-from workflows.errors import RanklineError
-from workflows.trained import SERVING
+from serving.engines import engine_of_backend
+from workflows.errors import ConfigError, RanklineError
 
 
 class TritonPythonModel(BatchingModel):
@@ -29,12 +27,12 @@ class TritonPythonModel(BatchingModel):
     def load(self, model: ServedModel) -> Run:
         """Load both, and have the one feed the other."""
         plan = nvtabular.open_plan(model.version)
-        specs = [tensor for column in plan.columns for tensor in column.spec.tensors]
-        between = tuple(Tensor(name=name, dtype=np.dtype(dtype), dims=dims) for name, dtype, dims in specs)
-        name, names = model.parameters.get("MODEL_BACKEND", ""), sorted(backend.name for backend in SERVING)
-        if name not in names:
-            raise pb_utils.TritonModelException(f"parameter MODEL_BACKEND is {name!r}, expected {', '.join(names)}.")
-        self._engine: BatchingModel = import_module(f"serving.backends.{name}.model").TritonPythonModel()
+        between = tuple(tensor for column in plan.columns for tensor in column.spec.tensors)
+        try:
+            engine = engine_of_backend(model.parameters.get("MODEL_BACKEND", ""))
+        except ConfigError as error:
+            raise pb_utils.TritonModelException(f"parameter MODEL_BACKEND: {error}") from error
+        self._engine: BatchingModel = engine.triton_model()
         transform = nvtabular.make_run(plan, replace(model, outputs=between))
         predict = self._engine.load(replace(model, inputs=between))
 

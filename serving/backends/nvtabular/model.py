@@ -2,7 +2,7 @@
 
 A folder with this file is a backend (Triton's "Python-based backend"), so a model repository holds the plan and a
 config, and no code. A column of lists is two tensors, `name__values` with zeros or empty strings behind the end of each
-list, and `name__nnzs`; what is missing may be said by `name__valid`. See `workflows.tensor_names`.
+list, and `name__nnzs`; a third, `name__valid`, may mark what is missing. See `workflows.tensor_names`.
 
 Parameter read from `config.pbtxt`:
 
@@ -18,11 +18,13 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, ServedModel, Tensor, whole_number
+from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
-from serving.plan import CandidatePlan, Padded, TensorSpec, TransformPlan, padded_inputs
+from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
 from workflows.errors import RanklineError, RequestError
-from workflows.tensor_names import NNZS, VALID, VALUES
+from workflows.lists import Padded, padded_tensors
+from workflows.tensor_names import NNZS, VALUES
+from workflows.tensors import Tensor
 
 # Arrow would import pandas, wherever it is installed, to ask whether an array is one of its own: 22 MB per process.
 sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
@@ -61,7 +63,7 @@ def make_run(plan: TransformPlan, model: ServedModel) -> Run:
         TritonModelException: it names others than the plan has, or a parameter is wrong.
     """
     max_list_length = whole_number(model.parameters, MAX_LIST_LENGTH, 0)
-    masks = {spec.name + VALID: spec.name for spec in plan.inputs if spec.has_mask}
+    masks = {spec.mask.name: spec.name for spec in plan.inputs if spec.mask}
     _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
     _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
     lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
@@ -74,7 +76,7 @@ def make_run(plan: TransformPlan, model: ServedModel) -> Run:
         if max_list_length:
             _limit_lists(lists, given, max_list_length)
         valid = {column: _single(column, given[mask], candidates) for mask, column in masks.items() if mask in given}
-        made = padded_inputs(transform({spec.name: _column(spec, given, candidates) for spec in plan.inputs}, valid))
+        made = padded_tensors(transform({spec.name: _column(spec, given, candidates) for spec in plan.inputs}, valid))
         return [made[tensor.name] for tensor in model.outputs]
 
     return run
@@ -93,9 +95,9 @@ def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_le
             raise RequestError(f"{name!r} has lists of {width} values, expected at most {max_list_length}.")
 
 
-def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[TensorSpec]) -> None:
+def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[ColumnSpec]) -> None:
     names = {tensor.name for tensor in declared}
-    expected = {name for spec in specs for name, _, _ in spec.tensors}
+    expected = {tensor.name for spec in specs for tensor in spec.tensors}
     if names != expected:
         raise pb_utils.TritonModelException(
             f"config.pbtxt has {side} {sorted(names)}, {version / 'plan'} has {sorted(expected)}. Export again."
@@ -106,7 +108,7 @@ def _single(name: str, array: Array, candidates: Collection[str]) -> Array:
     return array if name in candidates else array.reshape(-1)
 
 
-def _column(spec: TensorSpec, tensors: Mapping[str, Array], candidates: Collection[str]) -> Array | Padded:
+def _column(spec: ColumnSpec, tensors: Mapping[str, Array], candidates: Collection[str]) -> Array | Padded:
     """Tensors [num_rows, 1], and [num_rows, width] of lists or candidates, as the plan takes them."""
     if spec.width is None:
         return _single(spec.name, tensors[spec.name], candidates)

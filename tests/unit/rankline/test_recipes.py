@@ -21,7 +21,7 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
     label = Feature(name="label", dtype="float32")
     spec = FeatureSpec(features=(label,), channels={"label": ("label",)})
-    trainer_for(recipe.train.model.backend).check(spec, recipe.train)
+    trainer_for(recipe.train.model.framework).check(spec, recipe.train)
 
 
 def test_the_torch_recipe_has_the_notebooks_model_and_optimizer() -> None:

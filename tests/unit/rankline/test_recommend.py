@@ -3,26 +3,27 @@
 import pytest
 
 from rankline.recommend import typed_user
-from serving.client import ModelSchema, TensorSchema
+from serving.client import ModelSchema
 from workflows.errors import ConfigError
+from workflows.tensors import Tensor
 
 
-def schema(datatype: str) -> ModelSchema:
+def schema(dtype: str) -> ModelSchema:
     return ModelSchema(
         name="m",
-        inputs=(TensorSchema(name="user", datatype=datatype, dims=(1,)),),
-        outputs=(TensorSchema(name="score", datatype="FP32", dims=(1,)),),
+        inputs=(Tensor(name="user", dtype=dtype, dims=(1,)),),
+        outputs=(Tensor(name="score", dtype="float32", dims=(1,)),),
         max_batch_size=8,
     )
 
 
 @pytest.mark.parametrize(
-    ("user", "datatype", "expected"), [("1", "INT64", 1), (1, "INT64", 1), ("A2IB", "BYTES", "A2IB"), (1, "BYTES", "1")]
+    ("user", "dtype", "expected"), [("1", "int64", 1), (1, "int64", 1), ("A2IB", "object", "A2IB"), (1, "object", "1")]
 )
-def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, datatype: str, expected: int | str) -> None:
-    assert typed_user(user, schema(datatype), "user") == expected
+def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype: str, expected: int | str) -> None:
+    assert typed_user(user, schema(dtype), "user") == expected
 
 
 def test_a_name_is_refused_where_users_are_numbers() -> None:
     with pytest.raises(ConfigError, match="user is 'A2IB', and the users of this ensemble are whole numbers"):
-        typed_user("A2IB", schema("INT64"), "user")
+        typed_user("A2IB", schema("int64"), "user")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
 from serving.lowerings import LOWERINGS, REFUSED
-from serving.plan import Column, Computed, Padded, TransformPlan
+from serving.plan import Column, Computed, TransformPlan
 from tests.examples import examples
 from workflows.errors import LoweringError
+from workflows.lists import Padded
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
@@ -34,7 +35,8 @@ def fitted(graph: Any, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
 
 def as_lists(column: Any) -> list[Any]:
     if isinstance(column, Padded):
-        values, offsets = column.ragged()
+        lists = column.ragged()
+        values, offsets = lists.values, lists.offsets
         return [values[a:b].tolist() for a, b in pairwise(offsets)]
     return [value.tolist() if isinstance(value, np.ndarray) else value for value in column]
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from serving.ensemble import ExportedEnsemble, active_version, before, publish_version, versions
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from workflows.artifacts import Manifest
 from workflows.errors import ArtifactError
+from workflows.tensors import Tensor
 
 X, Y = Tensor(name="x", dtype="int64"), Tensor(name="y", dtype="int64")
 

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.model_config import EnsembleConfig, ModelConfig, Step, Tensor, to_pbtxt
+from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from workflows.errors import ConfigError
+from workflows.tensors import Tensor
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,15 +14,18 @@ import scipy.sparse
 import tensorflow as tf
 import torch
 
-from serving.backends.offline import OfflineModel, offline_model
 from serving.compile import compile_workflow
+from serving.engines import engine_for
+from serving.engines.offline import OfflineModel
 from serving.parity import awkward_rows, check_parity, plan_inputs
-from serving.plan import Column, Padded, StepCall, TensorSpec, TransformPlan
+from serving.plan import Column, ColumnSpec, StepCall, TransformPlan
 from serving.plan.steps import Fill
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.errors import ArtifactError, ParityError
+from workflows.lists import Padded
 from workflows.operators import NullToEmptyList
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
-from workflows.trained import PYTORCH, TENSORFLOW
+from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
@@ -99,11 +102,11 @@ def torch_script(path: Path, *, padding_bias: float = 0.0) -> Path:
 
 
 def tensorflow_model(path: Path, **options: Any) -> OfflineModel:
-    return offline_model(TENSORFLOW, saved_model(path, **options))
+    return engine_for(SAVED_MODEL).load_trained(saved_model(path, **options))
 
 
 def pytorch_model(path: Path, **options: Any) -> OfflineModel:
-    return offline_model(PYTORCH, torch_script(path, **options))
+    return engine_for(TORCH_SCRIPT).load_trained(torch_script(path, **options))
 
 
 LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
@@ -113,7 +116,7 @@ LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
 def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
     report = check_parity(workflow, plan, load(tmp_path / "m"), HELDOUT)
     assert report.num_rows > len(HELDOUT)
-    assert report.largest_score_difference < 1e-6
+    assert report.largest_score_difference < SCORE_ROUNDING
 
 
 @LOADED
@@ -161,9 +164,9 @@ def test_a_model_without_the_signature_or_no_model_is_refused(
     with pytest.raises(ArtifactError, match="expected 'serving_padded'. Train again"):
         check_parity(workflow, plan, tensorflow_model(tmp_path / "m", padded_name="other"), HELDOUT)
     with pytest.raises(ArtifactError, match="is not a SavedModel that can be loaded"):
-        offline_model(TENSORFLOW, tmp_path / "nothing")
+        engine_for(SAVED_MODEL).load_trained(tmp_path / "nothing")
     with pytest.raises(ArtifactError, match="is not TorchScript that can be loaded"):
-        offline_model(PYTORCH, tmp_path / "nothing")
+        engine_for(TORCH_SCRIPT).load_trained(tmp_path / "nothing")
 
 
 @LOADED
@@ -176,7 +179,7 @@ def test_a_model_that_takes_other_columns_is_refused(
 
 
 def test_awkward_rows_fit_the_type_of_the_column(plan: TransformPlan) -> None:
-    narrow = replace(plan, inputs=(TensorSpec(name="user", dtype="int32"), TensorSpec(name="item", dtype="int64")))
+    narrow = replace(plan, inputs=(ColumnSpec(name="user", dtype="int32"), ColumnSpec(name="item", dtype="int64")))
     heldout = pa.table({"user": pa.array([1, 2, None], pa.int32()), "item": [10, 20, 99]})
     rows = awkward_rows(narrow, heldout)
     assert rows.schema.types == [pa.int32(), pa.int64()]
@@ -230,7 +233,8 @@ class Rows:
 
 
 def _ragged(column: Padded) -> tuple[Any, Any]:
-    values, offsets = column.ragged()
+    lists = column.ragged()
+    values, offsets = lists.values, lists.offsets
     return values, offsets[1:-1]
 
 

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.plan import ANY_WIDTH, Column, Computed, KeyIndex, Padded, StepCall, TensorSpec, TransformPlan
+from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan
 from serving.plan.columns import Vector
 from serving.plan.steps import Arithmetic, Fill, NullToEmpty, Take
 from workflows.errors import ArtifactError, RequestError
 from workflows.hashing import bucket_of
+from workflows.lists import Padded
 from workflows.tensor_names import MISSING_LIST
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -98,19 +99,19 @@ def test_padded_lists_turn_back_into_the_same_lists(lists: list[list[int]]) -> N
     padded = np.zeros((len(lists), max(1, lengths.max())), dtype=np.int64)
     for row, values in enumerate(lists):
         padded[row, : len(values)] = values
-    values, offsets = Padded(padded, lengths).ragged()
-    assert [values[a:b].tolist() for a, b in pairwise(offsets)] == lists
+    flat = Padded(padded, lengths).ragged()
+    assert [flat.values[a:b].tolist() for a, b in pairwise(flat.offsets)] == lists
 
 
 def small_plan() -> TransformPlan:
     """One of everything: results 0 … 2 are indexes, 3 … 7 steps."""
     return TransformPlan(
         inputs=(
-            TensorSpec(name="user", dtype="int64"),
-            TensorSpec(name="item", dtype="object"),
-            TensorSpec(name="price", dtype="float32"),
-            TensorSpec(name="seen", dtype="int64", width=ANY_WIDTH),
-            TensorSpec(name="age", dtype="int64"),
+            ColumnSpec(name="user", dtype="int64"),
+            ColumnSpec(name="item", dtype="object"),
+            ColumnSpec(name="price", dtype="float32"),
+            ColumnSpec(name="seen", dtype="int64", width=ANY_WIDTH),
+            ColumnSpec(name="age", dtype="int64"),
         ),
         indexes=(
             KeyIndex.build("user", np.array([7, 8]), missing_row=3),

@@ -13,20 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
-from serving.plan import (
-    ANY_WIDTH,
-    CandidatePlan,
-    Column,
-    Computed,
-    KeyIndex,
-    Padded,
-    StepCall,
-    TensorSpec,
-    TransformPlan,
-    padded_inputs,
-)
+from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan
 from serving.plan.steps import Arithmetic, Combine, Fill, Slice, Step
 from workflows.errors import LoweringError, RequestError
+from workflows.lists import Padded, padded_tensors
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
@@ -37,10 +27,10 @@ def plan(*columns: Any) -> TransformPlan:
     """Results 0 and 1 are of user and item, 3 and 4 of the price, 2, 5 and 6 of the history, 7 of user and item."""
     return TransformPlan(
         inputs=(
-            TensorSpec(name="user", dtype="int64"),
-            TensorSpec(name="item", dtype="object"),
-            TensorSpec(name="history", dtype="object", width=ANY_WIDTH),
-            TensorSpec(name="price", dtype="float32"),
+            ColumnSpec(name="user", dtype="int64"),
+            ColumnSpec(name="item", dtype="object"),
+            ColumnSpec(name="history", dtype="object", width=ANY_WIDTH),
+            ColumnSpec(name="price", dtype="float32"),
         ),
         indexes=(
             KeyIndex.build("user", np.array([7, 8]), missing_row=3),
@@ -144,8 +134,8 @@ def request(num_candidates: int, history: int = 2) -> dict[str, Any]:
 
 
 def test_one_candidate_has_the_layout_of_a_plain_plan() -> None:
-    split = padded_inputs(CandidatePlan.split(plan(), CANDIDATES).run(request(1)))
-    plain = padded_inputs(plan().run({name: _flat(column) for name, column in request(1).items()}))
+    split = padded_tensors(CandidatePlan.split(plan(), CANDIDATES).run(request(1)))
+    plain = padded_tensors(plan().run({name: _flat(column) for name, column in request(1).items()}))
     assert {name: array.shape for name, array in split.items()} == {name: array.shape for name, array in plain.items()}
     for name, array in plain.items():
         np.testing.assert_array_equal(split[name], array)

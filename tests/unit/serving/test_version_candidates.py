@@ -1,23 +1,22 @@
 """What the configurations of an ensemble say of candidates."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
+from serving.engines import engine_for
 from serving.export_config import ExportConfig
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.plan import ANY_WIDTH, Column, KeyIndex, TensorSpec, TransformPlan
+from serving.plan import ANY_WIDTH, Column, ColumnSpec, KeyIndex, TransformPlan
 from serving.version import Served, write_version
-from workflows.trained import TENSORFLOW
+from workflows.trained import SAVED_MODEL
 
 PLAN = TransformPlan(
     inputs=(
-        TensorSpec(name="user", dtype="int64"),
-        TensorSpec(name="item", dtype="int64"),
-        TensorSpec(name="history", dtype="int64", width=ANY_WIDTH),
+        ColumnSpec(name="user", dtype="int64"),
+        ColumnSpec(name="item", dtype="int64"),
+        ColumnSpec(name="history", dtype="int64", width=ANY_WIDTH),
     ),
     indexes=(
         KeyIndex.build("user", np.arange(3)),
@@ -34,9 +33,8 @@ CONFIG = ExportConfig(instances=1, threads=1, max_list_length=50)
 
 
 def written(directory: Path, candidates: tuple[str, ...], *, fused: bool = False) -> list[ModelConfig | EnsembleConfig]:
-    model: Any = SimpleNamespace(OUTPUT="score", PARAMETERS={"TF_GRAPH_TAG": "serve"})
     (directory / "model").mkdir()
-    served = Served(backend=TENSORFLOW, path=directory / "model", model=model)
+    served = Served(engine=engine_for(SAVED_MODEL), path=directory / "model")
     config = ExportConfig(**{**vars(CONFIG), "fused": fused})
     return write_version(directory, PLAN, served, config, name="m", version=1, candidates=candidates)
 

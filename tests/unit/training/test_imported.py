@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 
 from serving.compile import compile_workflow
-from serving.plan import Padded
 from training.imported import import_data
 from training.loader.splits import tensorflow_loader
 from training.transcode import transcode
 from workflows.artifacts import load_manifest
 from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
+from workflows.lists import Padded
 from workflows.prepared import KIND, PreparedData
 from workflows.upstream import quiet_nvtabular
 
@@ -197,7 +197,7 @@ def test_served_ids_pass_and_others_are_padding(tmp_path: Path, records: Path) -
             "cat_sequence": Padded(np.array([[4, 0, 5]]), np.array([3], np.int32)),
         }
     )  # fmt: skip
-    ids = {n: (c.ragged()[0] if isinstance(c, Padded) else c).tolist() for n, c in answer.items()}
+    ids = {n: (c.ragged().values if isinstance(c, Padded) else c).tolist() for n, c in answer.items()}
     assert ids == {
         "uid": [5],
         "item": [0],

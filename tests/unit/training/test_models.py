@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.training.keras_policy import policy
+from training.frameworks import TENSORFLOW
 from training.models import MODELS, model_named
 from training.models.base import UniformIds
 from training.models.config import NetworkConfig, StepConfig
@@ -14,7 +15,6 @@ from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
-from workflows.trained import TENSORFLOW
 
 
 def batch() -> dict[str, Any]:
@@ -33,7 +33,7 @@ CONFIGS: dict[str, NetworkConfig] = {
     "dlrm": DLRMConfig(**SMALL, bottom_mlp=(8,), top_mlp=(16, 8)),
     "dcnv2": DCNv2Config(**SMALL, hidden=(16, 8)),
 }
-KERAS_MODELS = [name for name, model in MODELS.items() if model.backend == TENSORFLOW and not model.takes_histories]
+KERAS_MODELS = [name for name, model in MODELS.items() if model.framework == TENSORFLOW and not model.takes_histories]
 TAKE_LISTS = ["mlp", "dcnv2"]
 STEP = StepConfig()
 

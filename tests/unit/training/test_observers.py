@@ -7,9 +7,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.config import SessionConfig
+from training.frameworks import PYTORCH, TENSORFLOW
 from training.observers import Profile, Series, TensorBoard, Throughput, check_session, observers_of
 from workflows.errors import ConfigError
-from workflows.trained import PYTORCH, TENSORFLOW
 
 
 class Clock:

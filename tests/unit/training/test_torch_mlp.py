@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import torch
 
+from training.frameworks import PYTORCH
 from training.models import MODELS
 from training.models.config import StepConfig
 from training.models.torch_mlp import TorchMLPConfig
 from training.models.torch_mlp.network import TorchMLP
 from workflows.errors import SpecError
 from workflows.feature_spec import FeatureSpec
-from workflows.trained import PYTORCH
 
 CONFIG, STEP = TorchMLPConfig(linear_terms=False), StepConfig()
-TORCH_MODELS = [name for name, model in MODELS.items() if model.backend == PYTORCH]
+TORCH_MODELS = [name for name, model in MODELS.items() if model.framework == PYTORCH]
 
 
 def batch() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, RanklineError
-from workflows.trained import PYTORCH, TrainedModel
+from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 BASE = TrainConfig(
     model=MLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1),
@@ -123,7 +123,7 @@ def cut_off(prepared: Path, tracking: TrackingConfig) -> Any:
 
 
 def weights(model: TrainedModel) -> dict[str, Any]:
-    if model.backend == PYTORCH:
+    if model.format == TORCH_SCRIPT:
         return {name: value.numpy() for name, value in load_torch_script(model.model_path).state_dict().items()}
     saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
     names = saved.get_variable_to_shape_map()

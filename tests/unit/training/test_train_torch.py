@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from training.config import TrainConfig
+from training.frameworks import PYTORCH
 from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
@@ -24,7 +25,8 @@ from training.trainers import trainer_for
 from training.trainers.torch import TorchTrainer, _Average
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
-from workflows.trained import PYTORCH, TrainedModel, padded_rows
+from workflows.lists import padded_rows
+from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 CONFIG = TrainConfig(model=TorchMLPConfig(), batch_size=64, seed=3)
 
@@ -55,7 +57,7 @@ def scored(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
 
 def test_it_learns_and_the_exported_model_has_the_reported_auc(trained: TrainedModel, prepared: Path) -> None:
     labels, scores = scored(trained, prepared)
-    assert trained.backend == PYTORCH
+    assert trained.format == TORCH_SCRIPT
     assert trained.metrics["valid_auc"] > 0.8
     assert exact_auc(labels, scores) == pytest.approx(trained.metrics["valid_auc"], abs=1e-4)
     assert trained.metrics["valid_logloss"] < 0.6

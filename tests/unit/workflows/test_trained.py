@@ -1,14 +1,10 @@
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError
-from workflows.trained import BACKENDS, KIND, ONNX, PYTORCH, TENSORFLOW, TrainedModel, padded_rows
+from workflows.trained import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
 
 DETAILS = {"run_id": "r", "tracking_uri": "sqlite:///x", "metrics": {"valid_auc": 0.7}}
 
@@ -19,33 +15,22 @@ def artifact(path: Path, **details: str) -> Path:
     return path
 
 
-def test_it_says_what_runs_it_and_where_the_model_is(tmp_path: Path) -> None:
-    model = TrainedModel.load(artifact(tmp_path / "m", backend="pytorch"))
-    assert model.backend == PYTORCH == BACKENDS["pytorch"]
-    assert model.model_path == tmp_path / "m" / "model.pt"
+def test_it_says_which_format_it_has_and_where_the_model_is(tmp_path: Path) -> None:
+    model = TrainedModel.load(artifact(tmp_path / "m", format=TORCH_SCRIPT))
+    assert (model.format, model.model_path) == ("model.pt", tmp_path / "m" / "model.pt")
     with pytest.raises(ArtifactError, match=r"holds model\.pt, expected model\.savedmodel"):
         _ = model.saved_model
 
 
-def test_a_model_from_before_there_were_others_is_tensorflows(tmp_path: Path) -> None:
-    model = TrainedModel.load(artifact(tmp_path / "m"))
-    assert model.backend == TENSORFLOW
-    assert model.saved_model == model.model_path == tmp_path / "m" / "model.savedmodel"
+def test_a_format_of_another_package_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert TrainedModel.load(artifact(tmp_path / "m", format="model.jax")).format == "model.jax"
 
 
-@pytest.mark.parametrize("backend", ["jax", ONNX.name])
-def test_a_backend_that_trains_nothing_is_refused(tmp_path: Path, backend: str) -> None:
-    with pytest.raises(ArtifactError, match=f"for the backend '{backend}'. Available: tensorflow, pytorch"):
-        TrainedModel.load(artifact(tmp_path / "m", backend=backend))
-
-
-@given(st.lists(st.lists(st.integers(-(2**62), 2**62), max_size=5), min_size=1, max_size=8), st.booleans())
-def test_padded_rows_give_the_lists_back(lists: list[list[int]], as_arrays: bool) -> None:
-    column = pd.Series([np.array(row, np.int64) for row in lists] if as_arrays else lists, dtype=object)
-    frame = pd.DataFrame({"tags": column, "price": np.arange(len(lists), dtype=np.float32)})
-    rows = padded_rows(frame)
-    values, nnzs = rows["tags__values"], rows["tags__nnzs"]
-    assert (values.dtype, nnzs.dtype, nnzs.shape) == (np.int64, np.int32, (len(lists), 1))
-    assert [row[:count].tolist() for row, count in zip(values, nnzs[:, 0], strict=True)] == lists
-    assert not values[np.arange(values.shape[1]) >= nnzs].any()
-    assert (rows["price"].dtype, rows["price"].shape) == (np.float32, (len(lists), 1))
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [({}, SAVED_MODEL), ({"backend": "tensorflow"}, SAVED_MODEL), ({"backend": "pytorch"}, TORCH_SCRIPT)],
+)
+def test_models_of_earlier_versions_name_what_trained_them(
+    tmp_path: Path, details: dict[str, str], expected: str
+) -> None:
+    assert TrainedModel.load(artifact(tmp_path / "m", **details)).format == expected

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from training.frameworks import PYTORCH, Framework
 from training.models.config import TabularConfig
-from workflows.trained import PYTORCH, Backend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,4 +13,4 @@ class TorchMLPConfig(TabularConfig):
 
     name: ClassVar[str] = "torch_mlp"
     network: ClassVar[str] = "training.models.torch_mlp.network:build"
-    backend: ClassVar[Backend] = PYTORCH
+    framework: ClassVar[Framework] = PYTORCH

@@ -3,10 +3,10 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from serving.benchmark.checks import ScoreCheck
-from serving.client import TensorSchema
 from workflows.errors import ServerError, ServingError
+from workflows.tensors import Tensor
 
-SCORE = TensorSchema(name="score", datatype="FP32", dims=(1,))
+SCORE = Tensor(name="score", dtype="float32", dims=(1,))
 EXPECTED = np.asarray([0.1, 0.2, 0.3], np.float32)
 
 

@@ -8,14 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.inputs import MISSING_SHARE, UNSEEN_SHARE, generate, zipf
-from serving.client import ModelSchema, TensorSchema
+from serving.client import ModelSchema
+from workflows.tensors import Tensor
 
 NUM_ROWS = 20_000
 
 
 def schema(*names: str, with_mask: bool) -> ModelSchema:
-    tensors = tuple(TensorSchema(name=name, datatype="INT64", dims=(1,)) for name in names)
-    masks = tuple(TensorSchema(name=f"{name}__valid", datatype="BOOL", dims=(1,)) for name in names)
+    tensors = tuple(Tensor(name=name, dtype="int64", dims=(1,)) for name in names)
+    masks = tuple(Tensor(name=f"{name}__valid", dtype="bool", dims=(1,)) for name in names)
     return ModelSchema(
         name="m", inputs=tensors, outputs=tensors, max_batch_size=8, optional_inputs=masks if with_mask else ()
     )

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.benchmark.requests import draw, is_fixed, lay_out
-from serving.client import ModelSchema, TensorSchema
+from serving.client import ModelSchema
 from serving.client.config import DEFAULTS
 from serving.client.core import run
 from serving.client.grpc import GrpcTransport
 from serving.client.requests import prepare
+from workflows.tensors import Tensor
 
 
 @given(num_rows=st.integers(1, 500), skew=st.sampled_from([0.0, 0.5, 1.2]), seed=st.integers(0, 99))
@@ -40,15 +41,15 @@ def test_without_skew_no_row_comes_again_before_all_have_come(num_rows: int, cou
 
 
 @pytest.mark.parametrize(
-    ("datatype", "dims", "right"),
-    [("INT64", (1,), True), ("BOOL", (1,), True), ("BYTES", (1,), False), ("INT64", (-1,), False)],
+    ("dtype", "dims", "right"),
+    [("int64", (1,), True), ("bool", (1,), True), ("object", (1,), False), ("int64", (-1,), False)],
 )
 @pytest.mark.parametrize("is_optional", [False, True])
 def test_rows_have_one_length_only_if_they_do_in_each_input(
-    datatype: str, dims: tuple[int, ...], right: bool, is_optional: bool
+    dtype: str, dims: tuple[int, ...], right: bool, is_optional: bool
 ) -> None:
-    always = TensorSchema(name="user", datatype="INT64", dims=(1,))
-    other = TensorSchema(name="other", datatype=datatype, dims=dims)
+    always = Tensor(name="user", dtype="int64", dims=(1,))
+    other = Tensor(name="other", dtype=dtype, dims=dims)
     schema = ModelSchema(
         name="m",
         inputs=(always,) if is_optional else (always, other),
@@ -61,7 +62,7 @@ def test_rows_have_one_length_only_if_they_do_in_each_input(
 
 @pytest.mark.parametrize(("count", "num_takers", "expected"), [(1, 4, 4), (6, 4, 6), (3, 1, 3)])
 def test_each_process_that_sends_has_a_request_of_its_own(count: int, num_takers: int, expected: int) -> None:
-    user = TensorSchema(name="user", datatype="INT64", dims=(1,))
+    user = Tensor(name="user", dtype="int64", dims=(1,))
     schema = ModelSchema(name="m", inputs=(user,), outputs=(user,), max_batch_size=8)
     transport = GrpcTransport("127.0.0.1:1", DEFAULTS, is_async=False)  # connects when something is sent
     client: Any = SimpleNamespace(schema=schema, prepare=lambda rows: prepare(rows, schema, transport.encode))

@@ -9,23 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.client import ModelSchema, TensorSchema
+from serving.client import ModelSchema
 from serving.client.requests import prepare
 from serving.client.tensors import WireTensor
 from workflows.errors import RequestError
+from workflows.tensors import Tensor
 
 SCHEMA = ModelSchema(
     name="m",
     inputs=(
-        TensorSchema(name="n", datatype="INT64", dims=(1,)),
-        TensorSchema(name="tags__values", datatype="INT64", dims=(-1,)),
-        TensorSchema(name="tags__nnzs", datatype="INT32", dims=(1,)),
+        Tensor(name="n", dtype="int64", dims=(1,)),
+        Tensor(name="tags__values", dtype="int64", dims=(-1,)),
+        Tensor(name="tags__nnzs", dtype="int32", dims=(1,)),
     ),
-    outputs=(TensorSchema(name="score", datatype="FP32", dims=(1,)),),
+    outputs=(Tensor(name="score", dtype="float32", dims=(1,)),),
     max_batch_size=4,
     optional_inputs=(
-        TensorSchema(name="n__valid", datatype="BOOL", dims=(1,)),
-        TensorSchema(name="note", datatype="BYTES", dims=(1,)),
+        Tensor(name="n__valid", dtype="bool", dims=(1,)),
+        Tensor(name="note", dtype="object", dims=(1,)),
     ),
 )
 

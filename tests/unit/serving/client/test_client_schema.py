@@ -1,8 +1,9 @@
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from serving.client import ModelSchema, TensorSchema
+from serving.client import ModelSchema
 from workflows.errors import RequestError
+from workflows.tensors import Tensor
 
 
 def config(*inputs: tuple[str, int, list[int], bool], max_batch_size: int = 8) -> pb.ModelConfig:
@@ -36,7 +37,7 @@ def test_inputs_that_belong_together_are_one_column() -> None:
     }
     assert [column.name for column in schema.columns if not column.is_required] == ["note"]
     assert [tensor.name for tensor in schema.inputs] == ["n", "price", "tags__values", "tags__nnzs"]
-    assert schema.inputs[2] == TensorSchema(name="tags__values", datatype="BYTES", dims=(-1,))
+    assert schema.inputs[2] == Tensor(name="tags__values", dtype="object", dims=(-1,))
 
 
 def test_names_that_only_look_alike_stay_apart() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.client import TensorSchema
 from serving.client.failures import CallError
 from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import WireTensor
+from workflows.tensors import Tensor
 
-SCHEMA = TensorSchema(name="x", datatype="INT64", dims=(1,))
+SCHEMA = Tensor(name="x", dtype="int64", dims=(1,))
 REFUSED = CallError("INVALID_ARGUMENT", "wrong shape")
 RESTRICTED = CallError("UNAVAILABLE", "This protocol is restricted, expecting header 'key'")
 LATE = CallError("DEADLINE_EXCEEDED", "Deadline Exceeded")

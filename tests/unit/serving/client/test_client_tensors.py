@@ -8,18 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client import ColumnSchema, TensorSchema, to_tensor
-from serving.client.tensors import Dense, Ragged, to_dense, to_ragged
+from serving.client import ColumnSchema, to_tensor
+from serving.client.tensors import Dense, ListRows, to_dense, to_ragged
 from workflows.errors import RequestError
 from workflows.tensor_names import MISSING_LIST
+from workflows.tensors import Tensor
 
-INT64 = TensorSchema(name="userId", datatype="INT64", dims=(1,))
-INT32 = TensorSchema(name="userId", datatype="INT32", dims=(1,))
-FP32 = TensorSchema(name="price", datatype="FP32", dims=(1,))
-TEXT = TensorSchema(name="title", datatype="BYTES", dims=(1,))
-LISTS = TensorSchema(name="genres", datatype="INT64", dims=(-1,))
+INT64 = Tensor(name="userId", dtype="int64", dims=(1,))
+INT32 = Tensor(name="userId", dtype="int32", dims=(1,))
+FP32 = Tensor(name="price", dtype="float32", dims=(1,))
+TEXT = Tensor(name="title", dtype="object", dims=(1,))
+LISTS = Tensor(name="genres", dtype="int64", dims=(-1,))
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-PAIRS = TensorSchema(name="pair", datatype="INT64", dims=(2,))
+PAIRS = Tensor(name="pair", dtype="int64", dims=(2,))
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
@@ -66,7 +67,7 @@ def test_values_are_cast_when_nothing_is_lost() -> None:
 def test_integers_of_any_width_are_taken_or_refused_but_never_changed(given: str, taken: str, data: Any) -> None:
     low, high = np.iinfo(given).min, np.iinfo(given).max
     values = np.array(data.draw(st.lists(st.integers(low, high), min_size=1)), given)
-    tensor = TensorSchema(name="userId", datatype=taken.upper(), dims=(1,))
+    tensor = Tensor(name="userId", dtype=taken, dims=(1,))
     fits = all(np.iinfo(taken).min <= value <= np.iinfo(taken).max for value in values.tolist())
     for column in (values, pa.array(values), values.reshape(-1, 1)):
         if fits:
@@ -90,7 +91,7 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
 
 def test_rows_of_objects_become_rows() -> None:
     texts = np.array([["a", "é"], ["", "b"]], dtype=object)
-    tensor = TensorSchema(name="words", datatype="BYTES", dims=(-1,))
+    tensor = Tensor(name="words", dtype="object", dims=(-1,))
     np.testing.assert_array_equal(to_tensor(texts, tensor), [[b"a", "é".encode()], [b"", b"b"]])
 
 
@@ -123,13 +124,13 @@ def test_rows_of_objects_become_rows() -> None:
         ([[1, 2, 3]], PAIRS, r"'pair' has rows of shape \[3\], expected \[2\]"),
     ],
 )
-def test_says_what_is_wrong_with_a_column(values: object, tensor: TensorSchema, message: str) -> None:
+def test_says_what_is_wrong_with_a_column(values: object, tensor: Tensor, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         to_tensor(values, tensor)
 
 
-def mask_of(tensor: TensorSchema) -> ColumnSchema:
-    mask = TensorSchema(name=f"{tensor.name}__valid", datatype="BOOL", dims=(1,))
+def mask_of(tensor: Tensor) -> ColumnSchema:
+    mask = Tensor(name=f"{tensor.name}__valid", dtype="bool", dims=(1,))
     return ColumnSchema(name=tensor.name, values=tensor, mask=mask)
 
 
@@ -155,7 +156,7 @@ def test_every_container_says_what_is_missing(values: list[int | None], nothing:
 
 @given(st.lists(st.none() | st.booleans()), st.lists(st.none() | st.text()))
 def test_booleans_and_strings_may_be_missing(flags: list[bool | None], words: list[str | None]) -> None:
-    flag = TensorSchema(name="flag", datatype="BOOL", dims=(1,))
+    flag = Tensor(name="flag", dtype="bool", dims=(1,))
     for values, tensor, nothing in ((flags, flag, False), ([encoded(word) for word in words], TEXT, b"")):
         rows, *mask = to_dense(values, mask_of(tensor))
         assert rows.values.tolist() == [nothing if value is None else value for value in values]
@@ -167,7 +168,7 @@ def encoded(word: str | None) -> bytes | None:
     return None if word is None else word.encode()
 
 
-def wire(column: Dense | Ragged, start: int, stop: int) -> list[Any]:
+def wire(column: Dense | ListRows, start: int, stop: int) -> list[Any]:
     """The tensors as the server unpacks them."""
     return [
         (deserialize_bytes_tensor(t.data) if t.schema.datatype == "BYTES" else t.data).reshape(t.shape).tolist()
@@ -183,39 +184,35 @@ def test_strings_are_sent_as_triton_reads_them(words: list[bytes], data: st.Data
     assert wire(rows, start, stop) == [[[word] for word in words[start:stop]]]
 
 
-LENGTHS = TensorSchema(name="genres__nnzs", datatype="INT32", dims=(1,))
+LENGTHS = Tensor(name="genres__nnzs", dtype="int32", dims=(1,))
 RAGGED = {
-    datatype: ColumnSchema(
-        name="genres", values=TensorSchema(name="genres__values", datatype=datatype, dims=(-1,)), lengths=LENGTHS
-    )
-    for datatype in ("INT64", "FP32", "BYTES")
+    dtype: ColumnSchema(name="genres", values=Tensor(name="genres__values", dtype=dtype, dims=(-1,)), lengths=LENGTHS)
+    for dtype in ("int64", "float32", "object")
 }
-ELEMENTS = {"INT64": st.integers(-9, 9), "FP32": st.floats(width=32, allow_nan=False), "BYTES": st.text(max_size=4)}
+ELEMENTS = {"int64": st.integers(-9, 9), "float32": st.floats(width=32, allow_nan=False), "object": st.text(max_size=4)}
 
 
 @given(st.sampled_from(sorted(ELEMENTS)), st.data())
-def test_lists_are_padded_and_counted(datatype: str, data: st.DataObject) -> None:
-    lists = data.draw(st.lists(st.none() | st.lists(ELEMENTS[datatype], max_size=4), max_size=6))
-    if datatype == "BYTES":
+def test_lists_are_padded_and_counted(dtype: str, data: st.DataObject) -> None:
+    lists = data.draw(st.lists(st.none() | st.lists(ELEMENTS[dtype], max_size=4), max_size=6))
+    if dtype == "object":
         lists = [None if row is None else [word.encode() for word in row] for row in lists]
     start = data.draw(st.integers(0, len(lists)))
     part = lists[start:]
     width = max([1, *(len(row or ()) for row in part)])
-    nothing = b"" if datatype == "BYTES" else 0
+    nothing = b"" if dtype == "object" else 0
     expected = [(row or []) + [nothing] * (width - len(row or ())) for row in part]
-    kind = {"INT64": pa.int64(), "FP32": pa.float32(), "BYTES": pa.binary()}[datatype]
+    kind = {"int64": pa.int64(), "float32": pa.float32(), "object": pa.binary()}[dtype]
     objects = np.empty(len(lists), dtype=object)
-    objects[:] = [
-        None if row is None else np.array(row, dtype=object if datatype == "BYTES" else None) for row in lists
-    ]
+    objects[:] = [None if row is None else np.array(row, dtype=object if dtype == "object" else None) for row in lists]
     for column in (lists, pa.array(lists, pa.list_(kind)), pa.array(lists, pa.large_list(kind)), pd.Series(objects)):
-        values, lengths = wire(to_ragged(column, RAGGED[datatype]), start, len(lists))
+        values, lengths = wire(to_ragged(column, RAGGED[dtype]), start, len(lists))
         assert values == expected
         assert lengths == [[MISSING_LIST if row is None else len(row)] for row in part]
 
 
 def test_arrays_of_two_dimensions_are_lists_of_one_length() -> None:
-    values, lengths = wire(to_ragged(np.array([[1, 2], [3, 4]]), RAGGED["INT64"]), 0, 2)
+    values, lengths = wire(to_ragged(np.array([[1, 2], [3, 4]]), RAGGED["int64"]), 0, 2)
     assert (values, lengths) == ([[1, 2], [3, 4]], [[2], [2]])
 
 
@@ -239,9 +236,9 @@ def test_an_input_of_a_width_pads_to_it() -> None:
 )
 def test_says_what_is_wrong_with_lists(values: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        to_ragged(values, RAGGED["INT64"])
+        to_ragged(values, RAGGED["int64"])
 
 
 def test_floats_may_be_missing_in_lists() -> None:
-    values, _ = wire(to_ragged([[1.5, None]], RAGGED["FP32"]), 0, 1)
+    values, _ = wire(to_ragged([[1.5, None]], RAGGED["float32"]), 0, 1)
     assert values == [[1.5, pytest.approx(np.nan, nan_ok=True)]]

@@ -12,8 +12,9 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from serving.compile import compile_workflow
-from serving.plan import Padded, TransformPlan
+from serving.plan import TransformPlan
 from tests.examples import examples
+from workflows.lists import Padded
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
 
@@ -167,7 +168,8 @@ def padded(lists: list[Any], dtype: str) -> Padded:
 def unpadded(column: Any) -> Any:
     if not isinstance(column, Padded):
         return column
-    values, offsets = column.ragged()
+    lists = column.ragged()
+    values, offsets = lists.values, lists.offsets
     return [values[a:b] for a, b in pairwise(offsets)]
 
 

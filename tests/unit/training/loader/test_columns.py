@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.loader import columns as arrays
-from training.loader.columns import Ragged
+from workflows.lists import Ragged
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 LISTS = st.lists(st.lists(INT64, max_size=4), min_size=1, max_size=12)
@@ -41,7 +41,7 @@ def test_lists_survive_reading_joining_gathering_and_cutting(lists: Any, pieces:
     stop = data.draw(st.integers(start, len(rows)))
     if start < stop:
         assert plain(arrays.cut(taken, start, stop)) == plain(taken)[start:stop]
-        assert arrays.cut(taken, start, stop).nnzs.tolist() == [len(row) for row in plain(taken)[start:stop]]  # type: ignore[union-attr]
+        assert arrays.cut(taken, start, stop).lengths.tolist() == [len(row) for row in plain(taken)[start:stop]]  # type: ignore[union-attr]
 
 
 @given(values=st.lists(INT64, min_size=1, max_size=20), data=st.data())

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from training.loader.splits import check_parquet, first_rows, tensorflow_loader
-from training.loader.stream import Ragged
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, write_tfrecords
 from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import FeatureSpec, Source
+from workflows.lists import Ragged
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_the_first_rows_are_the_same_in_each_format(both: tuple[Path, FeatureSpe
     assert isinstance(our_lists, Ragged)
     assert isinstance(their_lists, Ragged)
     np.testing.assert_array_equal(our_lists.values, their_lists.values)
-    np.testing.assert_array_equal(our_lists.nnzs, their_lists.nnzs)
+    np.testing.assert_array_equal(our_lists.lengths, their_lists.lengths)
 
 
 def test_the_spec_says_what_stands_for_missing_values(new_prepared: Any, tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from training.loader.stream import BatchStream, Ragged
+from training.loader.stream import BatchStream
 from workflows.errors import ConfigError, DataError
+from workflows.lists import Ragged
 
 
 def write(directory: Path, sizes: list[int], row_group_size: int) -> list[Path]:
@@ -35,9 +36,9 @@ def rows_of(batches: Any) -> list[tuple[int, list[int]]]:
     for batch in batches:
         tags = batch["tags"]
         assert isinstance(tags, Ragged)
-        assert tags.nnzs.dtype == np.int32
-        assert len(tags.values) == tags.nnzs.sum()
-        parts = np.split(tags.values, np.cumsum(tags.nnzs)[:-1])
+        assert tags.lengths.dtype == np.int32
+        assert len(tags.values) == tags.lengths.sum()
+        parts = np.split(tags.values, np.cumsum(tags.lengths)[:-1])
         rows += [(int(row), part.tolist()) for row, part in zip(batch["row"], parts, strict=True)]
     return rows
 
@@ -197,7 +198,7 @@ def test_buckets_have_lists_of_like_length_in_batches_of_random_order(tmp_path: 
 
     def lengths(bucket_by: str | None, epoch: int = 0) -> list[Any]:
         stream = BatchStream(tmp_path, ["row", "tags"], bucket_by=bucket_by, **options)
-        return [batch["tags"].nnzs for batch in stream.batches(epoch)]  # type: ignore[union-attr]
+        return [batch["tags"].lengths for batch in stream.batches(epoch)]  # type: ignore[union-attr]
 
     padded = {bucket_by: sum(len(of) * of.max() for of in lengths(bucket_by)) for bucket_by in ("tags", None)}
     assert padded["tags"] < 1.1 * sum(sum(of) for of in lengths("tags")) < 0.6 * padded[None]
@@ -287,7 +288,8 @@ def test_a_batch_that_is_dropped_ends_the_threads_too(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
     write(tmp_path, [2000], 10)
     program = (
-        "import sys; from training.loader.stream import BatchStream\n"
+        "import signal, sys; from training.loader.stream import BatchStream\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell starts in the background ignores it
         "stream = BatchStream(sys.argv[1], ['row', 'tags'], batch_size=16)\n"
         "for epoch in range(10**9):\n"
         "    for number, batch in enumerate(stream.batches(epoch)):\n"
@@ -296,10 +298,13 @@ def test_ctrl_c_ends_a_program_that_is_reading(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
-        assert child.stdout
-        assert child.stdout.readline() == "reading\n"
-        os.kill(child.pid, signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
+        try:
+            assert child.stdout
+            assert child.stdout.readline() == "reading\n"
+            os.kill(child.pid, signal.SIGINT)
+            _, errors = child.communicate()
+        finally:
+            child.kill()
     assert child.returncode == -signal.SIGINT
     assert errors.strip().splitlines()[-1] == "KeyboardInterrupt"
 

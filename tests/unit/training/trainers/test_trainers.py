@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
+from training.frameworks import FRAMEWORKS, Framework
 from training.trainers import trainer_for
 from training.trainers.base import share_of_sample, swapped
-from workflows.trained import BACKENDS, Backend
 
 
 class Average:
@@ -30,9 +30,9 @@ def test_the_first_sample_is_the_average_and_later_ones_enter_with_falling_share
     assert [share_of_sample(number) for number in (1, 2, 4)] == [1.0, 0.6, pytest.approx(1 / 3)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS.values(), ids=lambda backend: backend.name)
-def test_every_backend_has_its_trainer(backend: Backend) -> None:
-    trainer = trainer_for(backend)
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=lambda framework: framework.name)
+def test_every_framework_has_its_trainer(framework: Framework) -> None:
+    trainer = trainer_for(framework)
     assert trainer.__module__.startswith("training.trainers.")
     assert trainer.PACKAGES
 

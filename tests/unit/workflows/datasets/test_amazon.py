@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 
 from serving.compile import compile_workflow
-from serving.plan import Padded, TransformPlan
+from serving.plan import TransformPlan
 from workflows.datasets.amazon import AMAZON
 from workflows.datasets.raw import RawData
 from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError
+from workflows.lists import Padded
 from workflows.prepare_config import PrepareConfig
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
@@ -83,7 +84,8 @@ def served(plan: TransformPlan, rows: pd.DataFrame) -> dict[str, list[Any]]:
 def _as_lists(column: Any) -> list[Any]:
     if not isinstance(column, Padded):
         return column.tolist()  # type: ignore[no-any-return]
-    values, offsets = column.ragged()
+    lists = column.ragged()
+    values, offsets = lists.values, lists.offsets
     return [values[a:b].tolist() for a, b in pairwise(offsets)]
 
 

@@ -248,7 +248,7 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "DIR holds no Amazon reviews. Looked for sequences.txt"),
+        ({}, "DIR holds no Amazon reviews. Lookup for sequences.txt"),
         ({"meta.json": ITEMS}, "DIR holds no Amazon reviews"),
         ({"reviews.json": ""}, "DIR/reviews.json is empty"),
         ({"reviews.json.gz": ""}, "DIR/reviews.json.gz is empty"),

@@ -231,7 +231,7 @@ def test_a_gzip_that_is_damaged_or_none_is_refused(tmp_path):
 def test_directories_that_hold_no_or_ambiguous_files_are_refused(tmp_path):
     assert refusal(tmp_path / "nowhere").startswith("DIR is not a directory. Expected one that holds the files")
     (tmp_path / "ratings.csv").touch()
-    expected = "DIR holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. Give"
+    expected = "DIR holds no Criteo data. Lookup for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. Give"
     assert refusal(tmp_path).startswith(expected)
     write(tmp_path, {"day_1": LINE, "day_1.gz": LINE})
     assert refusal(tmp_path) == "DIR holds both day_1 and day_1.gz, expected one. Remove the other."

@@ -1,7 +1,4 @@
-"""The engines that a model can be served by, and which of two is the faster one on this machine.
-
-Light to import: what runs a model is imported when one is loaded.
-"""
+"""Which of the engines that can serve a model is the fastest on this machine, for how many rows."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,18 +7,11 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from workflows.errors import ConfigError
-from workflows.trained import BACKENDS, ONNX, Backend
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from serving.backends.offline import ScoringModel
-    from serving.plan import Padded
-
-ONNX_ENGINE = "onnx"
-ENGINES: Mapping[str, Backend] = {**BACKENDS, ONNX_ENGINE: ONNX}
-"""What `--engine` takes: the frameworks that train, and ONNX, which any model is converted to."""
+    from serving.engines.offline import ScoringModel
+    from workflows.lists import Padded
 
 BATCH_SIZES = (1, 16, 256, 1_024, 4_096, 16_384)
 LONG_ROWS_BATCH_SIZES = BATCH_SIZES[:4]
@@ -33,34 +23,9 @@ _ALIKE = 1.05
 """Engines that differ by less are as fast as each other."""
 
 
-def backend_of(trained: Backend, engine: str | None) -> Backend:
-    """What serves a model.
-
-    Args:
-        trained: what trained it.
-        engine: a name of `ENGINES`; None for what trained it.
-
-    Raises:
-        ConfigError: there is no such engine, or it is another framework.
-    """
-    if engine is None:
-        return trained
-    if ENGINES.get(engine) not in (trained, ONNX):
-        raise ConfigError(
-            f"engine is {engine!r}, expected {trained.name}, which trained the model, or {ONNX_ENGINE}, which it is "
-            "converted to."
-        )
-    return ENGINES[engine]
-
-
-def engine_name(backend: Backend) -> str:
-    """The name of the engine that a backend is."""
-    return next(name for name, engine in ENGINES.items() if engine == backend)
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineComparison:
-    """How long one batch takes in each of two engines, in this process; `dataclasses.asdict` makes JSON of it.
+    """How long one batch takes in each engine, in this process; `dataclasses.asdict` makes JSON of it.
 
     Attributes:
         batch_sizes: in rows, ascending.
@@ -71,16 +36,25 @@ class EngineComparison:
     latency_ms: Mapping[str, Sequence[float]]
 
     def summary(self) -> str:
-        """One sentence: which engine is faster at which batch sizes, and by how much at most."""
-        (one, times), (other, other_times) = self.latency_ms.items()
-        sizes = []
-        for size, left, right in zip(self.batch_sizes, times, other_times, strict=True):
-            ratio = max(left, right) / min(left, right)
-            winner = "neither" if ratio < _ALIKE else one if left < right else other
-            sizes.append((winner, size, ratio))
+        """One sentence: the fastest engine by batch size, and by how much at most it beats the next one."""
+        if len(self.latency_ms) < 2:
+            return "no other engine to compare with"
+        sizes = [self._fastest(number) for number in range(len(self.batch_sizes))]
         runs = [(winner, list(run)) for winner, run in groupby(sizes, key=lambda entry: entry[0])]
         parts = [self._part(winner, run, is_first=not number) for number, (winner, run) in enumerate(runs)]
         return ", ".join(parts)
+
+    def _fastest(self, number: int) -> tuple[str, int, float]:
+        """The fastest engine at a batch size, the size, and how many times as long the next one takes."""
+        (winner, best), (_, second), *_ = sorted(
+            ((engine, times[number]) for engine, times in self.latency_ms.items()), key=lambda entry: entry[1]
+        )
+        ratio = second / best
+        return (winner if ratio >= _ALIKE else self._nobody), self.batch_sizes[number], ratio
+
+    @property
+    def _nobody(self) -> str:
+        return "neither" if len(self.latency_ms) == 2 else "none"
 
     def _part(self, winner: str, run: Sequence[tuple[str, int, float]], *, is_first: bool) -> str:
         first, last = run[0][1], run[-1][1]
@@ -92,7 +66,7 @@ class EngineComparison:
             where = f"from {first:,} to {last:,}" if first < last else f"at {last:,}"
         _, size, ratio = max(run, key=lambda entry: entry[2])
         at = "" if first == last else f" at {_rows(size) if is_first else f'{size:,}'}"
-        much = "" if winner == "neither" else f" ({ratio:.1f}x{at})"
+        much = "" if winner == self._nobody else f" ({ratio:.1f}x{at})"
         return f"{winner} {'is faster ' if is_first else ''}{where}{much}"
 
 
@@ -104,10 +78,10 @@ def compare_engines(
     budget_s: float = 2.0,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> EngineComparison:
-    """Time two engines on the calls that their backends make, in turns, on all cores.
+    """Time engines on the calls that their backends make, in turns, on all cores.
 
     Args:
-        models: engine → the same model in it.
+        models: engine → the same model in it, one at least.
         columns: rows that a plan encoded, at least one; they are repeated to make up a batch.
         batch_sizes: in rows, ascending.
         budget_s: for all of it, about: a slow model takes what three calls take.
@@ -115,9 +89,9 @@ def compare_engines(
     """
     import numpy as np
 
-    from serving.plan import padded_inputs
+    from workflows.lists import padded_tensors
 
-    arrays = padded_inputs(columns)
+    arrays = padded_tensors(columns)
     calls = {engine: model.served_call(list(arrays)) for engine, model in models.items()}
     latency_ms: dict[str, list[float]] = {engine: [] for engine in models}
     for size in batch_sizes:

@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 import torch
 
-from serving.backends.offline import offline_model, scoring_model
-from serving.onnx import convert
-from serving.plan import Padded
+from serving.engines import engine_for
+from serving.engines.onnxruntime import ENGINE as ONNX
+from tests.support.rounding import SCORE_ROUNDING
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
 from training.models.dlrm import DLRMConfig
@@ -28,12 +28,11 @@ from training.torch_script import export_torch_script
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.feature_spec import FILE_NAME, Feature, FeatureSpec
+from workflows.lists import Padded
 from workflows.tensor_names import PADDED_SIGNATURE
-from workflows.trained import KIND, ONNX, TENSORFLOW, TrainedModel
+from workflows.trained import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
 
-ROOT = Path(__file__).parents[3]
-TOLERANCE = 1e-6
-"""Of scores in [0, 1]: the same numbers are added in another order."""
+ROOT = Path(__file__).parents[4]
 
 SPEC = FeatureSpec(
     features=(
@@ -48,8 +47,8 @@ SPEC = FeatureSpec(
 TAGS = {"tags__values": tf.TensorSpec([None, None], tf.int64), "tags__nnzs": tf.TensorSpec([None, 1], tf.int32)}
 
 
-def publish_model(path: Path, backend: str, write: Callable[[Path], object], spec: FeatureSpec = SPEC) -> TrainedModel:
-    details = {"backend": backend, "run_id": "r", "tracking_uri": "", "metrics": {}}
+def publish_model(path: Path, written: str, write: Callable[[Path], object], spec: FeatureSpec = SPEC) -> TrainedModel:
+    details = {"format": written, "run_id": "r", "tracking_uri": "", "metrics": {}}
     with publish(path, KIND, details=details) as staging:
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         write(staging)
@@ -61,7 +60,7 @@ def keras_mlp(path: Path) -> TrainedModel:
     model = MLPConfig(hidden=(16, 16), linear_terms=True).build(SPEC, StepConfig())
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))
-    return publish_model(path, "tensorflow", lambda at: export_saved_model(model, SPEC, at / "model.savedmodel"))
+    return publish_model(path, SAVED_MODEL, lambda at: export_saved_model(model, SPEC, at / SAVED_MODEL))
 
 
 def torch_mlp_script(path: Path) -> TrainedModel:
@@ -70,7 +69,7 @@ def torch_mlp_script(path: Path) -> TrainedModel:
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.normal_(std=0.3)
-    return publish_model(path, "pytorch", lambda at: export_torch_script(model, SPEC, at / "model.pt"))
+    return publish_model(path, TORCH_SCRIPT, lambda at: export_torch_script(model, SPEC, at / TORCH_SCRIPT))
 
 
 MAKERS = {"tensorflow": keras_mlp, "pytorch": torch_mlp_script}
@@ -83,8 +82,8 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def converted(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("converted") / ONNX.file_name
-    convert(trained, path)
+    path = tmp_path_factory.mktemp("converted") / ONNX.format
+    ONNX.convert(trained, path)
     return path
 
 
@@ -106,10 +105,10 @@ def test_it_scores_as_the_trained_model_does(
     trained: TrainedModel, converted: Path, num_rows: int, width: int, longest: int
 ) -> None:
     rows = columns(num_rows, width, longest)
-    expected = offline_model(trained.backend, trained.model_path).score_served(rows)
-    scores = scoring_model(ONNX, converted).score_served(rows)
+    expected = engine_for(trained.format).load(trained.model_path).score_served(rows)
+    scores = ONNX.load(converted).score_served(rows)
     assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
-    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=SCORE_ROUNDING)
 
 
 SCALARS = FeatureSpec(
@@ -138,17 +137,17 @@ def test_models_with_fused_tables_score_as_they_did(config: ModelConfig, tmp_pat
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))
     trained = publish_model(
-        tmp_path / "m", "tensorflow", lambda at: export_saved_model(model, SCALARS, at / "model.savedmodel"), SCALARS
+        tmp_path / "m", SAVED_MODEL, lambda at: export_saved_model(model, SCALARS, at / SAVED_MODEL), SCALARS
     )
-    convert(trained, tmp_path / "model.onnx")
-    expected, converted = scoring_model(TENSORFLOW, trained.model_path), scoring_model(ONNX, tmp_path / "model.onnx")
+    ONNX.convert(trained, tmp_path / "model.onnx")
+    expected, converted = engine_for(SAVED_MODEL).load(trained.model_path), ONNX.load(tmp_path / "model.onnx")
     rng = np.random.default_rng(0)
     for num_rows in (0, 1, 2, 500):
         rows = {f"C{n}": rng.integers(0, 20 + n, num_rows) for n in range(6)}
         rows |= {f"I{n}": rng.random(num_rows, np.float32) for n in range(3)}
         scores = converted.score_served(rows)
         assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
-        np.testing.assert_allclose(scores, expected.score_served(rows), rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(scores, expected.score_served(rows), rtol=0, atol=SCORE_ROUNDING)
     assert scores.std() > 0.01
 
 
@@ -173,13 +172,13 @@ def described(tensor: Any) -> tuple[str, list[str | int]]:
 def test_the_same_model_gives_the_same_file(trained: TrainedModel, converted: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from serving.onnx import convert
+from serving.engines.onnxruntime.convert import convert
 from workflows.trained import TrainedModel
 convert(TrainedModel.load(Path({str(trained.path)!r})), Path({str(tmp_path / "other")!r}))
 """
     environment = {**os.environ, "PYTHONHASHSEED": "7", "TF_CPP_MIN_LOG_LEVEL": "3"}
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, env=environment, check=True)
-    convert(trained, tmp_path / "again")
+    ONNX.convert(trained, tmp_path / "again")
     content = converted.read_bytes()
     assert content == (tmp_path / "other").read_bytes() == (tmp_path / "again").read_bytes()
 
@@ -193,7 +192,7 @@ def test_the_file_says_nothing_of_the_machine(trained: TrainedModel, converted: 
 
 def test_converting_is_quiet(trained: TrainedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {name: logging.getLogger(name).level for name in ("tensorflow", "tf2onnx")}
-    convert(trained, tmp_path / "model.onnx")
+    ONNX.convert(trained, tmp_path / "model.onnx")
     assert caplog.records == []
     assert {name: logging.getLogger(name).level for name in before} == before
 
@@ -204,9 +203,9 @@ def tf_model(path: Path, function: Callable[..., Any], specs: Mapping[str, Any],
     signature = tf.function(function, autograph=False).get_concrete_function(**specs)
 
     def save(staging: Path) -> None:
-        tf.saved_model.save(module, str(staging / TENSORFLOW.file_name), signatures={PADDED_SIGNATURE: signature})
+        tf.saved_model.save(module, str(staging / SAVED_MODEL), signatures={PADDED_SIGNATURE: signature})
 
-    return publish_model(path, "tensorflow", save)
+    return publish_model(path, SAVED_MODEL, save)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +232,7 @@ def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
             table, indices = tf.gather(module.table, ids), tf.range(tf.size(ids))
         return {"score": combine(table, indices, places[:, 0], num_segments=num_rows)}
 
-    convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
+    ONNX.convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
     nodes = {node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node}
     assert nodes.isdisjoint({"TopK", "Unique", "ScatterND", "ScatterElements", "Loop", "NonZero"})
 
@@ -241,9 +240,9 @@ def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
     lengths = rng.integers(0, 6, 5000).astype(np.int32)
     values = rng.integers(0, 9, (5000, 5))
     sums = (table[values] * (np.arange(5) < lengths[:, None])[:, :, None]).sum(axis=1)
-    call = scoring_model(ONNX, tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
+    call = ONNX.load(tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
     first = call(values, lengths[:, None])[0]
-    np.testing.assert_allclose(first, sums / divisor_of(lengths)[:, None], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(first, sums / divisor_of(lengths)[:, None], rtol=0, atol=SCORE_ROUNDING)
     for _ in range(20):
         np.testing.assert_array_equal(call(values, lengths[:, None])[0], first)
 
@@ -258,8 +257,8 @@ def test_lists_that_are_combined_in_another_way_are_converted_too(tmp_path: Path
         ids = tf.reshape(tags__values, [-1]) + tf.cast(tf.repeat(tags__nnzs[:, 0], width), tf.int64)
         return {"score": tf.sparse.segment_sum(tf.convert_to_tensor(module.table), ids, rows, num_segments=num_rows)}
 
-    convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
-    call = scoring_model(ONNX, tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
+    ONNX.convert(tf_model(tmp_path / "m", padded, TAGS, module), tmp_path / "model.onnx")
+    call = ONNX.load(tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
     scores = call(np.array([[1, 2], [3, 4]]), np.array([[0], [9]], np.int32))[0]
     np.testing.assert_array_equal(scores, [[3], [25]])
 
@@ -267,9 +266,9 @@ def test_lists_that_are_combined_in_another_way_are_converted_too(tmp_path: Path
 def test_an_input_that_the_model_does_not_use_is_still_taken(tmp_path: Path) -> None:
     specs = {name: tf.TensorSpec([None, 1], tf.float32) for name in ("Used", "unused")}
     trained = tf_model(tmp_path / "m", lambda Used, unused: {"score": Used / 2}, specs)  # noqa: N803
-    convert(trained, tmp_path / "model.onnx")
+    ONNX.convert(trained, tmp_path / "model.onnx")
     ones = np.ones(2, np.float32)
-    assert scoring_model(ONNX, tmp_path / "model.onnx").score_served({"Used": ones, "unused": ones}).tolist() == [
+    assert ONNX.load(tmp_path / "model.onnx").score_served({"Used": ones, "unused": ones}).tolist() == [
         0.5,
         0.5,
     ]
@@ -279,7 +278,7 @@ def test_an_operator_without_an_onnx_form_is_refused_by_name(tmp_path: Path) -> 
     specs = {"x": tf.TensorSpec([None, 1], tf.float32)}
     trained = tf_model(tmp_path / "m", lambda x: {"score": tf.math.betainc(x, x, x)}, specs)
     with pytest.raises(ExportError, match=r"cannot be converted to ONNX \(.*Betainc.* Use the engine tensorflow\.$"):
-        convert(trained, tmp_path / "model.onnx")
+        ONNX.convert(trained, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -298,14 +297,14 @@ def test_an_embedding_bag_of_another_kind_is_refused(tmp_path: Path) -> None:
             torch.jit.trace(Largest(), torch.zeros((2, 1), dtype=torch.int64)).save(str(staging / "model.pt"))
 
     with pytest.raises(ExportError, match="an embedding bag does more than add up or average.*Use the engine pytorch"):
-        convert(publish_model(tmp_path / "m", "pytorch", save), tmp_path / "model.onnx")
+        ONNX.convert(publish_model(tmp_path / "m", TORCH_SCRIPT, save), tmp_path / "model.onnx")
 
 
 def test_a_model_that_no_onnx_file_can_hold_is_refused(tmp_path: Path) -> None:
-    trained = publish_model(tmp_path / "m", "pytorch", lambda at: (at / "model.pt").write_bytes(b""))
+    trained = publish_model(tmp_path / "m", TORCH_SCRIPT, lambda at: (at / "model.pt").write_bytes(b""))
     os.truncate(trained.model_path, 3 * 2**30)  # takes no room on disk
     with pytest.raises(ExportError, match=r"has 3\.0 GiB, an ONNX file holds at most 2\. Use the engine pytorch\."):
-        convert(trained, tmp_path / "model.onnx")
+        ONNX.convert(trained, tmp_path / "model.onnx")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +312,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trained = tf_model(tmp_path / "m", lambda x: {"score": x}, specs)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)  # type: ignore[arg-type]  # how Python says that it is not there
     with pytest.raises(MissingExtraError, match=r"the engine onnx needs an extra that is missing.*\.\[onnx\]"):
-        convert(trained, tmp_path / "model.onnx")
+        ONNX.convert(trained, tmp_path / "model.onnx")
 
 
 def test_what_is_no_onnx_or_takes_other_columns_is_refused(tmp_path: Path, converted: Path) -> None:
@@ -323,6 +322,6 @@ def test_what_is_no_onnx_or_takes_other_columns_is_refused(tmp_path: Path, conve
         with pytest.raises(
             ArtifactError, match=rf"{name} is not an ONNX model that can be loaded \(\w.+\). Export again"
         ):
-            scoring_model(ONNX, tmp_path / name)
+            ONNX.load(tmp_path / name)
     with pytest.raises(ArtifactError, match=r"the ONNX model takes \['price', .*the workflow makes \['userId'\]"):
-        scoring_model(ONNX, converted).score_served({"userId": np.zeros(1, np.int64)})
+        ONNX.load(converted).score_served({"userId": np.zeros(1, np.int64)})

@@ -1,25 +1,31 @@
 """A trained model as ONNX, the format that ONNX Runtime runs: our backend `onnxruntime`, and Triton's own.
 
-The file takes the padded layout of all served models, see `workflows.trained.padded_rows`: inputs under the names of
-the tensors, one output `SCORE`, any number of rows and any width of lists. The same model gives the same bytes, which
-say nothing of the machine.
+The file takes the padded layout of all served models: inputs under the names of the tensors, one output `SCORE`, any
+number of rows and any width of lists. The same model gives the same bytes, which say nothing of the machine.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from serving.engines import engine_for
+from serving.engines.onnxruntime import ENGINE
 from workflows.errors import ExportError
 from workflows.extras import require
-from workflows.feature_spec import FeatureSpec
-from workflows.trained import ONNX, TENSORFLOW, TrainedModel
+from workflows.trained import SAVED_MODEL, TORCH_SCRIPT, TrainedModel
 
 _OPSET, _IR_VERSION = 17, 8  # known to ONNX Runtime from 1.13 on
 _MAX_BYTES = 2**31 - 1  # of a protobuf message
 _MAX_REASON = 200
+_CONVERTERS = {
+    SAVED_MODEL: ("from_saved_model", ("onnx", "tf2onnx")),
+    TORCH_SCRIPT: ("from_torch_script", ("onnx",)),
+}
+"""Format of a trained model → the module here with its `to_onnx`, and the packages that it needs."""
 
 
 def convert(trained: TrainedModel, target: Path) -> None:
-    """Convert a model. That it scores alike is for the parity check to say.
+    """Convert a model. Whether it scores alike is checked by `serving.parity`.
 
     Args:
         trained: the model.
@@ -29,31 +35,21 @@ def convert(trained: TrainedModel, target: Path) -> None:
         ExportError: the model holds what has no ONNX form, or is too large for an ONNX file.
         MissingExtraError: the packages that convert it are not installed.
     """
-    path, instead = trained.model_path, f"Use the engine {trained.backend.name}."
+    path, instead = trained.model_path, f"Use the engine {engine_for(trained.format).name}."
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     if (num_bytes := sum(file.stat().st_size for file in files)) > _MAX_BYTES:
         raise ExportError(f"{path} has {num_bytes / 2**30:.1f} GiB, an ONNX file holds at most 2. {instead}")
-    converters = ("onnx", "tf2onnx") if trained.backend == TENSORFLOW else ("onnx",)
-    for module in (*converters, ONNX.module):
-        require(module, feature="the engine onnx", extra=ONNX.extra)
+    converter, packages = _CONVERTERS[trained.format]
+    for module in (*packages, ENGINE.module):
+        require(module, feature="the engine onnx", extra=ENGINE.extra)
     try:
-        content = _serialized(_convert(trained))
+        content = _serialized(import_module(f"{ENGINE.package}.{converter}").to_onnx(trained, _OPSET))
     except Exception as error:  # converters raise anything
         reason = " ".join(str(error).split())[:_MAX_REASON]
         raise ExportError(
             f"{path} cannot be converted to ONNX ({type(error).__name__}: {reason}). {instead}"
         ) from error
     target.write_bytes(content)
-
-
-def _convert(trained: TrainedModel) -> Any:
-    if trained.backend == TENSORFLOW:
-        from serving.backends.tensorflow import to_onnx as tensorflow
-
-        return tensorflow.to_onnx(trained.model_path, _OPSET)
-    from serving.backends.pytorch import to_onnx as pytorch
-
-    return pytorch.to_onnx(trained.model_path, FeatureSpec.read(trained.path), _OPSET)
 
 
 class _Names(dict[str, str]):

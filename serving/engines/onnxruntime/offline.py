@@ -1,4 +1,4 @@
-"""An ONNX model outside of Triton: see `serving.backends.offline.ScoringModel`."""
+"""An ONNX model in this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,17 +6,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from serving.backends.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
-from serving.plan import Padded, padded_inputs
+from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
 from workflows.errors import ArtifactError
+from workflows.lists import Padded, padded_tensors
 from workflows.tensor_names import SCORE
 
 
-class OnnxModel:
-    """An ONNX file, which takes padded rows only."""
-
-    OUTPUT = SCORE
-    PARAMETERS: Mapping[str, str] = {}
+class Model:
+    """A `ScoringModel`; the file takes padded rows only."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -28,8 +25,8 @@ class OnnxModel:
         self._inputs = dtypes_of(self._session.get_inputs())
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """See `ScoringModel`."""
-        arrays = padded_inputs(columns)
+        """Cast to what the file takes, so that int32 and int64 models are both fed."""
+        arrays = padded_tensors(columns)
         if set(self._inputs) != set(arrays):
             raise ArtifactError(
                 f"the ONNX model takes {sorted(self._inputs)}, the workflow makes {sorted(arrays)}. They do not match."
@@ -39,5 +36,5 @@ class OnnxModel:
         return scores
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """See `ScoringModel`."""
+        """On the session that scores."""
         return make_callable(self._session, names, [SCORE])

@@ -1,4 +1,4 @@
-"""A TorchScript model outside of Triton: see `serving.backends.offline.OfflineModel`."""
+"""A TorchScript model in this process."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,20 +10,15 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from serving.merlin import ColumnSchema, PredictPyTorch, Schema
-from serving.plan import Padded, padded_inputs
+from serving.merlin import ColumnSchema, Schema, merlin_operator
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
+from workflows.lists import Padded, padded_rows, padded_tensors
 from workflows.tensor_names import SCORE
-from workflows.trained import padded_rows
 
 
-class PyTorchModel:
-    """A TorchScript file, which takes padded rows only."""
-
-    OPERATOR = PredictPyTorch
-    OUTPUT = f"{SCORE}__0"  # Triton's own PyTorch backend wants a result's place in its name
-    PARAMETERS: Mapping[str, str] = {}
+class Model:
+    """An `OfflineModel` that takes padded rows only."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -39,24 +34,25 @@ class PyTorchModel:
         self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
-        """See `OfflineModel`. TorchScript does not say it; `training.torch_script` writes these."""
+        """TorchScript does not say them; `training.torch_script` writes these."""
         return spec.model_dtypes
 
     def operator(self, encoded: Any) -> Any:
-        """See `OfflineModel`; the operator writes into the schema that it gets, so it gets a copy."""
+        """The operator writes into the schema that it gets, so it gets a copy."""
         takes = Schema(list(encoded.column_schemas.values()))
-        return PredictPyTorch(self._model, takes, Schema([ColumnSchema(SCORE, dtype=np.float32)]))
+        operator = merlin_operator("pytorch", "PredictPyTorch")
+        return operator(self._model, takes, Schema([ColumnSchema(SCORE, dtype=np.float32)]))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """See `OfflineModel`."""
+        """In the layout that is served, which is the only one."""
         return self._score(padded_rows(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """See `ScoringModel`."""
-        return self._score(padded_inputs(columns))
+        """By the names of its arguments."""
+        return self._score(padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """See `ScoringModel`."""
+        """Without a copy of the arrays."""
         order = [names.index(name) for name in self._names]
 
         def call(*arrays: NDArray[Any]) -> Sequence[Any]:

@@ -21,14 +21,14 @@ import os
 import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import BatchingModel, Run, ServedModel, whole_number
-from serving.backends.tensorflow.session import (
+from serving.backends.tensors import check_tensors
+from serving.engines.tensorflow.session import (
     INTER_OP_THREADS,
     INTRA_OP_THREADS,
     dtypes_of,
     make_callable,
     open_saved_model,
 )
-from serving.backends.tensors import check_tensors
 
 # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
 # is loaded, imports it eagerly unless told to use the separate package tf_keras, which is not there.

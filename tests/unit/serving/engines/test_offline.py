@@ -1,4 +1,4 @@
-"""The models of each backend outside of Triton; what they score is tested with the parity gate and the export."""
+"""The models of each engine outside of Triton; what they score is tested with the parity gate and the export."""
 
 import subprocess
 import sys
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from serving.backends.offline import offline_model
-from serving.merlin import ColumnSchema, PredictPyTorch, Schema
-from workflows.trained import PYTORCH
+from serving.engines import engine_for
+from serving.merlin import ColumnSchema, Schema, merlin_operator
+from workflows.trained import TORCH_SCRIPT
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_schema_alone(tmp_path: Path) -> None:
@@ -23,17 +23,10 @@ def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_
         traced: Any = torch.jit.trace(lambda user: user.to(torch.float32) / 2, torch.zeros((2, 1), dtype=torch.int64))
     traced.save(str(tmp_path / "model.pt"))
     encoded = Schema([ColumnSchema("user", dtype=np.int64)])
-    operator = offline_model(PYTORCH, tmp_path / "model.pt").operator(encoded)
-    assert isinstance(operator, PredictPyTorch)
+    operator = engine_for(TORCH_SCRIPT).load_trained(tmp_path / "model.pt").operator(encoded)
+    assert isinstance(operator, merlin_operator("pytorch", "PredictPyTorch"))
     assert (operator.input_schema.column_names, operator.output_schema.column_names) == (["user"], ["score"])
     assert encoded["user"].properties == {}
-
-
-def test_merlins_operators_are_imported_when_asked_for() -> None:
-    import serving.merlin
-
-    with pytest.raises(AttributeError, match="no attribute 'PredictJax'"):
-        _ = serving.merlin.PredictJax
 
 
 # SciPy asks `sys.modules` for torch, and torch asks for the place of tensorflow: each is hidden as the other can bear.
@@ -49,9 +42,9 @@ sys.meta_path.insert(0, NoTorch())""",
 }
 
 
-@pytest.mark.parametrize(("backend", "hidden"), [("pytorch", "tensorflow"), ("tensorflow", "torch")])
-def test_exporting_for_one_framework_needs_no_other(backend: str, hidden: str) -> None:
-    code = f"{HIDE[hidden]}\nimport serving.export, serving.backends.{backend}.offline"
+@pytest.mark.parametrize(("engine", "hidden"), [("pytorch", "tensorflow"), ("tensorflow", "torch")])
+def test_exporting_for_one_framework_needs_no_other(engine: str, hidden: str) -> None:
+    code = f"{HIDE[hidden]}\nimport serving.export, serving.engines.{engine}.offline"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,16 +1,14 @@
-"""Models outside of Triton: how they enter the serving graph, and what they score in this process."""
+"""Models outside of Triton: what they score in this process, and how a trained one enters the serving graph."""
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import pandas as pd
 from numpy.typing import NDArray
 
-from serving.plan import Padded
 from workflows.feature_spec import FeatureSpec
-from workflows.trained import ONNX, PYTORCH, TENSORFLOW, Backend
+from workflows.lists import Padded
 
 
 class ScoringModel(Protocol):
@@ -22,12 +20,6 @@ class ScoringModel(Protocol):
     Raises:
         ArtifactError: it cannot be loaded.
     """
-
-    OUTPUT: str
-    """What the backend calls the score."""
-
-    PARAMETERS: Mapping[str, str]
-    """For the backend."""
 
     def __init__(self, path: Path) -> None: ...
 
@@ -48,15 +40,12 @@ class ScoringModel(Protocol):
             names: inputs of the model.
 
         Returns:
-            A function from one array per name, as `padded_inputs` makes them, to the scores as the only output.
+            A function from one array per name, as `padded_tensors` makes them, to the scores as the only output.
         """
 
 
 class OfflineModel(ScoringModel, Protocol):
-    """A trained model in this process."""
-
-    OPERATOR: type
-    """The operator of merlin-systems that stands for such a model in a graph."""
+    """A trained model in this process, in the format that its framework wrote."""
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
         """Column → NumPy dtype name of the values that the model takes, whatever an operator of a workflow makes.
@@ -68,7 +57,7 @@ class OfflineModel(ScoringModel, Protocol):
         """
 
     def operator(self, encoded: Any) -> Any:
-        """An `OPERATOR` for this model.
+        """The operator of merlin-systems that stands for this model in a serving graph.
 
         Args:
             encoded: Merlin schema of the workflow's output.
@@ -80,35 +69,3 @@ class OfflineModel(ScoringModel, Protocol):
         Raises:
             ArtifactError: the model takes other columns.
         """
-
-
-_MODELS = {
-    TENSORFLOW.name: ("serving.backends.tensorflow.offline", "TensorFlowModel"),
-    PYTORCH.name: ("serving.backends.pytorch.offline", "PyTorchModel"),
-    ONNX.name: ("serving.backends.onnxruntime.offline", "OnnxModel"),
-}
-
-
-def offline_model(backend: Backend, path: Path) -> OfflineModel:
-    """Load a model as it was trained; imports its framework.
-
-    Raises:
-        ArtifactError: it cannot be loaded.
-    """
-    model: OfflineModel = _load(backend, path)
-    return model
-
-
-def scoring_model(backend: Backend, path: Path) -> ScoringModel:
-    """Load a model as it is served, converted perhaps; imports what runs it.
-
-    Raises:
-        ArtifactError: it cannot be loaded.
-    """
-    model: ScoringModel = _load(backend, path)
-    return model
-
-
-def _load(backend: Backend, path: Path) -> Any:
-    module, name = _MODELS[backend.name]
-    return getattr(import_module(module), name)(path)

@@ -14,17 +14,17 @@ from torch.onnx import symbolic_helper
 
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.trained import TrainedModel
 
 _EMBEDDING_BAG = "aten::embedding_bag"
 _SUM, _MEAN = 0, 1
 
 
-def to_onnx(path: Path, spec: FeatureSpec, opset: int) -> onnx.ModelProto:
+def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
     """Convert a TorchScript file.
 
     Args:
-        path: of the file.
-        spec: the features that it was built from, which say the types of its arguments.
+        trained: the model; its features say the types of its arguments.
         opset: version of the ONNX operators.
 
     Returns:
@@ -34,9 +34,9 @@ def to_onnx(path: Path, spec: FeatureSpec, opset: int) -> onnx.ModelProto:
         Exception: of PyTorch, if the file cannot be loaded or holds what has no ONNX form.
     """
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
-        model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        model = torch.jit.load(str(trained.model_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         names = [argument.name for argument in model.forward.schema.arguments[1:]]
-        rows = _example(spec)
+        rows = _example(FeatureSpec.read(trained.path))
         torch.onnx.export(
             model,
             tuple(rows[name] for name in names),

@@ -1,28 +1,23 @@
-"""A SavedModel outside of Triton: see `serving.backends.offline.OfflineModel`."""
+"""A SavedModel in this process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from serving.backends.tensorflow.session import make_callable, open_saved_model
-from serving.merlin import PredictTensorflow
-from serving.plan import Padded, padded_inputs
+from serving.engines.tensorflow.session import make_callable, open_saved_model
+from serving.merlin import merlin_operator
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
-from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.lists import Padded, padded_tensors, ragged_tensors
+from workflows.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
 
 
-class TensorFlowModel:
-    """A SavedModel; NVTabular's rows go through its ragged signature, a plan's through the padded one."""
-
-    OPERATOR = PredictTensorflow
-    OUTPUT = SCORE
-    PARAMETERS: Mapping[str, str] = {"TF_GRAPH_TAG": "serve", "TF_SIGNATURE_DEF": PADDED_SIGNATURE}
+class Model:
+    """An `OfflineModel`: NVTabular's rows go through its ragged signature, a plan's through the padded one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,26 +33,26 @@ class TensorFlowModel:
                 )
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """See `OfflineModel`."""
+        """As the padded signature takes them."""
         inputs = self._signatures[PADDED_SIGNATURE].structured_input_signature[1]
         return {
             name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs.items() if not name.endswith(NNZS)
         }
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """See `OfflineModel`."""
-        return PredictTensorflow(str(self._path))
+        """It reads the SavedModel again."""
+        return merlin_operator("tensorflow", "PredictTensorflow")(str(self._path))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """See `OfflineModel`."""
-        return self._score(RAGGED_SIGNATURE, ragged_inputs(frame))
+        """Through the ragged signature, as merlin-systems asks."""
+        return self._score(RAGGED_SIGNATURE, ragged_tensors(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
-        """See `ScoringModel`."""
-        return self._score(PADDED_SIGNATURE, padded_inputs(columns))
+        """Through the padded signature."""
+        return self._score(PADDED_SIGNATURE, padded_tensors(columns))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
-        """See `ScoringModel`."""
+        """In a session of its own, as Triton's side has it."""
         session, signatures = open_saved_model(self._path)
         return make_callable(session, signatures[PADDED_SIGNATURE], names, [SCORE])
 
@@ -72,15 +67,3 @@ class TensorFlowModel:
         tensors = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in expected.items()}
         scores: NDArray[Any] = signature(**tensors)[SCORE].numpy().reshape(-1)
         return scores
-
-
-def ragged_inputs(frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Encoded rows of NVTabular as inputs of the ragged signature."""
-    inputs: dict[str, NDArray[Any]] = {}
-    for name in frame.columns:
-        if frame[name].dtype == object:
-            inputs[name + VALUES] = np.concatenate([*frame[name], np.array([], np.int64)])
-            inputs[name + OFFSETS] = np.concatenate(([0], np.cumsum(frame[name].map(len)))).astype(np.int32)
-        else:
-            inputs[name] = frame[name].to_numpy()
-    return inputs

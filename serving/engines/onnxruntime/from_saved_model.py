@@ -1,7 +1,6 @@
 """A SavedModel's padded signature as ONNX, by tf2onnx."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from serving.backends.tensorflow.session import quiet
+from serving.engines.tensorflow.session import quiet
 from workflows.tensor_names import PADDED_SIGNATURE
+from workflows.trained import TrainedModel
 
 _COMBINERS = {
     "SparseSegmentSumWithNumSegments": None,
@@ -22,11 +22,11 @@ _COMBINERS = {
 """The sum over each list, and what becomes of the list's length before the sum is divided by it."""
 
 
-def to_onnx(path: Path, opset: int) -> ModelProto:
+def to_onnx(trained: TrainedModel, opset: int) -> ModelProto:
     """Convert a SavedModel.
 
     Args:
-        path: of the SavedModel.
+        trained: the model.
         opset: version of the ONNX operators.
 
     Returns:
@@ -37,7 +37,7 @@ def to_onnx(path: Path, opset: int) -> ModelProto:
             is left in the graph under TensorFlow's name.
     """
     with quiet("tensorflow", "tf2onnx"):
-        loaded = tf.saved_model.load(str(path))  # which the variables live as long as
+        loaded = tf.saved_model.load(str(trained.model_path))  # which the variables live as long as
         signature = loaded.signatures[PADDED_SIGNATURE]
         frozen = convert_variables_to_constants_v2(signature, lower_control_flow=False, aggressive_inlining=True)
         # TensorFlow's own names are lower-cased and "Identity".

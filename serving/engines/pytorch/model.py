@@ -71,14 +71,14 @@ class TritonPythonModel(BatchingModel):
     def _check(self, path: Path, run: Run, model: ServedModel) -> None:
         """TorchScript does not say what types it takes and what it returns, so a row of zeros is tried."""
         try:
-            results = run(*(tensor.filled(1) for tensor in model.inputs))
+            results = run(*(tensor.zeros(1) for tensor in model.inputs))
         except Exception as error:
-            types = {tensor.name: str(tensor.dtype) for tensor in model.inputs}
+            types = {tensor.name: tensor.dtype for tensor in model.inputs}
             raise pb_utils.TritonModelException(
                 f"{path} cannot run a row of zeros of the types in config.pbtxt, {types}: {self.explain(error)}"
             ) from error
         for tensor, result in zip(model.outputs, results, strict=True):
-            if result.dtype != tensor.dtype:
+            if result.dtype != tensor.numpy_dtype:
                 raise pb_utils.TritonModelException(
                     f"{path} returns {tensor.name!r} as {result.dtype}, config.pbtxt says {tensor.dtype}."
                 )

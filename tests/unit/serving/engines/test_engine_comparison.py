@@ -1,8 +1,6 @@
-"""Engines by name, and the comparison of two of them."""
+"""The comparison of the engines that can serve a model."""
 
 import json
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,40 +14,11 @@ import pytest
 import torch
 from onnx import helper
 
-from serving.backends.offline import ScoringModel, scoring_model
-from serving.engines import ENGINES, EngineComparison, backend_of, compare_engines
-from serving.plan import Padded
-from workflows.errors import ConfigError
-from workflows.trained import ONNX, PYTORCH, TENSORFLOW, Backend
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.mark.parametrize(
-    ("trained", "engine", "expected"),
-    [
-        (TENSORFLOW, None, TENSORFLOW),
-        (TENSORFLOW, "tensorflow", TENSORFLOW),
-        (TENSORFLOW, "onnx", ONNX),
-        (PYTORCH, None, PYTORCH),
-        (PYTORCH, "pytorch", PYTORCH),
-        (PYTORCH, "onnx", ONNX),
-    ],
-)
-def test_a_model_is_served_by_what_trained_it_or_by_onnx(
-    trained: Backend, engine: str | None, expected: Backend
-) -> None:
-    assert backend_of(trained, engine) == expected
-
-
-@pytest.mark.parametrize(("trained", "engine"), [(TENSORFLOW, "pytorch"), (PYTORCH, "tensorflow"), (PYTORCH, "jax")])
-def test_another_engine_is_refused(trained: Backend, engine: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine is '{engine}', expected {trained.name}, which trained .*, or onnx"):
-        backend_of(trained, engine)
-
-
-def test_the_engines_have_the_names_that_users_know() -> None:
-    assert list(ENGINES) == ["tensorflow", "pytorch", "onnx"]
+from serving.engines import engine_for, engines
+from serving.engines.comparison import EngineComparison, compare_engines
+from serving.engines.offline import ScoringModel
+from workflows.lists import Padded
+from workflows.trained import TORCH_SCRIPT
 
 
 @pytest.mark.parametrize(
@@ -79,6 +48,14 @@ def test_the_summary_says_who_is_faster_where(onnx_ms: list[float], tensorflow_m
     assert EngineComparison(batch_sizes=(1, 16, 256, 16384), latency_ms=latency_ms).summary() == sentence
 
 
+def test_the_summary_names_the_fastest_of_any_number_of_engines() -> None:
+    latency_ms = {"one": [1.0, 4.0, 2.0], "two": [3.0, 2.0, 2.0], "three": [2.0, 8.0, 9.0]}
+    compared = EngineComparison(batch_sizes=(1, 16, 256), latency_ms=latency_ms)
+    assert compared.summary() == "one is faster at 1 row (2.0x), two at 16 (2.0x), none at 256"
+    alone = EngineComparison(batch_sizes=(1, 16, 256), latency_ms={"one": latency_ms["one"]})
+    assert alone.summary() == "no other engine to compare with"
+
+
 def onnx_sum(path: Path) -> ScoringModel:
     """An ONNX model that adds up lists, times `weight`, plus their length."""
     value = helper.make_tensor_value_info
@@ -98,7 +75,7 @@ def onnx_sum(path: Path) -> ScoringModel:
     axis = helper.make_tensor("axis", onnx.TensorProto.INT64, [1], [1])
     graph = helper.make_graph(nodes, "model", inputs, outputs, [axis])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return scoring_model(ONNX, path)
+    return engines()["onnx"].load(path)
 
 
 def torch_sum(path: Path) -> ScoringModel:
@@ -112,7 +89,7 @@ def torch_sum(path: Path) -> ScoringModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated")
         torch.jit.trace(Sum(), example).save(str(path))
-    return scoring_model(PYTORCH, path)
+    return engine_for(TORCH_SCRIPT).load(path)
 
 
 def rows(num_rows: int) -> dict[str, Any]:
@@ -120,7 +97,7 @@ def rows(num_rows: int) -> dict[str, Any]:
     return {"ids": Padded(np.tile([1, 2], (num_rows, 1)), lengths), "weight": np.ones(num_rows, np.float32)}
 
 
-def test_two_engines_are_timed_on_the_same_rows(tmp_path: Path) -> None:
+def test_engines_are_timed_on_the_same_rows(tmp_path: Path) -> None:
     models = {"pytorch": torch_sum(tmp_path / "model.pt"), "onnx": onnx_sum(tmp_path / "model.onnx")}
     for model in models.values():
         np.testing.assert_array_equal(model.score_served(rows(3)), [5, 5, 5])
@@ -133,9 +110,6 @@ def test_two_engines_are_timed_on_the_same_rows(tmp_path: Path) -> None:
 
 class Counting:
     """A model that counts the calls and their rows."""
-
-    OUTPUT = "score"
-    PARAMETERS: Mapping[str, str] = {}
 
     def __init__(self, path: Path = Path()) -> None:
         self.calls: list[tuple[int, ...]] = []
@@ -151,18 +125,14 @@ class Counting:
         return call
 
 
+@pytest.mark.parametrize("names", [("one",), ("one", "other"), ("one", "other", "third")])
 @pytest.mark.parametrize(("tick_ns", "expected"), [(10**9, 4), (10**3, 201)])
-def test_slow_engines_get_few_turns_and_fast_ones_not_too_many(tick_ns: int, expected: int) -> None:
+def test_slow_engines_get_few_turns_and_fast_ones_not_too_many(
+    names: tuple[str, ...], tick_ns: int, expected: int
+) -> None:
     clock = count(step=tick_ns)
-    models = {"one": Counting(), "other": Counting()}
+    models = {name: Counting() for name in names}
     compared = compare_engines(models, rows(3), batch_sizes=(2, 8), budget_s=1.0, clock_ns=lambda: next(clock))
     for model in models.values():
         assert model.calls == [(2, 2, 2)] * expected + [(8, 8, 8)] * expected
-    assert compared.summary() == "neither is faster up to 8 rows"
-
-
-def test_choosing_an_engine_imports_none() -> None:
-    heavy = {"tensorflow", "torch", "onnxruntime", "onnx", "pandas", "pyarrow"}
-    code = f"import sys, serving.engines; print(*sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert all(len(times) == 2 for times in compared.latency_ms.values())

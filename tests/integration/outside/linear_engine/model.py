@@ -1,0 +1,10 @@
+from linear_engine.scoring import read, score
+from serving.backends.batching import BatchingModel, Run, ServedModel
+
+
+class TritonPythonModel(BatchingModel):
+    FRAMEWORK = "the linear engine"
+
+    def load(self, model: ServedModel) -> Run:
+        weights, names = read(model.version / "model.npz"), [tensor.name for tensor in model.inputs]
+        return lambda *arrays: [score(weights, dict(zip(names, arrays, strict=True)))]

@@ -1,0 +1,42 @@
+"""The frameworks that train models, light to import."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """What trains a model.
+
+    Attributes:
+        name: for messages and records.
+        format: of the models that it writes, see `TrainedModel.format`.
+        trainer: `module:class` of its `training.trainers.base.Trainer`.
+        module: Python module of the framework.
+        extra: extra in pyproject.toml that brings it.
+    """
+
+    name: str
+    format: str
+    trainer: str
+    module: str
+    extra: str
+
+
+TENSORFLOW = Framework(
+    name="tensorflow",
+    format=SAVED_MODEL,
+    trainer="training.trainers.tensorflow:TensorFlowTrainer",
+    module="tensorflow",
+    extra="cpu",
+)
+PYTORCH = Framework(
+    name="pytorch",
+    format=TORCH_SCRIPT,
+    trainer="training.trainers.torch:TorchTrainer",
+    module="torch",
+    extra="torch",
+)
+FRAMEWORKS: Mapping[str, Framework] = {framework.name: framework for framework in (TENSORFLOW, PYTORCH)}
