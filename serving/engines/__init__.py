@@ -117,12 +117,15 @@ def engines() -> Mapping[str, Engine]:
     """All engines by name: first those that run what a framework trains, then those that convert it.
 
     Raises:
-        ConfigError: two have the same name or folder name, or an entry point leads to something else.
+        ConfigError: two have the same name or folder name, or an entry point leads to nothing or to something else.
     """
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
     found = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
     for point in entry_points(group=ENTRY_POINTS):
-        engine = point.load()
+        try:
+            engine = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"entry point {point.name!r} of {ENTRY_POINTS} cannot be loaded: {error}.") from error
         if not isinstance(engine, Engine):
             got = type(engine).__name__
             raise ConfigError(f"entry point {point.name!r} of {ENTRY_POINTS} leads to a {got}, expected an Engine.")

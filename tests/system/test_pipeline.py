@@ -162,15 +162,18 @@ def test_a_command_of_the_documents_works(command: str, again: Workplace) -> Non
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith(UNTIL_CTRL_C)])
 def test_a_command_that_runs_until_ctrl_c_comes_up_and_ends(command: str, again: Workplace, free_port: int) -> None:
     is_mlflow = command.startswith("mlflow")
-    process = started(f"exec {command} --port {free_port if is_mlflow else 0}", again.path)
-    assert process.stdout is not None
-    if is_mlflow:
-        wait_until(lambda: process.poll() is not None or has_page(free_port))
-    else:
-        assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)
-    assert process.poll() is None, process.communicate()[0]
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate()
+    more = f"--port {free_port} --workers 1" if is_mlflow else "--port 0"
+    with started(f"exec {command} {more}", again.path) as process:
+        try:
+            assert process.stdout is not None
+            if is_mlflow:
+                wait_until(lambda: process.poll() is not None or has_page(free_port))
+            else:
+                assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)
+            assert process.poll() is None, process.communicate()[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
     assert process.returncode == 0 or (is_mlflow and process.returncode in (-signal.SIGINT, 1, 130)), output
 
 

@@ -52,6 +52,18 @@ def test_strings_are_padded_with_empty_ones(rows: list[list[bytes]]) -> None:
     assert padded.tolist() == [row + [b""] * (2 - len(row)) for row in rows]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float64, object])
+def test_many_lists_keep_their_type_and_order(dtype: type) -> None:
+    rng = np.random.default_rng(5)
+    lengths = rng.integers(-1, 30, 999).astype(np.int32)
+    lists = [rng.integers(1, 99, max(length, 0)).tolist() for length in lengths]
+    padded = pad(np.array([value for row in lists for value in row], dtype=dtype), lengths, 30)
+    nothing = b"" if dtype is object else 0
+    assert padded.dtype == dtype
+    assert padded.tolist() == [row + [nothing] * (30 - len(row)) for row in lists]
+    assert rows_of(Padded(padded, lengths).ragged()) == lists
+
+
 def test_a_missing_list_is_all_padding() -> None:
     assert pad(np.array([7, 8]), np.array([-1, 2, 0]), 3).tolist() == [[0, 0, 0], [7, 8, 0], [0, 0, 0]]
     assert rows_of(Padded(np.array([[0, 0], [7, 0]]), np.array([-1, 1], np.int32)).ragged()) == [[], [7]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from serving.client import ClientConfig, ModelSchema, TensorSchema
+from serving.client import ClientConfig, ModelSchema
 from serving.client.core import Core, run
 from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
 from workflows.errors import DeadlineError, RequestError, ServerError
@@ -46,7 +46,7 @@ class Scripted:
         self._next()
         return 2 * message
 
-    def decode(self, response: Any, tensor: TensorSchema) -> Any:
+    def decode(self, response: Any, tensor: Any) -> Any:
         return response
 
     async def close(self) -> None:

@@ -126,6 +126,10 @@ def test_an_engine_of_another_package_is_known_by_its_entry_point(site: Path) ->
     ("source", "message"),
     [
         (ENGINE.format(name="onnx"), "two engines are called onnx"),
+        (
+            "import nothing_there",
+            "entry point 'x' of rankline.engines cannot be loaded: No module named 'nothing_there'",
+        ),
         ("ENGINE = 1", "entry point 'x' of rankline.engines leads to a int, expected an Engine"),
     ],
 )
