@@ -28,7 +28,7 @@ test: check ## while you work: every unit, and the parts together on small model
 
 test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (30 minutes)
 	@scripts/horovod.sh
-	@scripts/test.sh -o testpaths=tests $(ARGS)
+	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 
 lock: setup ## renew constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra horovod --extra dev --universal --python-version 3.10 \

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Timer
 
 from rankline.horovod_check import problem
+from rankline.hosts import is_local
 from rankline.launch_config import LaunchConfig
 from rankline.listener import Listener
 from rankline.worker import LAUNCHED_VARIABLE
@@ -126,10 +127,12 @@ def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s
     number, script = sum(hosts.values()), Path(sys.executable).with_name("horovodrun")
     if not script.is_file():
         raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+    # Workers of this machine alone talk over loopback, and horovodrun takes no other interface for them.
+    goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [
         *(sys.executable, str(script)),
         *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in hosts.items())),
-        *(("--network-interface", options.network_interface) if options.network_interface else ()),
+        *(("--network-interface", options.network_interface) if goes_out else ()),
         "--mpi" if options.mpi else "--gloo",
         "--disable-cache",  # of an hour, in the home directory, of what hosts could be reached
         *("--start-timeout", f"{start_timeout_s:.0f}"),

@@ -61,25 +61,26 @@ def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
     return places
 
 
-def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
-    """Those that are this machine or that ssh reaches without a password, this machine first.
-
-    Worker 0 writes checkpoints and the model, so it runs here if any worker does.
-    """
-    local = [host for host in hosts if _is_local(host)]
-    remote = [host for host in hosts if host not in local]
-    if remote:
-        with ThreadPoolExecutor(len(remote)) as pool:
-            remote = [host for host, answers in zip(remote, pool.map(_answers, remote), strict=True) if answers]
-    return {host: hosts[host] for host in (*local, *remote)}
-
-
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether a host is this machine."""
     try:
         found = socket.gethostbyname(host)
     except OSError:
         return False
     return any(found == address.address for part in psutil.net_if_addrs().values() for address in part)
+
+
+def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
+    """Those that are this machine or that ssh reaches without a password, this machine first.
+
+    Worker 0 writes checkpoints and the model, so it runs here if any worker does.
+    """
+    local = [host for host in hosts if is_local(host)]
+    remote = [host for host in hosts if host not in local]
+    if remote:
+        with ThreadPoolExecutor(len(remote)) as pool:
+            remote = [host for host, answers in zip(remote, pool.map(_answers, remote), strict=True) if answers]
+    return {host: hosts[host] for host in (*local, *remote)}
 
 
 def _answers(host: str) -> bool:

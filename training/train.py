@@ -112,7 +112,6 @@ def train(
             resumed = resized(resumed, data.train)
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
         with kernels, _recorded(job, tracking, resumed, generation) as log, _observed(job, log, observers) as observer:
-            _log_inputs(job, log)
             if generation:
                 _log_generation(job, log, generation, resumed)
             trainer = _new_trainer(job, num_steps)
@@ -280,7 +279,10 @@ def _checkpoints(job: _Job, log: RunLog, resumed: Checkpoint | None, *, num_batc
 def _recorded(
     job: _Job, tracking: TrackingConfig, resumed: Checkpoint | None, generation: Generation | None
 ) -> Iterator[RunLog]:
-    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation."""
+    """The run in MLflow: worker 0 opens it, or opens again that of the checkpoint or of an earlier generation.
+
+    It has the run's choices and data before any observer adds to it.
+    """
     if not job.is_first:
         run_id, uri = job.world.all_gather_object(None)[0]
         yield SilentLog(run_id, uri)
@@ -288,6 +290,7 @@ def _recorded(
     resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
     with tracked_run(tracking, resumed_id=resumed_id) as log:
         job.world.all_gather_object([log.run_id, log.uri])
+        _log_inputs(job, log)
         yield log
 
 
@@ -316,7 +319,7 @@ def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Che
     size, step = job.world.size, resumed.position.step if resumed else 0
     log.log_metrics({"workers": size}, step)
     if generation.number:
-        log.note(f"Step {step:,}: {generation.cause} {size} worker{'s go' if size > 1 else ' goes'} on.")
+        log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def bench_command(
 ) -> None:
     """Latency percentiles and rows/s over gRPC, logged to the MLflow run that trained the model.
 
-    Requests are kept in flight (a closed loop), sent at a rate, or at the highest rate that a bound allows.
+    Requests are kept in flight (a closed loop), sent at a rate, or at the highest rate that meets a latency target.
 
     **Examples**
 

@@ -307,11 +307,11 @@ class BenchmarkReport:
 def _flat(result: LoadResult) -> dict[str, Any]:
     """One line of the CSV: what the JSON says of a load, but for what is no single figure."""
     figures = result.to_dict()
-    nested = {"errors", "server", "breakdown", "withheld", "histogram"}
+    nested = {"errors", "server", "breakdown", "intervals_ms", "withheld", "histogram"}
     server = figures["server"] or {}
     bounded = [(metric, result.metrics[metric.name]) for metric in METRICS.values() if metric.has_interval]
     return {
-        **{name: value for name, value in figures.items() if name not in nested and "interval" not in name},
+        **{name: value for name, value in figures.items() if name not in nested and not name.endswith("_interval")},
         **{
             name: bound
             for metric, found in bounded

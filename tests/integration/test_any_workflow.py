@@ -19,6 +19,7 @@ from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
@@ -75,7 +76,6 @@ def graph(*_: Any) -> nvt.Workflow:
 DATASET = Dataset(
     name="any",
     read=lambda _: raw_data(),
-    generate=lambda *_, **__: None,
     graph=graph,
     inputs=INPUTS,
     label="label",
@@ -207,7 +207,7 @@ def test_the_config_says_strings_and_lists(client: Client) -> None:
 def test_served_scores_equal_the_offline_ones(client: Client, rows: pa.Table, expected: Any) -> None:
     for columns in (rows, rows.to_pandas(), {name: rows[name].to_pylist() for name in INPUTS}):
         scores = client.predict(columns)
-        np.testing.assert_allclose(scores, expected, atol=1e-6)
+        np.testing.assert_allclose(scores, expected, atol=SCORE_ROUNDING)
     assert len(np.unique(scores)) > 40
 
 
@@ -218,7 +218,7 @@ def test_single_rows_lists_of_no_width_and_joined_requests_agree(client: Client,
     requests[-1] = last | {"history__values": np.zeros((1, 0), np.int64), "history__nnzs": [0]}
     with ThreadPoolExecutor(8) as pool:
         scores = list(pool.map(client.predict, requests))
-    np.testing.assert_allclose(np.concatenate(scores), expected, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(scores), expected, atol=SCORE_ROUNDING)
 
 
 missing = st.sets(st.sampled_from(NULLABLE))
@@ -239,8 +239,8 @@ def test_missing_values_are_what_nvtabular_makes_of_them(
     # NVTabular cannot encode a batch that lacks a column whole.
     table = pa.concat_tables([pa.Table.from_pylist(drawn, rows.schema), complete])
     offline = score_offline(table)
-    np.testing.assert_allclose(client.predict(table), offline, atol=1e-6)
-    np.testing.assert_allclose(client.predict(table.to_pandas()), offline, atol=1e-6)
+    np.testing.assert_allclose(client.predict(table), offline, atol=SCORE_ROUNDING)
+    np.testing.assert_allclose(client.predict(table.to_pandas()), offline, atol=SCORE_ROUNDING)
 
 
 def test_requests_with_and_without_masks_at_the_same_time_get_their_own_scores(
@@ -250,7 +250,7 @@ def test_requests_with_and_without_masks_at_the_same_time_get_their_own_scores(
     mixed = pa.concat_tables([rows.slice(i, 1) if i % 3 else lacking.slice(i, 1) for i in range(rows.num_rows)])
     with ThreadPoolExecutor(16) as pool:
         scores = list(pool.map(client.predict, (mixed.slice(i, 1) for i in range(mixed.num_rows))))
-    np.testing.assert_allclose(np.concatenate(scores), score_offline(mixed), atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(scores), score_offline(mixed), atol=SCORE_ROUNDING)
 
 
 def test_what_may_not_be_missing_is_named(client: Client, rows: pa.Table) -> None:
@@ -278,7 +278,7 @@ def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: p
         if i % 4 == 0:
             assert "the workflow could not run the request: lengths of 'history' do not fit its values" in answer
         else:
-            assert answer == pytest.approx([expected[i]], abs=1e-6)
+            assert answer == pytest.approx([expected[i]], abs=SCORE_ROUNDING)
 
 
 def test_one_process_for_both_steps_answers_the_same(

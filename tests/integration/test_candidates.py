@@ -28,6 +28,7 @@ from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
 from serving.version import Served, write_version
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.artifacts import publish
 from workflows.errors import ConfigError, RequestError
 from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec, SpecMetadata
@@ -224,14 +225,14 @@ def test_the_config_says_which_columns_may_hold_several(client: Client, ensemble
     parity = ensemble.manifest.details["parity"]
     assert parity["num_candidates"] == 16
     assert parity["num_left_out"] == 0
-    assert parity["largest_score_difference"] < 1e-6
+    assert parity["largest_score_difference"] < SCORE_ROUNDING
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_ranking_scores_each_candidate_as_a_row_of_its_own(client: Client, number: int) -> None:
     items = [*ITEMS, "never seen"]
     scores = client.rank(row_of(number), items)
-    np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=1e-6)
+    np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=SCORE_ROUNDING)
     assert scores.shape == (len(items),)
     assert len(np.unique(scores)) > 35
 
@@ -245,7 +246,7 @@ def test_one_candidate_may_be_sent_as_ever(client: Client) -> None:
     for name in ("user_id", "item_id"):
         lacking = rows.assign(**{name: [None if i % 2 else value for i, value in enumerate(rows[name])]})
         alone = np.concatenate([client.predict(lacking.iloc[i : i + 1]) for i in range(20)])
-        np.testing.assert_allclose(client.predict(lacking), alone, atol=1e-6)
+        np.testing.assert_allclose(client.predict(lacking), alone, atol=SCORE_ROUNDING)
 
 
 def test_rows_may_hold_several_each_and_more_than_fit_into_one_request(client: Client) -> None:
@@ -255,13 +256,15 @@ def test_rows_may_hold_several_each_and_more_than_fit_into_one_request(client: C
     assert scores.shape == (9, 200)
     for number, row in enumerate(rows.to_dict("records")):
         items = list(row.pop("item_id"))
-        np.testing.assert_allclose(scores[number], client.rank(row, items), atol=1e-6)
+        np.testing.assert_allclose(scores[number], client.rank(row, items), atol=SCORE_ROUNDING)
 
 
 def test_more_candidates_than_the_server_takes_are_split(client: Client) -> None:
     items = [ITEMS[number % 40] for number in range(1000)]
     assert len(client.prepare_ranking(row_of(1), items).messages) == 4
-    np.testing.assert_allclose(client.rank(row_of(1), items), np.tile(client.rank(row_of(1), ITEMS), 25), atol=1e-6)
+    np.testing.assert_allclose(
+        client.rank(row_of(1), items), np.tile(client.rank(row_of(1), ITEMS), 25), atol=SCORE_ROUNDING
+    )
 
 
 def test_every_transport_and_asyncio_rank_alike(client: Client, server: EmbeddedServer) -> None:
@@ -279,7 +282,7 @@ def test_every_transport_and_asyncio_rank_alike(client: Client, server: Embedded
 
     for url, transport in ((server.endpoints.grpc, "grpc"), (server.endpoints.http, "http")):
         for scores in asyncio.run(ask(url, ClientConfig(transport=transport))):
-            np.testing.assert_allclose(scores, expected[: len(scores)], atol=1e-6)
+            np.testing.assert_allclose(scores, expected[: len(scores)], atol=SCORE_ROUNDING)
 
 
 def test_joined_requests_with_different_numbers_of_candidates_get_their_own_scores(
@@ -299,7 +302,7 @@ def test_joined_requests_with_different_numbers_of_candidates_get_their_own_scor
     assert after[1] - before[1] < 16  # of Triton's batches
     for number, scores in enumerate(results):
         items = [ITEMS[(number + i) % 40] for i in range(counts[number])]
-        np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=1e-6)
+        np.testing.assert_allclose(scores, one_by_one(client, row_of(number), items), atol=SCORE_ROUNDING)
 
 
 def resized(request: PreparedRequest, count: int) -> PreparedRequest:
@@ -336,7 +339,9 @@ def test_a_bad_request_fails_alone(client: Client, waiting: tuple[Client, Callab
         elif number % 4 == 3:
             assert "lengths of 'history' do not fit its values" in found
         else:
-            np.testing.assert_allclose(found, one_by_one(client, row_of(number), ITEMS[: 1 + number]), atol=1e-6)
+            np.testing.assert_allclose(
+                found, one_by_one(client, row_of(number), ITEMS[: 1 + number]), atol=SCORE_ROUNDING
+            )
 
 
 def test_the_server_refuses_none_and_too_many(client: Client, server: EmbeddedServer) -> None:
@@ -368,7 +373,7 @@ def test_rows_with_one_candidate_can_be_laid_out_for_a_benchmark(client: Client,
     for message, draw in zip(requests.messages, requests.draws, strict=True):
         request = service_pb2.ModelInferRequest.FromString(message)
         scores = client.infer(PreparedRequest(messages=(request,), num_rows=4))
-        np.testing.assert_allclose(scores, expected[draw], atol=1e-6)
+        np.testing.assert_allclose(scores, expected[draw], atol=SCORE_ROUNDING)
 
 
 def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared: PreparedData) -> None:

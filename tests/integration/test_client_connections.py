@@ -32,6 +32,7 @@ from workflows.errors import DeadlineError, RequestError, ServerBusyError, Serve
 from workflows.tensors import Tensor
 
 BACKENDS = Path(__file__).parent / "backends"
+QUEUE_TIMEOUT_S = 0.05
 TYPES = {"n": pa.int64(), "flag": pa.bool_(), "word": pa.string(), "price": pa.float32()}
 SCHEMA = pa.schema({**TYPES, "tags": pa.list_(pa.int64()), "words": pa.list_(pa.string())})
 TEXT = st.text(max_size=4)
@@ -97,7 +98,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("repository")
     write_model(directory, mirror_config())
     write_model(directory, wait_config("echo"))
-    for config in (wait_config("wait", max_queue_size=2), wait_config("late", queue_timeout_us=50_000)):
+    for config in (
+        wait_config("wait", max_queue_size=2),
+        wait_config("late", queue_timeout_us=round(1e6 * QUEUE_TIMEOUT_S)),
+    ):
         write_model(directory, config)
         write_ensemble(directory, f"{config.name}_ensemble", config)
     return directory
@@ -211,44 +215,87 @@ def has_executed(server: EmbeddedServer, count: int) -> bool:
     return executions(server, "wait") >= count
 
 
+HELD = {"x": [-1]}
+"""A request that `Gate` holds."""
+
+
+class Gate:
+    """Holds a model of the backend `wait` from the block's begin to its end, or until it is opened.
+
+    Args:
+        server: has the model.
+        repository: has its directory.
+        model: its name.
+    """
+
+    def __init__(self, server: EmbeddedServer, repository: Path, model: str) -> None:
+        self._server, self._model = server, model
+        self._hold, self._held = repository / model / "hold", repository / model / "held"
+
+    def __enter__(self) -> "Gate":
+        self._held.unlink(missing_ok=True)
+        self._hold.touch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+
+    def open(self) -> None:
+        self._hold.unlink(missing_ok=True)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it holds one request, and all others of `count` are in the queue."""
+        wait_until(self._held.exists)
+        wait_until(lambda: metric(self._server, "nv_inference_pending_request_count", self._model) == count - 1)
+
+
 @contextmanager
-def full_queue(server: EmbeddedServer, *, for_ms: int) -> Iterator[None]:
-    """`wait` is at work and as many requests wait for it as may; for three times `for_ms`."""
-
-    def pending() -> float:
-        return metric(server, "nv_inference_pending_request_count", "wait")
-
-    with Client(server.endpoints.grpc, "wait") as client, ThreadPoolExecutor(3) as pool:
+def full_queue(server: EmbeddedServer, repository: Path) -> Iterator[Gate]:
+    """`wait` is at work and as many requests wait for it as may."""
+    with (
+        Client(server.endpoints.grpc, "wait") as client,
+        ThreadPoolExecutor(3) as pool,
+        Gate(server, repository, "wait") as gate,
+    ):
         answers: list[Future[Any]] = []
-        for i in range(3):
-            answers.append(pool.submit(client.predict, {"x": [for_ms]}))
-            wait_until(lambda i=i: pending() == i)  # type: ignore[misc]
-        yield
-        assert [answer.result().tolist() for answer in answers] == [[for_ms]] * 3
+        for count in (1, 2, 3):
+            answers.append(pool.submit(client.predict, HELD))
+            gate.wait_for(count)
+        yield gate
+        gate.open()
+        assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * 3
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 @pytest.mark.parametrize("model", ["wait", "wait_ensemble"])
-def test_a_full_queue_is_an_error_of_its_own(server: EmbeddedServer, model: str, transport: str) -> None:
+def test_a_full_queue_is_an_error_of_its_own(
+    server: EmbeddedServer, repository: Path, model: str, transport: str
+) -> None:
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
     with (
         Client(url, model, ClientConfig(transport=transport)) as client,
-        full_queue(server, for_ms=150),
+        full_queue(server, repository),
         pytest.raises(ServerBusyError, match=f"the queue of model '{model}' is full .*Send less at a time"),
     ):
         client.predict({"x": [1]})
 
 
-def test_what_a_full_queue_refused_can_be_sent_again(server: EmbeddedServer) -> None:
-    config = ClientConfig(retries=6, backoff_s=0.05)
-    with Client(server.endpoints.grpc, "wait", config) as client, full_queue(server, for_ms=100):
+def test_what_a_full_queue_refused_can_be_sent_again(server: EmbeddedServer, repository: Path) -> None:
+    config = ClientConfig(retries=9, backoff_s=0.05)
+    with Client(server.endpoints.grpc, "wait", config) as client, full_queue(server, repository) as gate:
+        threading.Timer(0.1, gate.open).start()
         assert client.predict({"x": [1]}).tolist() == [1]
 
 
 @pytest.mark.parametrize("model", ["late", "late_ensemble"])
-def test_waiting_longer_than_the_queue_allows_is_an_error_of_its_own(server: EmbeddedServer, model: str) -> None:
+def test_waiting_longer_than_the_queue_allows_is_an_error_of_its_own(
+    server: EmbeddedServer, repository: Path, model: str
+) -> None:
     with Client(server.endpoints.grpc, model) as client, ThreadPoolExecutor(3) as pool:
-        answers = [pool.submit(client.predict, {"x": [200]}) for _ in range(3)]
+        with Gate(server, repository, "late") as gate:
+            answers = [pool.submit(client.predict, HELD) for _ in range(3)]
+            gate.wait_for(3)
+            time.sleep(2 * QUEUE_TIMEOUT_S)
         errors = [error for answer in answers if (error := answer.exception()) is not None]
         assert len(errors) == 2
         for error in errors:
@@ -257,14 +304,20 @@ def test_waiting_longer_than_the_queue_allows_is_an_error_of_its_own(server: Emb
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(server: EmbeddedServer, transport: str) -> None:
+def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(
+    server: EmbeddedServer, repository: Path, transport: str
+) -> None:
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
     for again, num_sent in ((False, 1), (True, 2)):
         before, begin = executions(server, "wait"), time.monotonic()
-        config = ClientConfig(timeout_s=0.2, retries=1, retry_deadlines=again, transport=transport)
-        with Client(url, "wait", config) as client, pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
-            client.predict({"x": [300]})
-        assert time.monotonic() - begin >= 0.2 * num_sent
+        config = ClientConfig(timeout_s=1.0, retries=1, retry_deadlines=again, transport=transport)
+        with (
+            Client(url, "wait", config) as client,
+            Gate(server, repository, "wait"),
+            pytest.raises(DeadlineError, match=r"no answer within 1 s"),
+        ):
+            client.predict(HELD)
+        assert time.monotonic() - begin >= num_sent
         with Client(server.endpoints.grpc, "wait") as client:
             client.predict({"x": [0]})  # after what was begun
         wait_until(partial(has_executed, server, before + 1))
@@ -300,19 +353,19 @@ def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> 
         over_grpc.predict({"x": [1]})
 
 
-def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer) -> None:
+def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer, repository: Path) -> None:
     async def scenario() -> None:
-        async with AsyncClient(server.endpoints.grpc, "wait") as client:
-            tasks = []
-            for i in range(3):
-                tasks.append(asyncio.create_task(client.predict({"x": [200]})))
-                await asyncio.to_thread(wait_until, lambda i=i: pending() == i)
-            tasks[1].cancel()
-            await asyncio.wait(tasks)
-            assert [task.cancelled() for task in tasks] == [False, True, False]
-
-    def pending() -> float:
-        return metric(server, "nv_inference_pending_request_count", "wait")
+        with Gate(server, repository, "wait") as gate:
+            async with AsyncClient(server.endpoints.grpc, "wait") as client:
+                tasks = []
+                for count in (1, 2, 3):
+                    tasks.append(asyncio.create_task(client.predict(HELD)))
+                    await asyncio.to_thread(gate.wait_for, count)
+                tasks[1].cancel()
+                await asyncio.wait([tasks[1]])
+                gate.open()
+                await asyncio.wait(tasks)
+                assert [task.cancelled() for task in tasks] == [False, True, False]
 
     before = executions(server, "wait")
     asyncio.run(scenario())
@@ -330,18 +383,19 @@ def test_many_tasks_share_a_client(server: EmbeddedServer) -> None:
     assert [scores.tolist() for scores in asyncio.run(scenario())] == [[i % 3] for i in range(50)]
 
 
-def test_an_asyncio_client_names_what_is_wrong(server: EmbeddedServer) -> None:
+def test_an_asyncio_client_names_what_is_wrong(server: EmbeddedServer, repository: Path) -> None:
     async def unknown_model() -> None:
         async with AsyncClient(server.endpoints.grpc, "nobody"):
             raise AssertionError("connected")
 
     async def deadline() -> None:
-        async with AsyncClient(server.endpoints.grpc, "echo", ClientConfig(timeout_s=0.2)) as client:
-            await client.predict({"x": [500]})
+        with Gate(server, repository, "echo"):
+            async with AsyncClient(server.endpoints.grpc, "echo", ClientConfig(timeout_s=1.0)) as client:
+                await client.predict(HELD)
 
     with pytest.raises(RequestError, match=r"has no model 'nobody'\. Available: \['echo', 'late', "):
         asyncio.run(unknown_model())
-    with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
+    with pytest.raises(DeadlineError, match=r"no answer within 1 s"):
         asyncio.run(deadline())
     with pytest.raises(ServerError, match="not connected. Use it in an `async with` block"):
         AsyncClient(server.endpoints.grpc, "echo").prepare({"x": [1]})
@@ -356,25 +410,39 @@ def test_a_restricted_protocol_asks_for_its_key(server: EmbeddedServer) -> None:
             client.predict({"x": [1]})
 
 
+SEEN: set[str] = set()
+
+
 def regions() -> set[str]:
-    """Shared memory of clients."""
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+    """Shared memory of this process's clients that is there, whether they still use it or have left it behind."""
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    there = {path.name for path in Path("/dev/shm").glob("psm_*")}
+    SEEN.update(name for name in there if name in mapped)
+    return SEEN & there
 
 
-def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer) -> None:
+def two_at_a_time(client: Client, gate: Gate) -> None:
+    """Both are under way before either is answered."""
+    with gate, ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(client.predict, HELD) for _ in range(2)]
+        gate.wait_for(2)
+        gate.open()
+        assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * 2
+
+
+def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer, repository: Path) -> None:
     before = regions()
     with Client(
         server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
     ) as client:
-        with full_queue(server, for_ms=100):
+        with full_queue(server, repository):
             for _ in range(3):
                 with pytest.raises(ServerBusyError):
                     client.predict({"x": [1]})
         for _ in range(3):
             assert client.predict({"x": [1]}).tolist() == [1]
         assert len(regions() - before) == 1
-        with ThreadPoolExecutor(2) as pool:
-            assert [scores.tolist() for scores in pool.map(client.predict, [{"x": [50]}] * 2)] == [[50]] * 2
+        two_at_a_time(client, Gate(server, repository, "wait"))
         assert len(regions() - before) == 2
     assert regions() <= before
 
@@ -387,46 +455,52 @@ def registered(server: EmbeddedServer) -> set[str]:
         return set(stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest(), metadata=key).regions)
 
 
-def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_done(server: EmbeddedServer) -> None:
-    before = regions()
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
+def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_done(
+    server: EmbeddedServer, repository: Path
+) -> None:
+    before, gate = regions(), Gate(server, repository, "echo")
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=2.0)
     with Client(server.endpoints.grpc, "echo", config) as client:
-        with pytest.raises(DeadlineError):
-            client.predict({"x": [1300]})
-        (late,) = regions() - before
-        assert client.predict({"x": [1]}).tolist() == [1]  # behind the late one
-        assert late in registered(server)
-        assert len(regions() - before) == 2
-        with ThreadPoolExecutor(2) as pool:  # two at a time: one of them needs a new region
-            assert [scores.tolist() for scores in pool.map(client.predict, [{"x": [100]}] * 2)] == [[100]] * 2
+        with gate, ThreadPoolExecutor(1) as pool:
+            with pytest.raises(DeadlineError):
+                client.predict(HELD)
+            (late,) = regions() - before
+            behind = pool.submit(client.predict, {"x": [1]})
+            gate.wait_for(2)
+            assert late in registered(server)
+            assert len(regions() - before) == 2
+            gate.open()
+            assert behind.result().tolist() == [1]
+        two_at_a_time(client, gate)  # one of them needs a new region
         assert late not in regions() | registered(server)
         assert len(regions() - before) == 2
     assert regions() <= before
     assert registered(server) <= before
 
 
-def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer) -> None:
+def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer, repository: Path) -> None:
     before = regions()
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=0.3)
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
     with Client(server.endpoints.grpc, "echo", config) as client, Client(server.endpoints.grpc, "echo") as patient:
         for _ in range(3):
-            with pytest.raises(DeadlineError):
-                client.predict({"x": [500]})
+            with Gate(server, repository, "echo"), pytest.raises(DeadlineError):
+                client.predict(HELD)
             patient.predict({"x": [0]})  # after what was begun
             assert len(regions() - before) == 1
     assert regions() <= before
 
 
-def test_a_cancelled_task_does_not_keep_its_shared_memory(server: EmbeddedServer) -> None:
+def test_a_cancelled_task_does_not_keep_its_shared_memory(server: EmbeddedServer, repository: Path) -> None:
     async def scenario() -> None:
         config = ClientConfig(shared_memory=True, key=server.shared_memory_key)
         async with AsyncClient(server.endpoints.grpc, "echo", config) as client:
             for _ in range(3):
-                task = asyncio.create_task(client.predict({"x": [150]}))
-                await asyncio.sleep(0.05)
-                task.cancel()
-                await asyncio.wait([task])
-                assert task.cancelled()
+                with Gate(server, repository, "echo") as gate:
+                    task = asyncio.create_task(client.predict(HELD))
+                    await asyncio.to_thread(gate.wait_for, 1)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    assert task.cancelled()
                 await asyncio.to_thread(patient.predict, {"x": [0]})  # after what was begun
                 assert (await client.predict({"x": [1]})).tolist() == [1]
                 assert len(regions() - before) <= 2

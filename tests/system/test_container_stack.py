@@ -20,6 +20,7 @@ import pytest
 from serving.engines import engine_for
 from tests.support.deployment import CONTAINER, ROOT, allowed_files, compose, dockerfile_stage, overridden
 from tests.support.programs import need_program
+from tests.support.rounding import SCORE_ROUNDING
 from tests.system.containers import Exported, Network, Service, base_python, environment, triton_service
 from workflows.upstream import nvt, quiet_nvtabular
 
@@ -123,7 +124,7 @@ def test_served_scores_are_the_offline_ones(
 ) -> None:
     served = served_scores(network, exported)
     assert np.std(offline_scores) > 0.01
-    np.testing.assert_allclose(served, offline_scores, atol=1e-6)
+    np.testing.assert_allclose(served, offline_scores, atol=SCORE_ROUNDING)
 
 
 def test_a_version_with_the_engine_onnx_is_taken_over(
@@ -133,7 +134,7 @@ def test_a_version_with_the_engine_onnx_is_taken_over(
     exported.export("onnx")
     while "version 2 answers" not in network.log(triton):
         time.sleep(0.1)
-    np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=1e-5)
+    np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_line import rankline
+from tests.support.rounding import SCORE_ROUNDING
 
 USERS, ITEMS, CATEGORIES, WIDTH = 30, 80, 6, 8
 
@@ -51,5 +52,5 @@ def test_a_model_of_imported_data_is_served_by_its_ids(directory: Path) -> None:
     done = rankline("predict", "--recipe", "amazon-din", "--input", "-", cwd=directory, stdin=lines)
     assert done.returncode == 0, done.stderr
     scores = [json.loads(line)["score"] for line in done.stdout.splitlines()]
-    assert scores[::2] == pytest.approx(scores[1::2], abs=1e-6)
+    assert scores[::2] == pytest.approx(scores[1::2], abs=SCORE_ROUNDING)
     assert len({round(score, 6) for score in scores[::2]}) == 3

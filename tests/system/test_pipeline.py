@@ -23,6 +23,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.support.command_line import RANKLINE, commands, rankline, started, typed
+from tests.support.rounding import SCORE_ROUNDING
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
@@ -145,7 +146,7 @@ def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
     many = rankline("predict", "--input", "rows.csv", "--output", "scored.csv", cwd=workplace.path)
     assert many.returncode == 0, many.stderr
     table = pd.read_csv(workplace.path / "scored.csv")
-    assert table["score"][0] == pytest.approx(scored["score"], abs=1e-6)
+    assert table["score"][0] == pytest.approx(scored["score"], abs=SCORE_ROUNDING)
     assert 0 < table["score"][1] < 1  # an unknown user and movie are scored as unseen
 
 
@@ -161,15 +162,18 @@ def test_a_command_of_the_documents_works(command: str, again: Workplace) -> Non
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith(UNTIL_CTRL_C)])
 def test_a_command_that_runs_until_ctrl_c_comes_up_and_ends(command: str, again: Workplace, free_port: int) -> None:
     is_mlflow = command.startswith("mlflow")
-    process = started(f"exec {command} --port {free_port if is_mlflow else 0}", again.path)
-    assert process.stdout is not None
-    if is_mlflow:
-        wait_until(lambda: process.poll() is not None or has_page(free_port))
-    else:
-        assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)
-    assert process.poll() is None, process.communicate()[0]
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate()
+    more = f"--port {free_port} --workers 1" if is_mlflow else "--port 0"
+    with started(f"exec {command} {more}", again.path) as process:
+        try:
+            assert process.stdout is not None
+            if is_mlflow:
+                wait_until(lambda: process.poll() is not None or has_page(free_port))
+            else:
+                assert any(line.startswith("Ctrl-C stops it") for line in process.stdout)
+            assert process.poll() is None, process.communicate()[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
     assert process.returncode == 0 or (is_mlflow and process.returncode in (-signal.SIGINT, 1, 130)), output
 
 

@@ -11,6 +11,7 @@ import yaml
 from mlflow import MlflowClient
 
 from tests.support.command_line import commands, rankline, typed
+from tests.support.rounding import SCORE_ROUNDING
 
 SMALL = "--embedding-dim 8 --gru-units 8 --batch-size 512"
 RUN, *OTHERS = commands((Path(__file__).parents[2] / "docs" / "amazon.md").read_text(encoding="utf-8"))
@@ -75,7 +76,7 @@ def test_predict_takes_raw_ids_and_any_history(directory: Path, users: dict[str,
     # The right-most 100 are kept: what is before them changes nothing.
     latest = (items * 20)[-100:]
     assert predict_one(directory, user, items[-1], latest) == pytest.approx(
-        predict_one(directory, user, items[-1], ["B0NOTHING", *latest]), abs=1e-6
+        predict_one(directory, user, items[-1], ["B0NOTHING", *latest]), abs=SCORE_ROUNDING
     )
     for history in ([], ["no such item"], items[:1]):
         assert 0 < predict_one(directory, "nobody", items[0], history) < 1

@@ -11,6 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.support.command_line import commands, rankline, typed
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.datasets.criteo_files import COLUMNS, LABEL
 
 QUICK = ["--batch-size", "512", "--epochs", "1"]
@@ -69,7 +70,7 @@ def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Pat
     expected = predict_one(directory, row)
     assert 0 < expected < 1
     spelt = {name: str(value).upper() if name.startswith("C") and value else value for name, value in row.items()}
-    assert predict_one(directory, spelt) == pytest.approx(expected, abs=1e-6)
+    assert predict_one(directory, spelt) == pytest.approx(expected, abs=SCORE_ROUNDING)
     nothing = predict_one(directory, dict.fromkeys(row))
     unseen = predict_one(directory, {**dict.fromkeys(row), "C3": "00c0ffee"})
     assert 0 < nothing < 1

@@ -215,7 +215,9 @@ def work(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Work:
         ]
         started.append(hosts.start(host, [*dask, *worker, "--local-directory", str(path / host)]))
     done = hosts.run(
-        "alpha", [RANKLINE, "prepare", "movielens", "--data-dir", "ratings", "--dask", SCHEDULER], cwd=path
+        "alpha",
+        [RANKLINE, "prepare", "movielens", "--data-dir", "ratings", "--dask", SCHEDULER, "--dask-timeout-s", "600"],
+        cwd=path,
     )
     assert done.returncode == 0, done.stderr
     tasks = hosts.run("beta", [sys.executable, "-c", TASKS, SCHEDULER])

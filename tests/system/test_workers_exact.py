@@ -82,7 +82,9 @@ def test_metrics_are_those_of_all_rows(directory: Path, found: Any) -> None:
     padded[np.arange(lengths.max()) < lengths[:, None]] = values
     scores = signature(**{**inputs, "genres__values": padded})["score"].numpy()[:, 0]
     for name, figure in quality(labels.numpy()[:, 0], scores, users).items():
-        assert found[0]["metrics"][f"valid_{name}"] == pytest.approx(figure, abs=1e-6), name
+        assert found[0]["metrics"][f"valid_{name}"] == pytest.approx(figure, abs=1e-4), (
+            name
+        )  # a pair of close scores may swap
 
 
 def test_only_worker_0_records_and_reports(directory: Path, found: Any) -> None:

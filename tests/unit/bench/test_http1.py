@@ -1,7 +1,6 @@
 """The transport for other stacks against a real HTTP server."""
 
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from bench.http1 import Http1Connection
 from serving.benchmark.transport import OK, Answer, Transport
+from tests.support.waiting import wait_until
 from workflows.errors import ServerError
 
 MEBIBYTE = 1 << 20
@@ -80,10 +80,12 @@ def connection(server: EchoServer) -> Iterator[Transport]:
 
 def receive(connection: Transport, count: int) -> dict[int, Answer]:
     answers: dict[int, Answer] = {}
-    deadline = time.monotonic() + 20
-    while len(answers) < count:
-        assert time.monotonic() < deadline, f"{len(answers)} of {count} answers"
+
+    def has_all() -> bool:
         answers.update({answer.key: answer for answer in connection.poll(0.5)})
+        return len(answers) >= count
+
+    wait_until(has_all)
     return answers
 
 

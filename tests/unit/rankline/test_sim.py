@@ -265,7 +265,7 @@ def test_a_checkpoint_is_neither_overwritten_nor_taken_for_another(prepared: Pat
     with pytest.raises(ArtifactError, match="not an artifact"):
         sim(*SMALL, *common, "--save_checkpoint_path", tmp_path / "mine")
     go_on = [*SMALL, *common, "--load_checkpoint_path", half / "saved"]
-    with pytest.raises(ConfigError, match=r"got stage_two_mlp_dims \[9\], there \[8\]; global_batch_size 32, there 64"):
+    with pytest.raises(ConfigError, match=r"got global_batch_size 32, there 64; stage_two_mlp_dims \[9\], there \[8\]"):
         sim(*go_on, "--stage_two_mlp_dims", 9, "--global_batch_size", 32)
     with pytest.raises(ConfigError, match=r"got embedding_dim 5, there 4\. Give the parameters as they were"):
         sim(*go_on, "--embedding_dim", 5, "--mode", "inference")

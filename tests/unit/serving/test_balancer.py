@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 
 from serving.balancer import Balancer, BalancerConfig, Upstream, failure_reason, find_nginx, nginx_config
 from serving.ports import Port, choose_ports
+from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, ServerError
 
 PORTS = BalancerConfig(grpc_port=8001, http_port=8000, metrics_port=8002)
@@ -35,13 +35,6 @@ def nginx() -> Path:
         return find_nginx()
     except ServerError as error:
         pytest.skip(str(error))
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # What it is told

@@ -20,6 +20,7 @@ from serving.engines.offline import OfflineModel
 from serving.parity import awkward_rows, check_parity, plan_inputs
 from serving.plan import Column, ColumnSpec, StepCall, TransformPlan
 from serving.plan.steps import Fill
+from tests.support.rounding import SCORE_ROUNDING
 from workflows.errors import ArtifactError, ParityError
 from workflows.lists import Padded
 from workflows.operators import NullToEmptyList
@@ -115,7 +116,7 @@ LOADED = pytest.mark.parametrize("load", [tensorflow_model, pytorch_model])
 def test_a_faithful_plan_and_model_pass(workflow: nvt.Workflow, plan: TransformPlan, tmp_path: Path, load: Any) -> None:
     report = check_parity(workflow, plan, load(tmp_path / "m"), HELDOUT)
     assert report.num_rows > len(HELDOUT)
-    assert report.largest_score_difference < 1e-6
+    assert report.largest_score_difference < SCORE_ROUNDING
 
 
 @LOADED

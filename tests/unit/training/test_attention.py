@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounding import ROUNDING
 from training.layers import DinAttention, DinUnit, DotAttention, Mlp, Prelu, SmoothedMean, masked_softmax
 from workflows.errors import ConfigError
 
@@ -65,7 +66,7 @@ def test_softmax_is_that_of_what_is_present_and_zero_elsewhere(
     scores = tf.cast(random(len(lengths), num_candidates, mask.shape[1]) * scale, dtype)
     got = masked_softmax(scores, tf.cast(mask, dtype))
     assert got.dtype == tf.float32
-    np.testing.assert_allclose(got, softmax(tf.cast(scores, tf.float32).numpy(), mask[:, None]), atol=1e-5)
+    np.testing.assert_allclose(got, softmax(tf.cast(scores, tf.float32).numpy(), mask[:, None]), **ROUNDING)
     np.testing.assert_array_equal(masked_softmax(scores, tf.repeat(mask[:, None], num_candidates, axis=1)), got)
 
 
@@ -99,8 +100,8 @@ def test_attention_is_the_weighted_sum_of_what_is_present(make: Any, num_candida
         pooled, scores = layer([targets, history, mask])
         wanted = unit_scores(layer.get_weights(), targets.numpy(), history.numpy())
     there = np.broadcast_to(mask[:, None] > 0, scores.shape)
-    np.testing.assert_allclose(scores.numpy()[there], wanted[there], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(pooled, softmax(wanted, mask[:, None]) @ history.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores.numpy()[there], wanted[there], **ROUNDING)
+    np.testing.assert_allclose(pooled, softmax(wanted, mask[:, None]) @ history.numpy(), **ROUNDING)
     assert not pooled[1].numpy().any()
 
 
@@ -111,11 +112,11 @@ def test_candidates_at_once_are_candidates_one_by_one_and_rows_are_rows_alone(ma
     pooled, scores = layer([targets, history, mask])
     for candidate in range(3):
         one, of_one = layer([targets[:, candidate : candidate + 1], history, mask])
-        np.testing.assert_allclose(one[:, 0], pooled[:, candidate], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(of_one[:, 0], scores[:, candidate], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one[:, 0], pooled[:, candidate], **ROUNDING)
+        np.testing.assert_allclose(of_one[:, 0], scores[:, candidate], **ROUNDING)
     for row in range(len(LENGTHS)):
         one, _ = layer([targets[row:][:1], history[row:][:1], mask[row:][:1]])
-        np.testing.assert_allclose(one[0], pooled[row], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one[0], pooled[row], **ROUNDING)
 
 
 @pytest.mark.parametrize("make", LAYERS)
@@ -123,8 +124,8 @@ def test_padding_changes_nothing(make: Any) -> None:
     layer = make()
     pooled, scores = layer(example())
     padded, of_padded = layer(example(num_steps=20))
-    np.testing.assert_allclose(padded, pooled, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(of_padded[2, :, -7:], scores[2], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(padded, pooled, **ROUNDING)
+    np.testing.assert_allclose(of_padded[2, :, -7:], scores[2], **ROUNDING)
 
 
 @pytest.mark.parametrize("make", LAYERS)
@@ -133,7 +134,7 @@ def test_what_stands_in_masked_places_changes_nothing(make: Any) -> None:
     layer = make()
     pooled, _ = layer([targets, history, mask])
     changed, _ = layer([targets, history + 1e3 * (1 - mask[..., None]), mask])
-    np.testing.assert_allclose(changed, pooled, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(changed, pooled, **ROUNDING)
 
 
 @pytest.mark.parametrize("make", LAYERS)
@@ -144,7 +145,7 @@ def test_each_candidate_may_see_items_of_its_own(make: Any) -> None:
     pooled, _ = layer([targets, history, masks])
     for candidate in range(3):
         one, _ = layer([targets[:, candidate : candidate + 1], history, masks[:, candidate]])
-        np.testing.assert_allclose(one[:, 0], pooled[:, candidate], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one[:, 0], pooled[:, candidate], **ROUNDING)
 
 
 @pytest.mark.parametrize("make", LAYERS)
@@ -173,7 +174,7 @@ def test_places_without_items_are_left_out_where_lengths_vary_and_nothing_change
     packed = tf.function(gradients, input_signature=dynamic)
     assert "Where" in {operation.type for operation in packed.get_concrete_function().graph.get_operations()}
     (got, of_got), (wanted, of_wanted) = packed(targets, history, mask), gradients(targets, history, mask)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, wanted, **ROUNDING)
     for one, other in zip(of_got, of_wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
@@ -189,7 +190,7 @@ def test_the_units_weights_are_those_of_dense_layers_on_the_concatenation() -> N
     x = tf.concat([q, s, q - s, q * s], axis=-1)
     plain(x)
     plain.set_weights(unit.get_weights())
-    np.testing.assert_allclose(got, plain(x)[..., 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got, plain(x)[..., 0], **ROUNDING)
 
     def gradients(score: Any, weights: list[Any]) -> Any:
         with tf.GradientTape() as tape:
@@ -204,9 +205,9 @@ def test_the_units_weights_are_those_of_dense_layers_on_the_concatenation() -> N
 def test_the_smoothed_mean_is_a_sum_over_one_more_than_there_are() -> None:
     _, history, mask = example()
     wanted = (history.numpy() * mask.numpy()[..., None]).sum(axis=1) / (1 + np.array(LENGTHS))[:, None]
-    np.testing.assert_allclose(SmoothedMean()([history, mask])[:, 0], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(SmoothedMean()([history, mask])[:, 0], wanted, **ROUNDING)
     of_two = SmoothedMean()([history, tf.stack([mask, 0 * mask], axis=1)])
-    np.testing.assert_allclose(of_two, np.stack([wanted, 0 * wanted], axis=1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_two, np.stack([wanted, 0 * wanted], axis=1), **ROUNDING)
 
 
 @pytest.mark.parametrize("make", LAYERS)
@@ -254,7 +255,7 @@ def test_xla_gives_the_same(make: Any) -> None:
     inputs = example()
     layer = make()
     call = (lambda: layer(inputs)[0]) if make in LAYERS else (lambda: layer(inputs[1:]))
-    np.testing.assert_allclose(tf.function(call, jit_compile=True)(), call(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(tf.function(call, jit_compile=True)(), call(), **ROUNDING)
 
 
 def test_a_prelu_has_one_share_per_unit_whatever_the_rank() -> None:
@@ -274,8 +275,8 @@ def test_dense_layers_take_any_rank(activation: str) -> None:
     for kernel, bias, *shares in (weights[:per_layer], weights[per_layer:]):
         wanted = wanted @ kernel + bias
         wanted = np.where(wanted > 0, wanted, shares[0] * wanted) if shares else 1 / (1 + np.exp(-wanted))
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(layer(tf.constant(x[:, 0])), got[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(got, wanted, **ROUNDING)
+    np.testing.assert_allclose(layer(tf.constant(x[:, 0])), got[:, 0], **ROUNDING)
     with pytest.raises(ConfigError, match="activation is 'tanh'"):
         Mlp((5,), "tanh")
 

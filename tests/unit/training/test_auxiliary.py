@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import ROUNDING
 from training.layers import AuxiliaryLoss, auxiliary_loss
 from workflows.errors import ConfigError
 
@@ -29,7 +30,7 @@ def test_it_is_the_mean_over_the_cells_that_count_or_over_all(over_all: bool) ->
     got = auxiliary_loss(clicked, not_clicked, PRESENT, over_all=over_all)
     cells = -np.log(1 / (1 + np.exp(-clicked))) - np.log(1 - 1 / (1 + np.exp(-not_clicked)))
     wanted = np.sum(cells * PRESENT) / (PRESENT.size if over_all else PRESENT.sum())
-    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    np.testing.assert_allclose(got, wanted, **ROUNDING)
 
 
 @OVER_ALL
@@ -82,7 +83,7 @@ def test_the_layer_holds_states_against_the_items_after_them(reference: bool) ->
             losses.append(np.log1p(np.exp(-clicked)) + np.log1p(np.exp(not_clicked)))
     num_cells = NUM_ROWS * (NUM_STEPS - 1) if reference else len(losses)
     assert len(losses) == (5 if reference else 4)
-    np.testing.assert_allclose(got, 0.5 * sum(losses) / num_cells, rtol=1e-5)
+    np.testing.assert_allclose(got, 0.5 * sum(losses) / num_cells, **ROUNDING)
 
 
 def test_its_gradient_reaches_states_items_and_negatives_that_count() -> None:
@@ -144,7 +145,7 @@ def test_xla_gives_the_same() -> None:
         layer(inputs, training=True)
         return tf.add_n(layer.losses)
 
-    np.testing.assert_allclose(tf.function(loss, jit_compile=True)(), loss(), rtol=1e-5)
+    np.testing.assert_allclose(tf.function(loss, jit_compile=True)(), loss(), **ROUNDING)
 
 
 def test_config_round_trip_gives_an_equal_layer() -> None:

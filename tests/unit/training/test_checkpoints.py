@@ -228,7 +228,7 @@ def test_a_reader_goes_on_with_exactly_the_batches_that_were_left(
     assert ages(resumed) == epochs[position.epoch]
 
 
-@pytest.mark.parametrize("fit", [TensorFlowTrainer, TorchTrainer])
+@pytest.mark.parametrize("trainer", [TensorFlowTrainer, TorchTrainer])
 def test_a_position_in_other_data_is_refused(trainer: Any, prepared: Path, new_prepared: Any, tmp_path: Path) -> None:
     other = new_prepared(tmp_path / "prepared", num_train=60)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import ROUNDING
 from training.layers import Cross
 from training.models.config import StepConfig
 from training.models.dcnv2 import DCNv2Config
@@ -45,7 +46,7 @@ def test_its_score_is_cross_layers_and_then_dense_ones(rank: int) -> None:
             x = start * (np.linalg.multi_dot([x, *matrices]) + bias) + x
     hidden, output = (layer.get_weights() for layer in model.layers if isinstance(layer, tf.keras.layers.Dense))
     logit = np.maximum(x @ hidden[0] + hidden[1], 0) @ output[0] + output[1]
-    np.testing.assert_allclose(model(inputs), 1 / (1 + np.exp(-logit)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model(inputs), 1 / (1 + np.exp(-logit)), **ROUNDING)
 
 
 def test_there_are_as_many_cross_layers_as_asked_for_and_hidden_ones_may_be_left_out() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import ROUNDING
 from training.models.config import StepConfig
 from training.models.dlrm import DLRMConfig
 from training.models.dlrm.network import ZerosForPadding
@@ -81,12 +82,12 @@ def test_its_score_is_the_papers_formula() -> None:
     vectors = [*embedded, dense]
     pairs = [(vectors[i] * vectors[j]).sum(axis=1, keepdims=True) for i, j in ((1, 0), (2, 0), (2, 1))]
     logit = through(np.concatenate([*pairs, dense], axis=1), slice(2, 5))
-    np.testing.assert_allclose(model(inputs), 1 / (1 + np.exp(-logit)), rtol=1e-5)
+    np.testing.assert_allclose(model(inputs), 1 / (1 + np.exp(-logit)), **ROUNDING)
 
 
 def test_padding_changes_no_score_and_its_weights_are_and_stay_zero() -> None:
     plain, padded = build(TINY), build(TINY, "bfloat16")
-    np.testing.assert_allclose(plain(rows()), padded(rows()), rtol=1e-6)
+    np.testing.assert_allclose(plain(rows()), padded(rows()), **ROUNDING)
     kernels = [first_kernel(model) for model in (plain, padded)]
     assert [kernel.shape for kernel in kernels] == [(7, 8), (16, 8)]
     np.testing.assert_array_equal(kernels[0], kernels[1][:7])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import ROUNDING
 from training.layers import Augru, DienBlock, Gru
 from workflows.errors import ConfigError
 
@@ -87,7 +88,7 @@ def test_the_gru_is_its_formula(reference: bool) -> None:
     layer = with_random_weights(Gru(UNITS, reference), [history, present])
     rows = zip(history.numpy(), PRESENT, strict=True)
     wanted = [gru(layer.get_weights(), items, is_item, reference) for items, is_item in rows]
-    np.testing.assert_allclose(layer([history, present]), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer([history, present]), wanted, **ROUNDING)
     assert np.any(wanted[1]) == reference  # a row without items
 
 
@@ -100,7 +101,7 @@ def test_the_augru_is_its_formula(reference: bool, num_candidates: int) -> None:
     got = layer([history, attention]).numpy()
     for row, candidate in np.ndindex(got.shape[:2]):
         wanted = augru(layer.get_weights(), history[row].numpy(), attention[row, candidate].numpy(), reference)
-        np.testing.assert_allclose(got[row, candidate], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[row, candidate], wanted, **ROUNDING)
 
 
 def test_a_step_without_weight_leaves_the_papers_state_and_changes_the_references() -> None:
@@ -109,7 +110,7 @@ def test_a_step_without_weight_leaves_the_papers_state_and_changes_the_reference
     for reference in (False, True):
         layer = with_random_weights(Augru(UNITS, reference), [history, attention])
         short = layer([history[:, :2], attention[..., :2]])
-        assert np.allclose(layer([history, attention]), short, atol=1e-6) != reference
+        assert np.allclose(layer([history, attention]), short, **ROUNDING) != reference
 
 
 @PROFILES
@@ -122,8 +123,8 @@ def test_the_block_is_its_formula(reference: bool, num_candidates: int) -> None:
     assert states.shape == (len(LENGTHS), NUM_STEPS, UNITS)
     for row, candidate in np.ndindex(got.shape[:2]):
         wanted = block(layer.get_weights(), targets[row, candidate], history[row], present[row], reference)
-        np.testing.assert_allclose(got[row, candidate], wanted[0], rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(states[row], wanted[1], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[row, candidate], wanted[0], **ROUNDING)
+        np.testing.assert_allclose(states[row], wanted[1], **ROUNDING)
 
 
 @PROFILES
@@ -135,7 +136,7 @@ def test_candidates_at_once_are_candidates_one_by_one_and_rows_are_rows_alone(re
     for row, candidate in np.ndindex(*together.shape[:2]):
         rows = slice(row, row + 1)
         one, _ = call([targets[rows, candidate : candidate + 1], history[rows], present[rows]])
-        np.testing.assert_allclose(one[0, 0], together[row, candidate], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one[0, 0], together[row, candidate], **ROUNDING)
 
 
 def test_in_the_papers_form_padding_changes_nothing_and_no_item_gives_zeros() -> None:
@@ -147,11 +148,11 @@ def test_in_the_papers_form_padding_changes_nothing_and_no_item_gives_zeros() ->
     wider = [targets, tf.pad(history, [*before, [0, 0]]), tf.pad(present, before)]
     padded(wider)
     padded.set_weights(layer.get_weights())
-    np.testing.assert_allclose(padded(wider)[0], state, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(padded(wider)[0], state, **ROUNDING)
     assert not state[1].numpy().any()
     assert not states[1].numpy().any()
     noisy, _ = layer([targets, history + 9 * (1 - present[..., None]), present])
-    np.testing.assert_allclose(noisy, state, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(noisy, state, **ROUNDING)
 
 
 @PROFILES
@@ -230,7 +231,7 @@ def test_xla_gives_the_same(reference: bool) -> None:
     layer = with_random_weights(DienBlock(UNITS, reference), inputs)
     compiled = tf.function(lambda: layer(inputs), jit_compile=True, autograph=False)
     for one, other in zip(compiled(), layer(inputs), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one, other, **ROUNDING)
 
 
 def test_gates_start_open_and_there_is_no_loop() -> None:

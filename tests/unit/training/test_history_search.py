@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounding import ROUNDING
 from training.layers import DotAttention, HardSearch, SmoothedMean, SoftSearch
 from workflows.errors import ConfigError
 
@@ -104,7 +105,7 @@ def test_what_is_found_attends_as_a_list_of_it_would() -> None:
             loss = tf.reduce_sum(result**2)
         results.append([result, *tape.gradient(loss, [targets, history])])
     for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one, other, **ROUNDING)
 
 
 def test_a_search_takes_half_precision() -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import ROUNDING
 from training.layers import DenseFeatures, ScalarDenseFeatures
 from workflows.errors import ConfigError
 
@@ -34,7 +35,7 @@ def test_columns_stand_side_by_side_in_the_order_of_their_names() -> None:
     tags, user = layer.tables["tags"].numpy(), layer.tables["user"].numpy()
     averaged = np.stack([tags[2], 0 * tags[0], tags[3]])
     assert layer.keys == ["price", "tags", "user"]
-    np.testing.assert_allclose(out, np.concatenate([inputs()["price"], averaged, user[[1, 0, 4]]], axis=1), rtol=1e-6)
+    np.testing.assert_allclose(out, np.concatenate([inputs()["price"], averaged, user[[1, 0, 4]]], axis=1), **ROUNDING)
     assert layer.output_dim == out.shape[1] == 6
 
 
@@ -45,7 +46,7 @@ def test_lists_are_combined_and_empty_lists_give_zeros(combiner: str) -> None:
     table = layer.tables["tags"].numpy()
     total = table[1] + 2 * table[2]
     expected = {"mean": total / 3, "sum": total, "sqrtn": total / np.sqrt(3)}[combiner]
-    np.testing.assert_allclose(out, [expected, [0, 0]], rtol=1e-5)
+    np.testing.assert_allclose(out, [expected, [0, 0]], **ROUNDING)
 
 
 def test_gradients_touch_only_looked_up_rows() -> None:

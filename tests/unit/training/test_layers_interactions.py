@@ -8,6 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rounding import ROUNDING
 from training.layers import Cross, DotProductInteraction
 from workflows.errors import ConfigError
 
@@ -34,7 +35,7 @@ def test_it_is_each_pairs_product_then_what_is_beside_then_zeros(
     expected = np.stack([(vectors[:, i] * vectors[:, j]).sum(axis=1) for i, j in pairs], axis=1)
     assert out.shape[1] % pad_to == 0
     assert 0 <= out.shape[1] - len(pairs) - beside < pad_to
-    np.testing.assert_allclose(out[:, : len(pairs)], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out[:, : len(pairs)], expected, **ROUNDING)
     np.testing.assert_array_equal(out[:, len(pairs) : len(pairs) + beside], dense)
     assert not out[:, len(pairs) + beside :].any()
 
@@ -54,7 +55,7 @@ def test_its_gradient_is_that_of_the_products() -> None:
     a, b, c = np.moveaxis(vectors.numpy(), 1, 0)
     ab, ac, bc = factors.T[:, :, None]
     expected = np.stack([ab * b + ac * c, ab * a + bc * c, ac * a + bc * b], axis=1)
-    np.testing.assert_allclose(tape.gradient(loss, vectors), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(tape.gradient(loss, vectors), expected, **ROUNDING)
 
 
 def test_a_padding_below_one_is_refused() -> None:
@@ -71,7 +72,7 @@ def test_a_cross_layer_is_its_formula(rank: int) -> None:
     layer.set_weights([random(*weight.shape) for weight in layer.weights])
     *matrices, bias = layer.get_weights()
     matrix = np.linalg.multi_dot(matrices) if rank else matrices[0]
-    np.testing.assert_allclose(layer([start, x]), start * (x @ matrix + bias) + x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer([start, x]), start * (x @ matrix + bias) + x, **ROUNDING)
 
 
 @pytest.mark.parametrize(

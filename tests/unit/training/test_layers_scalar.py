@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.rounding import ROUNDING
 from training.layers import DenseFeatures, ScalarDenseFeatures
 from training.models.base import UniformIds
 from workflows.errors import ConfigError, SpecError
@@ -88,7 +89,7 @@ def test_one_sparse_gradient_covers_all_columns_and_equals_theirs() -> None:
         assert all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         dense.append(tf.concat([tf.convert_to_tensor(gradient) for gradient in gradients], axis=0))
     assert gradients[0].values.shape == (6, 4)  # of rows that were looked up
-    np.testing.assert_allclose(dense[0], dense[1], rtol=1e-6)
+    np.testing.assert_allclose(dense[0], dense[1], **ROUNDING)
 
 
 def test_not_fused_it_has_a_table_per_column_and_fuses_them_for_serving() -> None:

@@ -151,7 +151,7 @@ def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -
         ours.assign(theirs)
     inputs = {name: np.zeros((5, 1), np.int64) for name in CARDINALITIES}
     inputs |= {name: np.random.default_rng(2).random((5, 1), np.float32) for name in ("row", "number")}
-    assert native(inputs).numpy() == pytest.approx(accelerated(inputs).numpy(), abs=1e-6)
+    assert native(inputs).numpy() == pytest.approx(accelerated(inputs).numpy(), abs=1e-5)
 
 
 @SIDES

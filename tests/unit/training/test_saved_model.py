@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from tests.support.rounding import SCORE_ROUNDING
 from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
@@ -60,7 +61,7 @@ def test_both_signatures_score_as_the_keras_model(model: tuple[Any, Path], num_r
     for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
         score = load_signature(model[1], name)(**rows[name])["score"]
         assert score.dtype == tf.float32
-        np.testing.assert_allclose(score, expected, atol=1e-6)
+        np.testing.assert_allclose(score, expected, atol=SCORE_ROUNDING)
 
 
 def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(model: tuple[Any, Path]) -> None:
@@ -68,7 +69,7 @@ def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(model: tup
     padded = rows[PADDED_SIGNATURE]["genres__values"].numpy()
     rows[PADDED_SIGNATURE]["genres__values"] = tf.constant(np.pad(padded, ((0, 0), (0, 3)), constant_values=5))
     got = load_signature(model[1])(**rows[PADDED_SIGNATURE])["score"]
-    np.testing.assert_allclose(got, model[0](rows["keras"]), atol=1e-6)
+    np.testing.assert_allclose(got, model[0](rows["keras"]), atol=SCORE_ROUNDING)
 
 
 def test_signatures_have_the_fields_names_types_and_shapes(model: tuple[Any, Path]) -> None:
@@ -154,7 +155,7 @@ def test_fused_tables_are_served_by_both_signatures(fused: tuple[Any, Path], num
     expected = fused[0](padded)
     assert expected.shape == (num_rows, 1)
     for name, rows in ((RAGGED_SIGNATURE, flat), (PADDED_SIGNATURE, padded)):
-        np.testing.assert_allclose(load_signature(fused[1], name)(**rows)["score"], expected, atol=1e-6)
+        np.testing.assert_allclose(load_signature(fused[1], name)(**rows)["score"], expected, atol=SCORE_ROUNDING)
 
 
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
@@ -170,7 +171,7 @@ def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Pat
     rows = layouts(3)
     table = TensorTable({name: tensor.numpy() for name, tensor in rows[RAGGED_SIGNATURE].items()})
     got = operator.transform(None, table)
-    np.testing.assert_allclose(got["score"].values, model[0](rows["keras"]), atol=1e-6)
+    np.testing.assert_allclose(got["score"].values, model[0](rows["keras"]), atol=SCORE_ROUNDING)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -181,7 +182,9 @@ def test_merlin_systems_scores_fused_tables(fused: tuple[Any, Path]) -> None:
     rows = scalars(3)
     table = TensorTable({name: tensor.numpy() for name, tensor in rows.items()})
     got = PredictTensorflow(str(fused[1])).transform(None, table)["score"].values
-    np.testing.assert_allclose(got, fused[0]({name: column[:, None] for name, column in rows.items()}), atol=1e-6)
+    np.testing.assert_allclose(
+        got, fused[0]({name: column[:, None] for name, column in rows.items()}), atol=SCORE_ROUNDING
+    )
 
 
 def test_pyfunc_scores_data_frames(model: tuple[Any, Path]) -> None:
@@ -194,7 +197,7 @@ def test_pyfunc_scores_data_frames(model: tuple[Any, Path]) -> None:
         "age": tf.constant([[0.5], [0.25]]),
     }
     got = _load_pyfunc(str(model[1])).predict(frame)
-    np.testing.assert_allclose(got["score"], model[0](keras_rows)[:, 0], atol=1e-6)
+    np.testing.assert_allclose(got["score"], model[0](keras_rows)[:, 0], atol=SCORE_ROUNDING)
 
 
 def test_a_model_that_bypasses_dense_features_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.rounding import ROUNDING
 from training.layers import Lists, PaddedLists, SequenceFeatures
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
@@ -120,7 +121,7 @@ def expected(layer: SequenceFeatures, rows: Rows, num_steps: int, num_recent: in
 def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert got.keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(got[name], value, **ROUNDING, err_msg=name)
 
 
 @examples(1 / 4)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
+from tests.support.rounding import SCORE_ROUNDING
 from tests.unit.training.keras_policy import policy
 from training.config import TrainConfig
 from training.models import MODELS, check_rows
@@ -86,7 +87,7 @@ def test_it_takes_the_loaders_names_and_each_row_has_a_score_of_its_own(config: 
     assert len(np.unique(together)) == 4
     # A batch of one row, and what stands beside a row, which sets the width of the padding, change nothing.
     alone = [scores(model, keras_batch(rows.slice(number, 1))) for number in range(4)]
-    np.testing.assert_allclose(np.concatenate(alone), together, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate(alone), together, atol=SCORE_ROUNDING)
     assert scores(model, keras_batch(rows.slice(0, 0))).shape == (0, 1)
 
 
@@ -108,7 +109,9 @@ def test_of_a_history_that_is_too_long_the_latest_items_count(config: TrainConfi
     rng = np.random.default_rng(0)
     exact = with_lists(rows, lambda values: (values * 4 + rng.integers(3, 7, MAX_LENGTH).tolist())[:MAX_LENGTH])
     longer = with_lists(exact, lambda values: [3, 4, *values])
-    np.testing.assert_allclose(scores(model, keras_batch(longer)), scores(model, keras_batch(exact)), atol=1e-6)
+    np.testing.assert_allclose(
+        scores(model, keras_batch(longer)), scores(model, keras_batch(exact)), atol=SCORE_ROUNDING
+    )
 
 
 def test_what_a_model_sees_of_a_history() -> None:
@@ -221,7 +224,7 @@ def test_a_fixed_length_as_xla_wants_it_gives_the_same(name: str) -> None:
     model, fixed = built(config), built(config.with_choices(xla=True))
     rows = keras_batch(with_lists(make_table(6, seed=0), lambda values: values[:5]))
     assert fixed.get_layer("features").length is not None
-    np.testing.assert_allclose(scores(fixed, rows), scores(model, rows), atol=1e-6)
+    np.testing.assert_allclose(scores(fixed, rows), scores(model, rows), atol=SCORE_ROUNDING)
 
 
 def test_tables_get_sparse_gradients_by_names_that_optimizers_know_and_one_penalty_per_part() -> None:

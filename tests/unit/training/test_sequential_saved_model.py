@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
+from tests.support.rounding import SCORE_ROUNDING
 from training.config import TrainConfig
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
@@ -78,7 +79,7 @@ def test_both_signatures_score_as_the_keras_model(exported: Exported, num_rows: 
         score = exported.signatures[name](**columns)["score"]
         assert score.dtype == tf.float32
         assert score.shape == (num_rows, 1)
-        np.testing.assert_allclose(score, expected, atol=1e-6)
+        np.testing.assert_allclose(score, expected, atol=SCORE_ROUNDING)
 
 
 def test_no_signature_asks_for_negatives_and_targets_may_be_several(exported: Exported) -> None:
@@ -112,7 +113,7 @@ def test_candidates_of_one_request_score_as_rows_of_their_own(exported: Exported
     for number in range(7):
         one = {"item_id_trgt": items[:, number : number + 1], "category_id_trgt": categories[:, number : number + 1]}
         alone = score(**columns | {name: tf.constant(ids) for name, ids in one.items()})["score"]
-        np.testing.assert_allclose(together[:, number], alone[:, 0], atol=1e-6)
+        np.testing.assert_allclose(together[:, number], alone[:, 0], atol=SCORE_ROUNDING)
 
 
 def test_padding_may_be_wide_and_hold_anything_and_histories_may_be_empty_or_too_long(exported: Exported) -> None:
@@ -121,11 +122,11 @@ def test_padding_may_be_wide_and_hold_anything_and_histories_may_be_empty_or_too
     for name in HISTORIES:
         wide = np.pad(columns[f"{name}__values"].numpy(), ((0, 0), (0, 9)), constant_values=5)
         columns[f"{name}__values"] = tf.constant(wide)
-    np.testing.assert_allclose(score(**columns)["score"], expected_of(exported.model, rows), atol=1e-6)
+    np.testing.assert_allclose(score(**columns)["score"], expected_of(exported.model, rows), atol=SCORE_ROUNDING)
     empty = {f"{name}__nnzs": tf.zeros((6, 1), tf.int32) for name in HISTORIES}
     nothing = {f"{name}__values": tf.zeros((6, 0), tf.int64) for name in HISTORIES}
     np.testing.assert_allclose(
-        score(**columns | empty)["score"], score(**columns | empty | nothing)["score"], atol=1e-6
+        score(**columns | empty)["score"], score(**columns | empty | nothing)["score"], atol=SCORE_ROUNDING
     )
     # Of a history that is too long the right-most items count.
     rng = np.random.default_rng(0)
@@ -135,7 +136,7 @@ def test_padding_may_be_wide_and_hold_anything_and_histories_may_be_empty_or_too
         lists = {f"{name}__values": tf.constant(values) for name in HISTORIES}
         lists |= {f"{name}__nnzs": tf.fill((6, 1), values.shape[1]) for name in HISTORIES}
         scores.append(score(**columns | lists)["score"])
-    np.testing.assert_allclose(scores[0], scores[1], atol=1e-6)
+    np.testing.assert_allclose(scores[0], scores[1], atol=SCORE_ROUNDING)
 
 
 def test_one_trace_serves_every_size_and_holds_no_keras_object(exported: Exported) -> None:
@@ -157,7 +158,7 @@ def test_merlin_systems_finds_the_right_columns_and_scores(exported: Exported) -
     rows = make_table(3, seed=0)
     table = TensorTable({name: tensor.numpy() for name, tensor in flat(rows).items()})
     got = operator.transform(None, table)["score"].values
-    np.testing.assert_allclose(got, expected_of(exported.model, rows), atol=1e-6)
+    np.testing.assert_allclose(got, expected_of(exported.model, rows), atol=SCORE_ROUNDING)
 
 
 @pytest.mark.parametrize(
@@ -177,4 +178,4 @@ def test_pyfunc_scores_data_frames_with_lists(exported: Exported, histories: lis
         pa.schema([*((name, pa.int64()) for name in SINGLES), *((name, pa.list_(pa.int64())) for name in LISTS)]),
     )
     assert list(got.columns) == ["score"]
-    np.testing.assert_allclose(got["score"], expected_of(exported.model, rows)[:, 0], atol=1e-6)
+    np.testing.assert_allclose(got["score"], expected_of(exported.model, rows)[:, 0], atol=SCORE_ROUNDING)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.support.rounding import SCORE_ROUNDING
 from training.models.config import StepConfig
 from training.models.torch_mlp import TorchMLPConfig
 from training.models.torch_mlp.network import Output
@@ -94,7 +95,7 @@ def test_pyfunc_scores_data_frames(exported: Any) -> None:
     with torch.no_grad():
         expected = torch.sigmoid(model.eval()(inputs).logit).numpy()
     scorer = _load_pyfunc(str(path))
-    np.testing.assert_allclose(scorer.predict(frame)["score"], expected, atol=1e-6)
+    np.testing.assert_allclose(scorer.predict(frame)["score"], expected, atol=SCORE_ROUNDING)
     empty = scorer.predict(frame.assign(genres=[[], []]))
     assert empty["score"].between(0, 1).all()
 

@@ -1,5 +1,4 @@
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +6,7 @@ import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 
+from tests.support.waiting import wait_until
 from training.tracking import TrackingConfig, tracked_run
 from workflows.errors import ConfigError
 
@@ -59,14 +59,10 @@ def test_a_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseExcep
 
 
 def test_system_metrics_are_sampled_while_the_run_goes_on(config: TrackingConfig) -> None:
-    deadline = time.monotonic() + 30
+    name = "system/cpu_utilization_percentage"
     with tracked_run(config) as run:
-        while time.monotonic() < deadline:
-            metrics = client(config).get_run(run.run_id).data.metrics
-            if "system/cpu_utilization_percentage" in metrics:
-                break
-            time.sleep(0.05)
-    assert metrics["system/cpu_utilization_percentage"] >= 0
+        wait_until(lambda: name in client(config).get_run(run.run_id).data.metrics)
+    assert client(config).get_run(run.run_id).data.metrics[name] >= 0
 
 
 def test_runs_of_one_experiment_stand_together(config: TrackingConfig) -> None:

@@ -37,7 +37,7 @@ class ThreadedWorker(Place):
 
 def of_all_workers(size: int, work: Callable[[Any], Any]) -> list[Any]:
     """What each of `size` workers makes."""
-    arrays, barrier = [None] * size, Barrier(size, timeout=60)
+    arrays, barrier = [None] * size, Barrier(size, timeout=300)  # ends what hangs
 
     def of_one(rank: int) -> Any:
         try:

@@ -11,15 +11,15 @@ from distributed import LocalCluster
 from workflows.dask import open_pool, software
 from workflows.dask_config import DaskConfig
 from workflows.errors import ClusterError, ConfigError, DataError
-from workflows.pool import HERE, Pool, Tell
+from workflows.pool import HERE, Pool, Report
 
 
-def double(number: int, tell: Tell) -> int:
-    tell(0.5)
+def double(number: int, report: Report) -> int:
+    report(0.5)
     return 2 * number
 
 
-def begin(task: tuple[Path, int], tell: Tell) -> None:
+def begin(task: tuple[Path, int], report: Report) -> None:
     """Leave a file; the first task fails at once, the second is at work for a moment."""
     directory, number = task
     (directory / str(number)).touch()
@@ -29,7 +29,7 @@ def begin(task: tuple[Path, int], tell: Tell) -> None:
     (directory / f"{number} ended").touch()
 
 
-def time_out(_number: int, _tell: Tell) -> None:
+def time_out(_number: int, _report: Report) -> None:
     raise TimeoutError("disk")
 
 
@@ -107,14 +107,12 @@ def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tm
     assert len(begun) < 50
 
 
-@pytest.mark.timeout(60)
 def test_a_task_that_ran_into_a_timeout_of_its_own_ends_the_work(pool: Pool) -> None:
     with pytest.raises(TimeoutError, match="^disk$"):
         pool.map(time_out, range(4), lambda _: None)
 
 
 def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
-    begin_s = time.monotonic()
     with (
         pytest.raises(
             ClusterError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1 within 0\.5 s .*Start one"
@@ -122,13 +120,12 @@ def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path
         open_pool(DaskConfig(dask="tcp://127.0.0.1:1", dask_timeout_s=0.5), tmp_path),
     ):
         raise AssertionError
-    assert time.monotonic() - begin_s < 30
 
 
 def test_a_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
     with cluster_of(0) as cluster:
-        config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=0.5)
-        message = rf"{config.dask} had no workers for 0\.5 s\. Start some with `dask worker {config.dask} --nthreads 1`"
+        config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=3)
+        message = rf"{config.dask} had no workers for 3 s\. Start some with `dask worker {config.dask} --nthreads 1`"
         with pytest.raises(ClusterError, match=message), open_pool(config, tmp_path):
             raise AssertionError
 

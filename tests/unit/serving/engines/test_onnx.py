@@ -17,6 +17,7 @@ import torch
 
 from serving.engines import engine_for
 from serving.engines.onnxruntime import ENGINE as ONNX
+from tests.support.rounding import SCORE_ROUNDING
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
 from training.models.dlrm import DLRMConfig
@@ -32,8 +33,6 @@ from workflows.tensor_names import PADDED_SIGNATURE
 from workflows.trained import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
 
 ROOT = Path(__file__).parents[4]
-TOLERANCE = 1e-6
-"""Of scores in [0, 1]: the same numbers are added in another order."""
 
 SPEC = FeatureSpec(
     features=(
@@ -109,7 +108,7 @@ def test_it_scores_as_the_trained_model_does(
     expected = engine_for(trained.format).load(trained.model_path).score_served(rows)
     scores = ONNX.load(converted).score_served(rows)
     assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
-    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=SCORE_ROUNDING)
 
 
 SCALARS = FeatureSpec(
@@ -148,7 +147,7 @@ def test_models_with_fused_tables_score_as_they_did(config: ModelConfig, tmp_pat
         rows |= {f"I{n}": rng.random(num_rows, np.float32) for n in range(3)}
         scores = converted.score_served(rows)
         assert (scores.shape, scores.dtype) == ((num_rows,), np.float32)
-        np.testing.assert_allclose(scores, expected.score_served(rows), rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(scores, expected.score_served(rows), rtol=0, atol=SCORE_ROUNDING)
     assert scores.std() > 0.01
 
 
@@ -243,7 +242,7 @@ def test_lists_are_combined_without_sorting_and_the_same_way_each_time(
     sums = (table[values] * (np.arange(5) < lengths[:, None])[:, :, None]).sum(axis=1)
     call = ONNX.load(tmp_path / "model.onnx").served_call(["tags__values", "tags__nnzs"])
     first = call(values, lengths[:, None])[0]
-    np.testing.assert_allclose(first, sums / divisor_of(lengths)[:, None], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(first, sums / divisor_of(lengths)[:, None], rtol=0, atol=SCORE_ROUNDING)
     for _ in range(20):
         np.testing.assert_array_equal(call(values, lengths[:, None])[0], first)
 

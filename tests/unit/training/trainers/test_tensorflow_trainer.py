@@ -15,6 +15,7 @@ from fitting import (
     learn,
 )
 
+from tests.support.rounding import ROUNDING
 from training.config import TrainConfig
 from training.metrics import exact_auc
 from training.models.dlrm import DLRMConfig
@@ -153,14 +154,14 @@ def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches:
     assert len(trainer.model.losses) == 2
     assert trainer.loss_sum() == pytest.approx(100 * float(loss), rel=1e-6)
     for variable, start, gradient in zip(variables, before, gradients, strict=True):
-        np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-5, atol=1e-7, err_msg=variable.name)
+        np.testing.assert_allclose(variable, start - 0.1 * gradient, rtol=1e-4, atol=1e-6, err_msg=variable.name)
 
 
 def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch]) -> None:
     config = CONFIG.with_choices(optimizer="sgd", learning_rate=0.1, l2_embedding=0.1)
     compiled, plain = (fitted(TensorFlowTrainer, spec, replace(config, xla=xla), batches[:5]) for xla in (True, False))
     for one, other in zip(compiled.weights(), plain.weights(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-4)
+        np.testing.assert_allclose(one, other, **ROUNDING)
     small = {name: tensor[:7] for name, tensor in batches[6][0].items() if "genres" not in name}
     rows = int(tf.reduce_sum(batches[6][0]["genres__nnzs"][:7]))
     small["genres__values"] = batches[6][0]["genres__values"][:rows]
@@ -186,7 +187,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
         scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
         assert scores.dtype == np.float32
         aucs.append(exact_auc(labels, scores))
-    assert aucs[0] == pytest.approx(aucs[1], abs=0.002)
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
     assert aucs[1] > 0.8
     mixed.export(tmp_path / "model")
     inputs, _ = batches[0]
@@ -194,7 +195,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     columns = {name: tf.reshape(inputs[name], [-1]) for name in ("userId", "movieId", "age", "genres__values")}
     columns["genres__offsets"] = tf.constant(np.append(0, np.cumsum(nnzs)), tf.int32)
     exported = load_signature(tmp_path / "model", "serving_default")(**columns)["score"]
-    np.testing.assert_allclose(exported.numpy()[:, 0], mixed.score(inputs), rtol=1e-5)
+    np.testing.assert_allclose(exported.numpy()[:, 0], mixed.score(inputs), **ROUNDING)
 
 
 @pytest.mark.parametrize(("precision", "largest"), [("float16", 0.004), ("bfloat16", 0.02)])

@@ -121,7 +121,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
         scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
         assert scores.dtype == np.float32
         aucs.append(exact_auc(labels, scores))
-    assert aucs[0] == pytest.approx(aucs[1], abs=0.002)
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
     assert aucs[1] > 0.8
 
 
