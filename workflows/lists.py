@@ -70,9 +70,9 @@ class Padded:
     lengths: npt.NDArray[np.int32]
 
     def ragged(self) -> Ragged:
-        """The same lists without the padding, as a view where there is none; offsets are int64."""
+        """The same lists, none of them missing, without the padding: a view where there is none; offsets are int64."""
         width = self.values.shape[1]
-        offsets = offsets_of(np.maximum(self.lengths, 0))
+        offsets = offsets_of(self.lengths)
         if offsets[-1] == self.values.size:
             return Ragged(values=self.values.reshape(-1), offsets=offsets)
         if len(self.lengths) == 1:
@@ -90,7 +90,9 @@ def pad(values: Array, lengths: Array, width: int) -> Array:
     """
     if values.size == len(lengths) * width and values.flags.c_contiguous:
         return values.reshape(len(lengths), width)
-    padded = np.full((len(lengths), width), fill_value(values.dtype), values.dtype)
+    padded = np.zeros((len(lengths), width), values.dtype)  # of memory that is zero already, unlike `np.full`
+    if values.dtype.hasobject:
+        padded[:] = fill_value(values.dtype)
     if len(lengths) == 1:
         padded[0, : values.size] = values
     else:
