@@ -67,7 +67,7 @@ def write_tfrecords(
     for path, stream, target in zip(files, streams, targets, strict=True):
         with whole_file(target) as staging, tf.io.TFRecordWriter(str(staging)) as writer:
             for number, batch in enumerate(stream.batches(), start=1):
-                for record in serialize(batch, spec.features, prebatch=prebatch, path=path):
+                for record in serialize(batch, spec.features, prebatch=prebatch, path=path).to_pylist():
                     writer.write(record)
                 done = before + min(number * batch_size, stream.num_rows)
                 progress.update(done, total, f"{done:,} of {total:,} rows written")

@@ -18,7 +18,8 @@ GENRE = Feature(name="genre", dtype="int32", cardinality=9, embedding_dim=2)
 
 
 def one(batch: dict[str, Any], *features: Feature, prebatch: int = 1) -> list[bytes]:
-    return list(serialize(batch, features, prebatch=prebatch, path=PATH))
+    records: list[bytes] = serialize(batch, features, prebatch=prebatch, path=PATH).to_pylist()
+    return records
 
 
 def by_protobuf(columns: dict[str, list[Any]]) -> bytes:
