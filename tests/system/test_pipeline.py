@@ -34,7 +34,7 @@ COMMANDS = [
 ]
 ELSEWHERE = ("make ", "source ")
 """Beginnings of commands that test_readme.py runs, or that do nothing by themselves."""
-SHORTER = {"rankline run": "--batch-sizes 1 --work-dir other --repository other"}
+SHORTER = {"rankline run": "--batch-sizes 1 --work-dir other --repository other/repository"}
 UNTIL_CTRL_C = ("rankline serve", "mlflow ui")
 
 
