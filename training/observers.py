@@ -25,7 +25,7 @@ class Mark(NamedTuple):
 
     Attributes:
         active_s: time spent so far, without pauses.
-        num_rows: rows learnt from so far.
+        num_rows: rows trained on so far.
     """
 
     active_s: float
