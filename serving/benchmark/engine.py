@@ -71,7 +71,7 @@ class Engine:
         cpu_clock: Clock = time.process_time_ns,
     ) -> None:
         self._job, self._transport = job, transport
-        self._report, self._last_slice = report, last_slice
+        self._on_slice, self._last_slice = report, last_slice
         self._clock, self._cpu_clock = clock, cpu_clock
         # Python's numbers are the faster ones, one by one.
         self._due: list[int] | None = job.due_ns.tolist() if job.due_ns is not None else None
@@ -199,7 +199,7 @@ class Engine:
         record.cpu_ns[self._job.process] += cpu_ns
         records, self._records = self._records, {}
         self._slice = self._slice_at(now)
-        self._report(records, self._slice)
+        self._on_slice(records, self._slice)
 
     def _slice_at(self, at_ns: int) -> int:
         return (at_ns - self._measure_ns) // SLICE_NS
