@@ -104,7 +104,10 @@ def test_the_json_has_quality_over_the_seeds_and_latency_by_batch_size(workplace
     assert quality["served_auc"] == pytest.approx(aucs[0], abs=1e-4)
     assert [entry["batch_size"] for entry in workplace.result["bench"]] == [1, 64]
     for entry in workplace.result["bench"]:
-        assert 0 < entry["p50_ms"] <= entry["p90_ms"] <= entry["p95_ms"] <= entry["p99_ms"]
+        percentiles = [entry[name] for name in ("p50_ms", "p90_ms", "p95_ms", "p99_ms")]
+        reported = [value for value in percentiles if value is not None]  # a busy machine has too few samples for some
+        assert reported == sorted(reported)
+        assert all(value > 0 for value in reported)
         assert entry["rows_per_s"] > 0
     assert all(manifest.is_file() for manifest in workplace.manifests)
     assert workplace.result["artifacts"]["version"] == 1
@@ -118,7 +121,7 @@ def test_mlflow_has_parameters_metrics_data_model_and_benchmark(workplace: Workp
     assert run.data.params["epochs"] == "2"
     assert run.data.params["prepare.split"] == "random"
     assert len(client.get_metric_history(run.info.run_id, "valid_auc")) >= 1
-    assert {"bench/rows_1/p50_ms", "bench/rows_64/rows_per_s"} <= set(run.data.metrics)
+    assert {"bench/rows_1/rows_per_s", "bench/rows_64/rows_per_s"} <= set(run.data.metrics)
     assert run.info.run_name == "movielens, seed 0"
     assert run.data.params["prepare.source"] == "ml-latest-small"
     manifest = json.loads((workplace.path / artifacts["prepared"] / "manifest.json").read_text())
@@ -247,14 +250,14 @@ def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplac
     assert report["num_checked"] > 0
     artifacts = workplace.result["artifacts"]
     run = MlflowClient(tracking_uri=artifacts["tracking_uri"]).get_run(artifacts["run_id"])
-    assert {"bench/rows_2/p99_ms", "bench/rows_8/p99_ms"} <= set(run.data.metrics)
+    assert {"bench/rows_2/rows_per_s", "bench/rows_8/rows_per_s"} <= set(run.data.metrics)
 
 
 def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workplace: Workplace) -> None:
     bench = ["bench", "--batch-sizes", "64", "--min-duration-s", "3", "--time-limit-s", "3", "--json", "now.json"]
     faster = json.loads((workplace.path / "result.json").read_text())
     for entry in faster["bench"]:  # surely faster: on a busy machine the interval of a short run may have no bound
-        p50_ms, rows_per_s = entry["p50_ms"] / 10, entry["rows_per_s"] * 10
+        p50_ms, rows_per_s = (entry["p50_ms"] or 1) / 10, entry["rows_per_s"] * 10
         entry |= {"p50_ms": p50_ms, "rows_per_s": rows_per_s, "rows_per_s_interval": [rows_per_s, rows_per_s]}
         entry["intervals_ms"]["p50"] = [p50_ms, p50_ms]
     (workplace.path / "faster.json").write_text(json.dumps(faster))
