@@ -150,7 +150,6 @@ class SimOptions:
 
     @property
     def log_path(self) -> Path:
-        """The log."""
         return self.results_dir / self.log_filename
 
     def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:
