@@ -172,7 +172,7 @@ class _Run:
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)
 
     def turn(self, num_steps: int) -> float:
-        """Rows learnt per second."""
+        """Rows trained on per second."""
         for batch in islice(self.batches, WARMUP_STEPS):
             self.fit.step(*batch)
         begin = time.perf_counter()

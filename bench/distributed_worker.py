@@ -145,7 +145,6 @@ class _WholeTables(HorovodWorld):
     """Sends gradients of tables as a whole, as `sparse_as_dense` does in Horovod."""
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
-        """See `World`."""
         return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
 
 

@@ -34,7 +34,7 @@ def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_
 
 
 def train_for(trainer: TensorFlowTrainer, batches: Iterator[Any], turn_s: float) -> float:
-    """Rows learnt per second in a turn."""
+    """Rows trained on per second in a turn."""
     for inputs, labels in islice(batches, WARMUP_STEPS):
         trainer.step(inputs, labels)
 

@@ -148,19 +148,15 @@ class _Output(ServerLog):
         self._reading = os.fdopen(reading, encoding="utf-8", errors="replace")
 
     def fileno(self) -> int:
-        """See `ServerLog`."""
         return self._writing
 
     def release(self) -> None:
-        """See `ServerLog`."""
         os.close(self._writing)
 
     def text(self) -> str:
-        """See `ServerLog`."""
         return self._reading.read()
 
     def close(self) -> None:
-        """See `ServerLog`."""
         self._reading.close()
 
     def lines(self) -> Iterator[str]:

@@ -156,7 +156,7 @@ def open_splits(config: SimOptions) -> "OpenSplit":
         shuffle: bool,
         seed: int,
     ) -> "Batches":
-        from training.loader.passes import Kept, repeated
+        from training.loader.passes import CachedBatches, repeated
         from training.loader.splits import tensorflow_loader
 
         loader = tensorflow_loader(
@@ -172,7 +172,7 @@ def open_splits(config: SimOptions) -> "OpenSplit":
         )
         if shuffle:
             return repeated(loader, max(1, config.repeat_count))
-        return loader if config.disable_cache else Kept(loader)
+        return loader if config.disable_cache else CachedBatches(loader)
 
     return open_split
 
@@ -289,7 +289,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
     config.results_dir.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".sim-", dir=config.results_dir) as directory:
         place = save or Path(directory) / "checkpoint"
-        # Without a schedule the number of epochs does not change what is learnt in each.
+        # Without a schedule the number of epochs does not change what each one trains.
         replace(left, config={**left.config, "epochs": config.epochs}).write(place)
         yield place
 

@@ -56,7 +56,7 @@ class SimOptions:
         xla: compile the dense part of the model with XLA.
         drop_remainder: leave out the training rows that do not fill a batch.
         disable_cache: read the rows to evaluate on and to score anew in each pass. Otherwise they stay in memory after
-            the first, if they fit into a quarter of it; rows that are learnt from never do, since each epoch has an
+            the first, if they fit into a quarter of it; rows that are trained on never do, since each epoch has an
             order of its own.
         repeat_count: passes over the training rows that are one epoch; 0 is one.
         prefetch_train_size: batches that are loaded ahead in training.
@@ -150,7 +150,6 @@ class SimOptions:
 
     @property
     def log_path(self) -> Path:
-        """The log."""
         return self.results_dir / self.log_filename
 
     def train_config(self, spec: FeatureSpec, precision: str) -> TrainConfig:

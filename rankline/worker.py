@@ -180,7 +180,6 @@ class _ReportingDisplay:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has one stage)
-        """See `rankline.display.Display`."""
         yield _ReportingProgress()
 
 

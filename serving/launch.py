@@ -34,7 +34,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
     Path(home).mkdir(mode=0o700)
     try:
-        _tell(b"\n")
+        _report(b"\n")
         command = sys.stdin.buffer.read().split(b"\0")[:-1]
         status = _run(command, home, int(parent_pid), float(stop_timeout_s)) if command else 0
     finally:
@@ -50,7 +50,7 @@ def main() -> None:
     sys.exit(status)
 
 
-def _tell(line: bytes) -> None:
+def _report(line: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):  # the parent is gone, which `_watch` sees too
         os.write(sys.stdout.fileno(), line)
 
@@ -59,7 +59,7 @@ def _run(command: list[bytes], home: str, parent_pid: int, stop_timeout_s: float
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what any process below us leaves when it dies becomes a child of ours
     pid = _start(command, home, libc)
-    _tell(b"%d\n" % pid)
+    _report(b"%d\n" % pid)
     if _watch(pid, parent_pid):
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + stop_timeout_s

@@ -48,19 +48,16 @@ class FileLog:
             raise ServerError(f"the log {path} cannot be written ({reason}). Choose another path.") from None
 
     def fileno(self) -> int:
-        """See `ServerLog`."""
         return self._file.fileno()
 
     def release(self) -> None:
-        """See `ServerLog`."""
+        pass
 
     def text(self) -> str:
-        """See `ServerLog`."""
         size = os.fstat(self.fileno()).st_size
         return os.pread(self.fileno(), size, 0).decode("utf-8", errors="replace")  # it writes at the same position
 
     def close(self) -> None:
-        """See `ServerLog`."""
         self._file.close()
 
 
@@ -79,11 +76,9 @@ class PipeLog:
         self._reader.start()
 
     def fileno(self) -> int:
-        """See `ServerLog`."""
         return self._writing
 
     def release(self) -> None:
-        """See `ServerLog`."""
         os.close(self._writing)
 
     def text(self) -> str:
@@ -92,7 +87,6 @@ class PipeLog:
         return self._end.decode("utf-8", errors="replace")
 
     def close(self) -> None:
-        """See `ServerLog`."""
         self._reader.join(_LAST_WORDS_TIMEOUT_S)
 
     def _read(self, reading: int) -> None:

@@ -40,9 +40,9 @@ class Position:
     """Where a run is.
 
     Attributes:
-        step: batches that were learnt from, in all epochs.
+        step: batches that were trained on, in all epochs.
         epoch: the running one, counted from 1.
-        batch: batches of it that were learnt from.
+        batch: batches of it that were trained on.
         loss_sum: what `Trainer.loss_sum` was when it began.
     """
 
@@ -273,7 +273,7 @@ class Reader:
         return islice(self._batches, skipped, None)
 
     def seek(self, position: Position, order: Mapping[str, Any]) -> None:
-        """Let the next epoch be that of a position, without the batches that were learnt from.
+        """Let the next epoch be that of a position, without the batches that were trained on.
 
         A loader that keeps no position reads all that comes before, once more.
 

@@ -109,7 +109,7 @@ def _names(config: "TrainConfig | ModelConfig") -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """How a run is carried out. Nothing here changes what is learnt.
+    """How a run is carried out. Nothing here changes the model.
 
     Attributes:
         checkpoint_every: steps between checkpoints, of which the last one is kept; 0 writes none.

@@ -75,12 +75,10 @@ class HorovodWorld:
 
     @property
     def rank(self) -> int:
-        """See `World`."""
         return int(hvd.rank())
 
     @property
     def size(self) -> int:
-        """See `World`."""
         return int(hvd.size())
 
     def close(self) -> None:
@@ -88,7 +86,6 @@ class HorovodWorld:
         hvd.shutdown()
 
     def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], most_rows: int) -> list[Any]:
-        """See `World`."""
         totals: list[Any] = list(values)
         dense: dict[int, Any] = {}
         sparse: dict[int, Any] = {}
@@ -124,43 +121,36 @@ class HorovodWorld:
         return totals
 
     def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
-        """See `World`."""
         received: tuple[Any, Any] = hvd.alltoall(rows, splits=num_rows)
         return received
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        """See `World`."""
         with self._explained():
             for position, variable in enumerate(variables):
                 # Not by their own names: Keras numbers layers anew in each process, and on in each model of it.
                 variable.assign(hvd.broadcast(variable.value(), root_rank=0, name=f"rankline_variable_{position}"))
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """See `World`."""
         return [float(total) for total in self.all_gather(np.asarray([numbers], np.float64)).sum(axis=0)]
 
     def all_gather(self, array: Array) -> Array:
-        """See `World`."""
         with self._explained():
             rows: Array = hvd.allgather(tf.convert_to_tensor(array), name="rankline_gathered").numpy()
         return rows
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """See `World`."""
         text = np.frombuffer(json.dumps(value).encode(), np.uint8)
         sizes = self.all_gather(np.asarray([len(text)], np.int64))
         texts = np.split(self.all_gather(text), np.cumsum(sizes)[:-1])
         return [json.loads(text.tobytes()) for text in texts]
 
     def explain(self, error: Exception) -> None:
-        """See `World`."""
         text = str(error)
         if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
             raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
 
     @contextmanager
     def propagating_errors(self) -> Iterator[None]:
-        """See `World`."""
         rank = self.rank
         try:
             yield

@@ -54,7 +54,7 @@ def from_checkpoint(
 
     Args:
         checkpoint: holds the weights, and the choices about the model.
-        spec: the features that it learnt from.
+        spec: the features that it was trained on.
         precision: of activations; see `TrainConfig`.
         xla: compile the dense part.
 

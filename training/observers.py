@@ -25,7 +25,7 @@ class Mark(NamedTuple):
 
     Attributes:
         active_s: time spent so far, without pauses.
-        num_rows: rows learnt from so far.
+        num_rows: rows trained on so far.
     """
 
     active_s: float
@@ -110,32 +110,26 @@ class Observers(Observer):
         self.every_step = any(observer.every_step for observer in self._observers)
 
     def before_step(self, step: int) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.before_step(step)
 
     def after_step(self, step: int, num_rows: int) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.after_step(step, num_rows)
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.after_look(step, figures)
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.after_epoch(step, figures)
 
     def after_checkpoint(self, step: int) -> None:
-        """See `Observer`."""
         for observer in self._observers:
             observer.after_checkpoint(step)
 
     def close(self) -> None:
-        """See `Observer`."""
         with ExitStack() as at_end:
             for observer in self._observers:
                 at_end.callback(observer.close)
@@ -203,7 +197,6 @@ class Series(Observer):
         self._logged = clock()
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         now = self._clock()
         if now - self._logged >= self._interval_s:
             self._logged = now
@@ -229,14 +222,12 @@ class TensorBoard(Observer):
         self._write(file_version="brain.Event:2")
 
     def after_look(self, step: int, figures: Mapping[str, float]) -> None:
-        """See `Observer`."""
         values = [{"tag": name, "simple_value": figure} for name, figure in figures.items()]
         self._write(step=step, summary={"value": values})
 
     after_epoch = after_look
 
     def close(self) -> None:
-        """See `Observer`."""
         self._file.close()
 
     def _write(self, **content: Any) -> None:
@@ -275,7 +266,6 @@ class Profile(Observer):
         self._profiler: Profiler | None = None
 
     def before_step(self, step: int) -> None:
-        """See `Observer`."""
         if step > self._last:
             self.close()
         elif step >= self._first:
@@ -283,12 +273,10 @@ class Profile(Observer):
             self._profiler.step(step)
 
     def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:  # noqa: ARG002  (an observer's signature)
-        """See `Observer`."""
         if step >= self._last:
             self.close()
 
     def close(self) -> None:
-        """See `Observer`."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None

@@ -164,16 +164,16 @@ class SilentLog(RunLog):
     has_params = False
 
     def log_params(self, params: Mapping[str, Any]) -> None:
-        """See `RunLog`."""
+        pass
 
     def log_dataset(self, split: str, directory: Path, *, digest: str, num_rows: int) -> None:
-        """See `RunLog`."""
+        pass
 
     def log_metrics(self, metrics: Mapping[str, float], step: int, *, model_id: str | None = None) -> None:
-        """See `RunLog`."""
+        pass
 
     def note(self, text: str) -> None:
-        """See `RunLog`."""
+        pass
 
 
 class _Split(MetaDataset):

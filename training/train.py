@@ -159,7 +159,7 @@ class _Job:
             so that they are the same whatever the number of workers.
         session, workers, world: how it is carried out, and by whom.
         data: the prepared data.
-        spec: features that are learnt from.
+        spec: features to train on.
         framework, trainer_type: what trains the model.
     """
 

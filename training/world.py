@@ -87,33 +87,27 @@ class Solo:
         shapes: Sequence[Sequence[int]],  # noqa: ARG002  (a world's signature)
         most_rows: int,  # noqa: ARG002
     ) -> list[Any]:
-        """See `World`."""
         return list(values)
 
     def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
-        """See `World`."""
         return rows, num_rows
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        """See `World`."""
+        pass
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """See `World`."""
         return list(numbers)
 
     def all_gather(self, array: Array) -> Array:
-        """See `World`."""
         return array
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """See `World`."""
         return [value]
 
     def explain(self, error: Exception) -> None:
-        """See `World`."""
+        pass
 
     def propagating_errors(self) -> AbstractContextManager[None]:
-        """See `World`."""
         return nullcontext()
 
 

@@ -18,7 +18,7 @@ MAX_IN_FLIGHT = 4096
 _LONGEST_WAIT_S = 0.1  # after which the engine looks whether it is to stop
 
 Clock = Callable[[], int]
-Tell = Callable[[dict[int, SliceRecord], int], None]
+Report = Callable[[dict[int, SliceRecord], int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Engine:
     Args:
         job: what to send.
         transport: a connection to the server.
-        tell: is given what was counted since it was last called, and the number of the first slice that is not over.
+        report: is given what was counted since it was last called, and the number of the first slice that is not over.
         last_slice: says the number of the slice after which to stop, once that is known.
         clock: nanoseconds; the same for all processes, and the transport's.
         cpu_clock: nanoseconds of processor time of this process.
@@ -65,13 +65,13 @@ class Engine:
         job: Job,
         transport: Transport,
         *,
-        tell: Tell,
+        report: Report,
         last_slice: Callable[[], int | None],
         clock: Clock = time.perf_counter_ns,
         cpu_clock: Clock = time.process_time_ns,
     ) -> None:
         self._job, self._transport = job, transport
-        self._tell, self._last_slice = tell, last_slice
+        self._on_slice, self._last_slice = report, last_slice
         self._clock, self._cpu_clock = clock, cpu_clock
         # Python's numbers are the faster ones, one by one.
         self._due: list[int] | None = job.due_ns.tolist() if job.due_ns is not None else None
@@ -199,7 +199,7 @@ class Engine:
         record.cpu_ns[self._job.process] += cpu_ns
         records, self._records = self._records, {}
         self._slice = self._slice_at(now)
-        self._tell(records, self._slice)
+        self._on_slice(records, self._slice)
 
     def _slice_at(self, at_ns: int) -> int:
         return (at_ns - self._measure_ns) // SLICE_NS

@@ -65,7 +65,7 @@ class Transport(Protocol):
         """Give up a call; no answer will come for it."""
 
     def close(self) -> None:
-        """End the connection."""
+        pass
 
 
 Connect: TypeAlias = Callable[[], Transport]

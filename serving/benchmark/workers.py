@@ -249,7 +249,7 @@ def _run_job(pipe: Connection, job: Job) -> None:
         gc.collect()
         gc.disable()  # a collection in mid-run would be taken for latency
         engine = Engine(
-            job, transport, tell=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
+            job, transport, report=lambda records, reached: pipe.send((records, reached)), last_slice=_Orders(pipe).read
         )
         pipe.send(engine.run(begin_ns))
     finally:

@@ -42,7 +42,6 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._connected is not None:
             core, self._connected = self._connected, None
             await core.close()

@@ -57,7 +57,6 @@ class Core:
             raise
 
     async def close(self) -> None:
-        """End the connection."""
         await self._transport.close()
 
     def prepare(self, columns: Columns) -> PreparedRequest:

@@ -67,7 +67,6 @@ class GrpcTransport:
         return sorted(model.name for model in index.models)
 
     async def infer(self, message: Any) -> Any:
-        """Send a message."""
         if self._pool is None:
             return await self._call(self._stub.ModelInfer, message)
         try:
@@ -107,7 +106,6 @@ class GrpcTransport:
                 self._pool.forget(region)
 
     async def close(self) -> None:
-        """End the connection."""
         if self._pool is not None:
             await self._unregister(self._pool.close())
         closing = self._channel.close()

@@ -56,7 +56,6 @@ class HttpTransport(ABC):
         return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
 
     async def infer(self, message: Any) -> Any:
-        """Send a message."""
         return await self._call("infer", *message)
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
@@ -72,7 +71,7 @@ class HttpTransport(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End the connection."""
+        pass
 
     @abstractmethod
     async def _call(self, method: str, *arguments: Any) -> Any:
@@ -99,7 +98,6 @@ class BlockingHttpTransport(HttpTransport):
         self._clients: list[Any] = []
 
     async def close(self) -> None:
-        """End the connections."""
         with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:

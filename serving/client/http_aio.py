@@ -27,7 +27,6 @@ class AsyncHttpTransport(HttpTransport):
         )
 
     async def close(self) -> None:
-        """End the connections."""
         await self._client.close()
 
     async def _call(self, method: str, *arguments: Any) -> Any:

@@ -43,7 +43,6 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         run(self._core.close())
 
     @property

@@ -33,7 +33,7 @@ class Transport(Protocol):
         """The output, [num_rows, ...]. Raises ValueError, IndexError or struct.error where it does not fit."""
 
     async def close(self) -> None:
-        """End the connection."""
+        pass
 
 
 def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:

@@ -71,7 +71,6 @@ class Input(Expression):
 
     @cached_property
     def example(self) -> AnyColumn:
-        """See `Expression`."""
         zeros = self.spec.zeros(0)
         return vector_of(zeros) if isinstance(zeros, np.ndarray) else lists_of(zeros)
 
@@ -85,7 +84,6 @@ class Computed(Expression):
 
     @cached_property
     def example(self) -> AnyColumn:
-        """See `Expression`."""
         return self.step.run(*(column.example for column in self.inputs))
 
 
@@ -98,7 +96,6 @@ class Lookup(Expression):
 
     @cached_property
     def example(self) -> AnyColumn:
-        """See `Expression`."""
         return Take(table=self.table).run(self.rows.example)
 
     @cached_property

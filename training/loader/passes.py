@@ -75,7 +75,7 @@ class _PositionedPasses(_Passes):
         self._done = done
 
 
-class Kept:
+class CachedBatches:
     """TensorFlow batches that stay in memory after the first whole pass, if they fit.
 
     Args:

@@ -108,7 +108,7 @@ class Trainer(ABC):
         """
 
     def loss_sum(self) -> float:
-        """Sum of the losses of all rows that were learnt from, by all workers, each as it was at its step."""
+        """Sum of the losses of all rows that were trained on, by all workers, each as it was at its step."""
         return float(self._loss_sum)
 
     def added_sum(self) -> float:

@@ -199,7 +199,7 @@ class TensorFlowTrainer(Trainer):
 
     @property
     def _kept_variables(self) -> Sequence[Any]:
-        """What `weights` keeps of each weight that is learnt."""
+        """What `weights` keeps of each trained weight."""
         variables: Sequence[Any] = self._average.values if self._average else self.model.trainable_variables
         return variables
 
@@ -276,7 +276,7 @@ class TensorFlowTrainer(Trainer):
         """What the batches of all workers say, as if they were one: the mean over the rows of all.
 
         Each worker's loss has the weight of its rows, before it goes backwards; then gradients need only be added up.
-        The weights add up to 1 where the batches are whole. What they come to elsewhere is learnt with the gradients,
+        The weights add up to 1 where the batches are whole. What they come to elsewhere is learned with the gradients,
         and comes off afterwards: asking for it first would let the workers wait for each other twice in a step.
         The scale of the loss comes off after that, where it is seen whether they are finite.
 

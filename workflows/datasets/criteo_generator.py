@@ -9,7 +9,7 @@ three terms:
     counts         weighted sum of log(1 + x)
 
 Ids follow Zipf's law. The 255 most frequent ones of a category have effects and vectors of their own, and all others
-share one: more cannot be learnt from some hundred thousand rows.
+share one: more cannot be learned from some hundred thousand rows.
 """
 
 import math

@@ -277,7 +277,6 @@ class _FileTask:
 
     @property
     def num_rows(self) -> int:
-        """Of the file."""
         return sum(rows.num_rows for rows in self.rows)
 
 

@@ -57,13 +57,13 @@ class Simulation:
 def run(simulation: Simulation, job: Job) -> dict[int, SliceRecord]:
     slices: dict[int, SliceRecord] = {}
 
-    def tell(records: dict[int, SliceRecord], reached: int) -> None:
+    def report(records: dict[int, SliceRecord], reached: int) -> None:
         for number, record in records.items():
             slices.setdefault(number, SliceRecord()).merge(record)
             slices[number].samples += record.samples
 
     engine = Engine(
-        job, simulation, tell=tell, last_slice=lambda: None, clock=simulation.clock, cpu_clock=simulation.clock
+        job, simulation, report=report, last_slice=lambda: None, clock=simulation.clock, cpu_clock=simulation.clock
     )
     assert engine.run(0) == ""
     return slices

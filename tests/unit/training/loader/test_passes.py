@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from training.checkpoints import Position, Reader
-from training.loader.passes import Kept, repeated
+from training.loader.passes import CachedBatches, repeated
 from training.loader.splits import tensorflow_loader
 from training.loader.tfrecord import TFRecordLoader, write_tfrecords
 from workflows.errors import ConfigError
@@ -100,7 +100,7 @@ def first_values(batches: Any) -> list[float]:
 
 def test_batches_that_fit_are_read_once() -> None:
     counted = Counted()
-    kept = Kept(counted, max_bytes=NUM_BYTES)
+    kept = CachedBatches(counted, max_bytes=NUM_BYTES)
     assert (kept.num_rows, len(kept)) == (6, 3)
     assert [first_values(kept) for _ in range(3)] == [[0.0, 1.0, 2.0]] * 3
     assert counted.passes == 1
@@ -108,20 +108,20 @@ def test_batches_that_fit_are_read_once() -> None:
 
 def test_batches_that_do_not_fit_are_read_in_each_pass() -> None:
     counted = Counted()
-    kept = Kept(counted, max_bytes=NUM_BYTES - 1)
+    kept = CachedBatches(counted, max_bytes=NUM_BYTES - 1)
     assert [first_values(kept) for _ in range(3)] == [[0.0, 1.0, 2.0]] * 3
     assert counted.passes == 3
 
 
 def test_a_pass_that_is_left_early_keeps_nothing() -> None:
     counted = Counted()
-    kept = Kept(counted)
+    kept = CachedBatches(counted)
     assert float(next(iter(kept))[0]["x"][0, 0]) == 0.0
     assert first_values(kept) == first_values(kept) == [0.0, 1.0, 2.0]
     assert counted.passes == 2
 
 
 def test_what_a_loader_gave_stays_as_it_was(prepared: Path) -> None:
-    kept = Kept(loader(prepared, shuffle=False))
+    kept = CachedBatches(loader(prepared, shuffle=False))
     first = ages(kept)
     assert ages(kept) == first == ages(loader(prepared, shuffle=False))
