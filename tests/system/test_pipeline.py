@@ -465,11 +465,11 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         for arguments in (["train", "movielens", "--epochs", "1", "--seed", "9"], ["export", "movielens"]):
             done = rankline(*arguments, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-        wait_for("version 2 answers")
+        wait_for("version 2 is active")
         assert ask(url) != first
         done = rankline("rollback", "movielens", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 is active\n"), done.stderr
-        wait_for("version 1 answers")
+        wait_for("version 1 is active")
         assert ask(url) == first
     listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["1", "2"]
