@@ -106,7 +106,7 @@ class Worker:
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
-                    f"workers is {config.workers}, but {world.size} were started. Give one number, or leave out "
+                    f"workers is {config.workers}, but {world.size} were started. Give the same number, or leave out "
                     "--workers where horovodrun has it."
                 )
             yield world

@@ -96,7 +96,7 @@ class TrainingRun:
                 self._run_epoch()
         except KeyboardInterrupt:
             if (step := self._checkpoints.last_step) is not None:
-                self._show(f"stopped; --resume goes on after step {step}")
+                self._show(f"stopped; --resume continues after step {step}")
             raise
         best = self._best.metrics
         if self._best.weights:

@@ -71,7 +71,7 @@ class LoadConfig:
             or missing.
         skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all alike.
             Unless given, 0 for held-out rows and 1 for generated ones.
-        seed: of the draw of rows and of Poisson arrivals.
+        seed: seed of the drawn rows and of Poisson arrivals.
         tolerance: largest accepted difference from an expected score.
     """
 
