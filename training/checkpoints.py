@@ -238,7 +238,7 @@ def refuse_to_replace(path: Path) -> None:
     refuse_foreign(path, KIND)
     if path.exists():
         raise ConfigError(
-            f"{path} is the checkpoint of a run that did not end, and a new one would replace it. "
+            f"{path} is the checkpoint of an unfinished run, and a new one would replace it. "
             "Go on with --resume, or delete it."
         )
 

@@ -65,7 +65,9 @@ class TrainConfig(StepConfig):
         check_not_negative(self, "weight_decay")
         check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
         if doubled := _names(self) & _names(self.model):
-            raise ConfigError(f"model {self.model.name!r} and every run have {sorted(doubled)}. Rename the model's.")
+            raise ConfigError(
+                f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
+            )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
         """The run with other choices, of its own or of its model, by name.
@@ -148,7 +150,7 @@ class WorkersConfig:
         global_batch_size: rows per step of all workers together, which must divide it; 0 for `batch_size` rows each.
         scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
             `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
-        compression: "fp16" sends halves in place of float32: of tables, and of weights of some size.
+        compression: "fp16" exchanges float16 in place of float32: of tables, and of weights of some size.
         commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
             last one is lost with a worker.
         split_tables_share: tables that take more than this share of a worker's memory are split over the workers; 0
@@ -197,7 +199,7 @@ class WorkersConfig:
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(
-                f"global_batch_size is {batch_size}, which {size} workers do not divide. Take "
+                f"global_batch_size is {batch_size}, which {size} workers do not divide. Use "
                 f"{max(batch_size // size, 1) * size}."
             )
         growth = batch_size / config.batch_size

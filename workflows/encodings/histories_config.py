@@ -25,7 +25,7 @@ class SequenceConfig:
             loss of DIEN and SIM.
         own_items: draw negatives from all items, those of the user's own history among them, as the reference does.
         holdout: "last" validates on each user's last item and trains on all before; "second-last" leaves the last item
-            alone and validates on the one before it, to choose by without a look at the last.
+            alone and validates on the one before it, to choose options without seeing the last.
         negative_seed: seed of the drawn negatives.
         attributes: what a model knows of an item beside its id: "none", its "category", or "all", which are the
             brand, the category above and the category, as far as the files have them.

@@ -125,7 +125,7 @@ def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
     done = cli(site, "prepare", "shop")
     assert done.returncode == 1
     assert "there is no generator of sales. Give --data-dir with its raw files." in done.stderr
-    assert "--rows: only for generated rows" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
+    assert "--rows: for generated rows only" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
 
 
 @pytest.mark.parametrize(
