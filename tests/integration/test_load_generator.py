@@ -297,7 +297,7 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
         Client(target.server.endpoints.grpc, "identity") as client,
         pytest.raises(
             ServingError,
-            match=r"compared under load are not the expected ones: row \d*[05]0 got .* "
+            match=r"compared under load are wrong: row \d*[05]0 got .* "
             r"Scored again, alone, it got \d+\. \d+ is the expected score of no row",
         ),
     ):
