@@ -313,7 +313,7 @@ def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
         (["prepare", "movielens", "--data-dir", "ml-latest-small", "--valid-share", "2"], r"valid_share is 2\.0"),
         (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
         (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
-        (["bench", "--batch-sizes", "1,big"], "expected whole numbers and commas"),
+        (["bench", "--batch-sizes", "1,big"], "expected whole numbers separated by commas"),
         (["run", "movielens", "--batch-sizes", "0"], r"batch.sizes are \[0\]|batch size"),
         (["run", "movielens", "--batch-sizes", "100000"], "100000 is larger than the model takes .65536."),
         (["run", "movielens", "--json", "/proc/result.json"], "/proc/"),
