@@ -83,6 +83,7 @@ def _become_a_command(connection: socket.socket) -> None:
             directory, *arguments = request.decode().split(_SEPARATOR)
             os.chdir(directory)
             sys.argv = [str(RANKLINE), *arguments]
+            sys.orig_argv = [sys.executable, *sys.argv]  # which its workers are started with
             for target, file in enumerate(files):
                 os.dup2(file, target)
                 os.close(file)
