@@ -10,12 +10,13 @@ import pytest
 import tensorflow as tf
 
 from training.config import TrainConfig
-from training.metrics import METRICS, Metric, exact_auc
+from training.metrics import METRICS, Metric
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.tensorflow import _Average
 from workflows.artifacts import load_manifest
+from workflows.auc import exact_auc
 from workflows.errors import ArtifactError, DataError, RanklineError
 from workflows.trained import TrainedModel
 

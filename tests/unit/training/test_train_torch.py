@@ -16,13 +16,13 @@ import torch
 
 from training.config import TrainConfig
 from training.frameworks import PYTORCH
-from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers import trainer_for
 from training.trainers.torch import TorchTrainer, _Average
+from workflows.auc import exact_auc
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
 from workflows.lists import padded_rows

@@ -17,12 +17,12 @@ from fitting import (
 
 from tests.support.rounding import ROUNDING
 from training.config import TrainConfig
-from training.metrics import exact_auc
 from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS
 from training.saved_model import load_signature
 from training.trainers.tensorflow import TensorFlowTrainer
+from workflows.auc import exact_auc
 from workflows.errors import ArtifactError
 from workflows.feature_spec import Feature, FeatureSpec
 

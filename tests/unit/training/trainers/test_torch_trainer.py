@@ -16,10 +16,10 @@ from fitting import (
 )
 
 from training.config import TrainConfig
-from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_optimizers import OPTIMIZERS
 from training.trainers.torch import TorchTrainer
+from workflows.auc import exact_auc
 from workflows.errors import ArtifactError, ConfigError
 from workflows.feature_spec import FeatureSpec
 
