@@ -16,15 +16,15 @@ from fitting import (
 )
 
 from tests.support.rounding import ROUNDING
+from tests.support.specs import scalar_spec
 from training.config import TrainConfig
-from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS
 from training.saved_model import load_signature
 from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.auc import exact_auc
 from workflows.errors import ArtifactError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import FeatureSpec
 
 CONFIG = TrainConfig(model=MLPConfig(hidden=(16, 8)), batch_size=100, learning_rate=0.01, table_lr_scale=1.0, seed=3)
 
@@ -105,33 +105,8 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
     assert TensorFlowTrainer(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
 
 
-def test_the_documents_dlrm_has_the_documents_network() -> None:
-    """NVIDIA's Criteo notebook prints 2,747,145, with 13 numbers, 26 categories and embeddings of width 8."""
-    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
-    numbers = [Feature(name=f"I{n}", dtype="float32") for n in range(13)]
-    label = Feature(name="label", dtype="float32")
-    spec = FeatureSpec(
-        features=(*ids, *numbers, label),
-        channels={
-            "categorical": tuple(feature.name for feature in ids),
-            "continuous": tuple(feature.name for feature in numbers),
-            "label": ("label",),
-        },
-    )
-    config = TrainConfig(
-        model=DLRMConfig(
-            bottom_mlp=(1024, 512, 256), embedding_dim=8, linear_terms=False, top_mlp=(1024, 1024, 512, 256)
-        ),
-        weight_averaging=False,
-    )
-    assert TensorFlowTrainer(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
-
-
 def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all() -> None:
-    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
-    label = Feature(name="label", dtype="float32")
-    names = tuple(feature.name for feature in ids)
-    spec = FeatureSpec(features=(*ids, label), channels={"categorical": names, "label": ("label",)})
+    spec = scalar_spec([(5, 4)] * 26, 0)
     of_one, of_two = (replace(CONFIG, batch_size=rows) for rows in (2048, 4096))
     expected = TensorFlowTrainer(spec, of_one, 1).state().keys()
     assert TensorFlowTrainer(spec, of_two, 1, laid_out_for=2048).state().keys() == expected
