@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.support.frameworks import HIDE
 from training.config import TrainConfig
 from training.frameworks import PYTORCH
 from training.models.torch_mlp import TorchMLPConfig
@@ -218,16 +219,6 @@ train(Path({prepared!r}), Path("model"), TrainConfig(model=MODELS[{model!r}](), 
       tracking=TrackingConfig(directory=Path("work"), experiment="x"))
 assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if module}}
 """
-# SciPy asks `sys.modules` for torch, and torch asks for the place of tensorflow: each is hidden as the other can bear.
-HIDE = {
-    "tensorflow": 'sys.modules["tensorflow"] = None',
-    "torch": """
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoTorch())""",
-}
 
 
 @pytest.mark.parametrize(("model", "hidden"), [("torch_mlp", "tensorflow"), ("mlp", "torch")])
