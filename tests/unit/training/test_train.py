@@ -25,11 +25,6 @@ CONFIG = TrainConfig(batch_size=64, seed=3)
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("work")
-
-
-@pytest.fixture(scope="module")
 def tracking(work: Path) -> TrackingConfig:
     return TrackingConfig(directory=work, experiment="movielens")
 
