@@ -193,7 +193,7 @@ def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str
 def _one_table(num_rows: int) -> FeatureSpec:
     return FeatureSpec(
         features=(
-            Feature(name=_TABLE, dtype="int64", cardinality=num_rows),
+            Feature(name=_TABLE, dtype="int64", cardinality=num_rows, embedding_dim=1),  # the model has its own
             Feature(name="label", dtype="float32"),
         ),
         channels={"categorical": (_TABLE,), "label": ("label",)},

@@ -131,9 +131,9 @@ class _Stage(ProgressSink):
 def in_a_line(error: Exception) -> str:
     """What a person is told of an error."""
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
-        return "the disk is full. What was there is as it was: free some space, and run this again."
+        return "the disk is full. Earlier data is unchanged: free some space, and run this again."
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}. Choose another path, or mend this one."
+        return f"{error.filename}: {error.strerror}. Choose another path, or fix this one."
     if isinstance(error, RanklineError | OSError):
         return str(error)
     return f"{type(error).__name__}: {error}"

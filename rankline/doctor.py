@@ -131,7 +131,7 @@ def _served() -> list[int]:
 
 def _horovod() -> Check:
     problem = horovod_check.problem()
-    detail = problem or f"{_version_of('horovod')}, built for this TensorFlow, started a world of one over Gloo"
+    detail = problem or f"{_version_of('horovod')}, built for this TensorFlow, started with one worker over Gloo"
     return Check(name="horovod", works=problem is None, detail=detail, required=False)
 
 

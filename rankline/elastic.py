@@ -83,7 +83,7 @@ class ElasticRun:
             num_failures = 0 if listener.num_checkpoints or watch.stop_reason else num_failures + 1
             if num_failures == self._max_failures:
                 raise RanklineError(
-                    f"workers were lost {num_failures} times in a row before a checkpoint. The last time: {cause} "
+                    f"workers were lost {num_failures} times in a row without a checkpoint. The last time: {cause} "
                     "If memory runs out, use fewer workers; otherwise lower --commit-every."
                 )
             before, hosts = hosts, self._wait_for_hosts(self._config.min_workers)
@@ -136,7 +136,7 @@ class ElasticRun:
             places = first_places(reachable(self._find_hosts()), self._config.max_workers)
             if (number := sum(places.values())) >= num_workers:
                 return places
-            found = f"hosts that can be reached take {number} of at least {num_workers} workers"
+            found = f"reachable hosts take {number} of at least {num_workers} workers"
             if time.monotonic() > deadline_s:
                 raise RanklineError(
                     f"{found} after {self._hosts_timeout_s:.0f} s. `ssh HOST true` must work here without a password "
@@ -184,7 +184,7 @@ class HostWatch:
         while not stop.wait(_HOSTS_INTERVAL_S):
             hosts = self._find_hosts()
             if gone := sorted(self._places.keys() - hosts.keys()):
-                self._stop(f"{', '.join(gone)} should not be used any more.")
+                self._stop(f"{', '.join(gone)} left the list of hosts.")
                 return
             self._have_hosts_joined = self._have_hosts_joined or self._could_grow(hosts)
 

@@ -55,7 +55,7 @@ def problem(*, mpi: bool = False) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"Horovod did not start a world of one within {_TRIAL_TIMEOUT_S} s: {remedy}"
+        return f"Horovod did not start with one worker within {_TRIAL_TIMEOUT_S} s: {remedy}"
     if trial.returncode != 0:
         return f"Horovod does not start ({_last_words(trial)}): {remedy}"
     _, *built = trial.stdout.split()

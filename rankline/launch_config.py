@@ -19,9 +19,9 @@ class LaunchConfig:
         hosts: machines and the number of workers on each, such as a:2,b:2, reached by ssh without a password, with the
             same paths; without it all workers are on this one.
         host_discovery_script: program that prints such hosts, one a line; an elastic run asks it every second.
-        network_interface: that workers talk over, such as eth0; without it the one that all hosts have.
+        network_interface: interface that workers talk over, such as eth0; without it the one that all hosts have.
         mpi: let MPI start the workers and exchange for them, in place of Gloo.
-        threads: of each process, for computing and for reading; 0 shares the cores out between the workers.
+        threads: threads of each process, for computing and for reading; 0 divides the cores among the workers.
         affinity: which cores each worker of a machine may use: disabled for any, socket, single, single_unique,
             socket_unique_interleaved or socket_unique_continuous. More workers than cores may use any.
     """

@@ -173,7 +173,7 @@ def train(
         The model of the first seed, which is the one to export, and the metrics of each seed.
     """
     if session and session.resume and num_seeds > 1:
-        raise ConfigError(f"--resume goes on with one run, got --seeds {num_seeds}. Give --seed for another one.")
+        raise ConfigError(f"--resume continues one run, got --seeds {num_seeds}. Give --seed for another one.")
     if workers and workers.is_elastic and num_seeds > 1:
         raise ConfigError(f"an elastic run trains one model, got --seeds {num_seeds}. Start a run for each --seed.")
     framework = recipe.train.model.framework
@@ -372,5 +372,5 @@ def _check_served_auc(served: float, offline: float) -> None:
     if not abs(served - offline) <= _AUC_TOLERANCE:
         raise ServingError(
             f"the served scores have AUC {served:.5f}, the model had {offline:.5f} offline. "
-            "The server has another export (restart it), or the ensemble is not what was trained (export again)."
+            "The server serves another export (restart it), or the ensemble is not of this model (export again)."
         )

@@ -49,7 +49,8 @@ def best_items(
     asked = {user_column, item_column} | ({history_column} if history_column else set())
     if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != asked:
         raise ConfigError(
-            f"this ensemble takes {list(prepared.inputs)}; recommend knows user and item, and a history. Use predict."
+            f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
+            "Use predict."
         )
     user = typed_user(user, client.schema, user_column)
     if history_column is None:
@@ -78,7 +79,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
     try:
         return int(user)
     except ValueError:
-        raise ConfigError(f"user is {user!r}, and the users of this ensemble are whole numbers.") from None
+        raise ConfigError(f"user is {user!r}, but users of this ensemble are whole numbers.") from None
 
 
 def _history(prepared: "PreparedData", user: int | str, column: str, report: Callable[[str], None]) -> pa.Array:
@@ -92,7 +93,7 @@ def _history(prepared: "PreparedData", user: int | str, column: str, report: Cal
         number = -1
     if number >= 0:
         return histories[column][number].values
-    report(f"the data knows no user {user!r}: these are for somebody without a history.")
+    report(f"user {user!r} is not in the data: these are for a user without a history.")
     return pa.array([], histories[column].type.value_type)
 
 

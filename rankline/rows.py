@@ -56,7 +56,7 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
     try:
         return pa.Table.from_pylist([row])
     except (pa.ArrowException, OverflowError) as error:
-        raise DataError(f"{row} is no row that can be sent: {error}") from None
+        raise DataError(f"{row} cannot be sent as a row: {error}") from None
 
 
 def format_of(path: str, format_name: str | None) -> str:
@@ -136,7 +136,7 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
     if output is not None:
         format_name = _SUFFIXES.get(output.suffix.lower(), format_name)
     elif format_name == "parquet" and sys.stdout.isatty():
-        raise ConfigError("Parquet is not for a terminal. Give --output FILE.")
+        raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE.")
     scored = rows.append_column("score", pa.array(scores if scores.ndim == 1 else list(scores)))
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
         raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")

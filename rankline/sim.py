@@ -125,7 +125,7 @@ def _limit_threads(config: SimOptions) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism)
         tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism)
     except RuntimeError as error:
-        raise ConfigError(f"the numbers of threads cannot be set any more ({error}). Start a new process.") from None
+        raise ConfigError(f"the numbers of threads can no longer be set ({error}). Start a new process.") from None
 
 
 def _precision(config: SimOptions) -> str:
@@ -219,7 +219,7 @@ def _train(config: SimOptions, prepared: "PreparedData", progress: Progress) -> 
 
     def observers(run: "RunLog") -> list["Observer"]:
         if run.is_reopened:
-            run.note(f"Goes on to epoch {config.epochs}.")
+            run.note(f"Continues to epoch {config.epochs}.")
         else:
             run.log_params(_params(config))
         lines.append(TrainingLog(log, run, steps_per_epoch=steps_per_epoch, warmup_steps=config.benchmark_warmup_steps))
@@ -250,7 +250,7 @@ def _loaded(path: Path) -> "Checkpoint":
     from training.checkpoints import KIND, Checkpoint
 
     if (kind := _kind(path)) != KIND:
-        found = "does not exist" if not path.exists() else f"is {kind or 'no artifact of ours'}"
+        found = "does not exist" if not path.exists() else f"is {kind or 'no Rankline artifact'}"
         raise ArtifactError(f"{path} {found}, expected a {KIND}: what an earlier run had as --save_checkpoint_path.")
     return Checkpoint.load(path)
 
@@ -283,7 +283,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
     done = left.position.epoch - 1
     if done > config.epochs or (done == config.epochs and not left.best.weights):
         raise ConfigError(
-            f"the checkpoint {load} has {done} whole epochs and --epochs is {config.epochs}: nothing is left to learn. "
+            f"the checkpoint {load} has {done} whole epochs and --epochs is {config.epochs}: nothing is left to train. "
             f"Give at least {done + 1}."
         )
     config.results_dir.mkdir(parents=True, exist_ok=True)

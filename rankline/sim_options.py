@@ -44,24 +44,24 @@ class SimOptions:
         stage_one_mlp_dims: units of the dense layers behind the search over the long history.
         stage_two_mlp_dims: units of the dense layers in front of the score.
         aux_mlp_dims: units of the dense layers of the auxiliary loss.
-        dataset_dir: prepared data, of `rankline prepare` or `rankline import`.
+        dataset_dir: prepared data, from `rankline prepare` or `rankline import`.
         feature_spec: name of the feature spec in it.
         optimizer: sgd, adagrad, adam, lazy_adam or rowwise_adagrad.
         lr: learning rate.
         weight_decay: decoupled, on all weights but embedding tables.
-        epochs: passes over the training rows in all, those before a checkpoint that is loaded included.
+        epochs: passes over the training rows in total, including those before a loaded checkpoint.
         global_batch_size: rows per step of training, evaluation and inference.
         dropout_rate: of all dense layers in training; -1 for none.
         amp: mixed precision, float16 on a GPU and bfloat16 on a CPU.
         xla: compile the dense part of the model with XLA.
-        drop_remainder: leave out the training rows that do not fill a batch.
+        drop_remainder: leave out training rows that do not fill a batch.
         disable_cache: read the rows to evaluate on and to score anew in each pass. Otherwise they stay in memory after
             the first, if they fit into a quarter of it; rows that are trained on never do, since each epoch has an
             order of its own.
         repeat_count: passes over the training rows that are one epoch; 0 is one.
         prefetch_train_size: batches that are loaded ahead in training.
         prefetch_test_size: batches that are loaded ahead in evaluation and inference.
-        long_seq_length: items of the longest history there can be that are the long history; those after are the short.
+        long_seq_length: how many items of the longest possible history are the long history; the rest are the short.
         prebatch_train_size: rows per TFRecord of the training data, to check that they are; 0 takes what is there.
         prebatch_test_size: the same for the test data.
         results_dir: gets the model, the log and MLflow's store.
@@ -75,11 +75,11 @@ class SimOptions:
         affinity: disabled, socket, single, single_unique, socket_unique_interleaved or socket_unique_continuous.
         inter_op_parallelism: operations that TensorFlow runs at once; 0 lets it choose.
         intra_op_parallelism: threads of one operation; 0 lets it choose.
-        num_parallel_calls: threads that load; without it as many as suit.
-        seed: of the weights, the order of rows, and dropout; -1 draws one, and says which.
+        num_parallel_calls: threads that load data; as many as suit unless given.
+        seed: seed of the weights, the order of rows, and dropout; -1 draws one, and says which.
         variant: corrected follows the papers, reference NVIDIA's code.
-        deterministic: kernels only that give the same bits in each run, on any device; slower.
-        random_weights: score with a model that nobody trained, to measure its speed.
+        deterministic: only kernels that give the same bits in each run, on any device; slower.
+        random_weights: score with untrained weights, to measure speed.
     """
 
     model_type: str = "sim"
@@ -141,7 +141,7 @@ class SimOptions:
         if self.save_checkpoint_path and keeps_nothing:
             raise ConfigError("--save_checkpoint_path belongs to training without --benchmark. Leave one of them out.")
         if self.load_checkpoint_path and self.benchmark and self.mode == TRAIN:
-            raise ConfigError("--load_checkpoint_path has no use in a --benchmark of training. Leave one of them out.")
+            raise ConfigError("--load_checkpoint_path cannot be used with --benchmark of training. Leave one out.")
         if self.random_weights and (self.mode != INFERENCE or self.load_checkpoint_path):
             raise ConfigError("--random_weights belongs to --mode inference without --load_checkpoint_path.")
 

@@ -76,7 +76,7 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         DownloadError: the archive could not be fetched whole.
     """
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
-        raise ConfigError(f"{', '.join(given)}: only for generated rows, which these are not. Leave it out.")
+        raise ConfigError(f"{', '.join(given)}: for generated rows only. Leave it out.")
     if config.data_dir is not None:
         return Source(directory=config.data_dir, description=str(config.data_dir))
     if config.download is not None:
@@ -89,7 +89,7 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
         return Source(directory=directory, description=config.download)
     if dataset.generate is None:
         archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
-        raise ConfigError(f"nothing generates rows of {dataset.name}. Give --data-dir with its raw files{archives}.")
+        raise ConfigError(f"there is no generator of {dataset.name}. Give --data-dir with its raw files{archives}.")
     directory = cache / f"generated-{dataset.name}-{config.rows}-{config.data_seed}-{config.cardinality_scale:g}"
     if not directory.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

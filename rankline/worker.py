@@ -106,7 +106,7 @@ class Worker:
         with world.propagating_errors():
             if not config.is_elastic and config.workers not in (1, world.size):
                 raise ConfigError(
-                    f"workers is {config.workers}, but {world.size} were started. Give one number, or leave out "
+                    f"workers is {config.workers}, but {world.size} were started. Give the same number, or leave out "
                     "--workers where horovodrun has it."
                 )
             yield world
@@ -149,7 +149,7 @@ def limit_threads(threads: int, num_processes: int) -> None:
 def take_cores(affinity: str, worker: Worker) -> None:
     """Bind a worker of several to cores of its own, if there are enough; call it before a framework is imported.
 
-    Two workers on two cores learn 8 % more rows per second so: no thread of one comes in the way of the other.
+    Two workers on two cores train on 8 % more rows per second this way: no thread of one comes in the way of the other.
 
     Args:
         affinity: one of `training.affinity.MODES`.

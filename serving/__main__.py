@@ -37,7 +37,7 @@ def _serve(options: argparse.Namespace) -> None:
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise ConfigError("a certificate needs its key: give both --tls-certificate and --tls-key, or neither.")
     if options.tls_client_root and not options.tls_certificate:
-        raise ConfigError("--tls-client-root asks for encryption: give --tls-certificate and --tls-key, too.")
+        raise ConfigError("--tls-client-root requires encryption: give --tls-certificate and --tls-key, too.")
     tls = None
     if options.tls_certificate:
         tls = Tls(certificate=options.tls_certificate, key=options.tls_key, client_root=options.tls_client_root)
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-connection-age-s",
         type=float,
         default=0.0,
-        help="have clients connect anew after this long, so that they can be sent elsewhere; default: never",
+        help="make clients reconnect after this long, so that they can be sent elsewhere; default: never",
     )
     parser.add_argument("--ready-timeout-s", type=float, default=300.0, help="default: %(default)s")
     return parser

@@ -195,7 +195,7 @@ class Balancer:
             if not self.is_running:
                 raise ServerError(f"nginx has ended. {self._reason()}")
             if time.monotonic() > deadline:
-                raise ServerError(f"nginx did not take its configuration in {_RELOAD_TIMEOUT_S:g} s. {self._reason()}")
+                raise ServerError(f"nginx did not reload within {_RELOAD_TIMEOUT_S:g} s. {self._reason()}")
             time.sleep(_POLL_INTERVAL_S)
 
     def _answer(self) -> str:

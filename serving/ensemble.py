@@ -241,7 +241,7 @@ def _locked(path: Path, timeout_s: float = 60) -> Iterator[None]:
             yield
     except Timeout:
         raise ArtifactError(
-            f"{path} has been locked by another export for {timeout_s:g} s. Wait for its end, or stop it."
+            f"{path} has been locked by another export for {timeout_s:g} s. Wait until it has ended, or stop it."
         ) from None
 
 
@@ -334,7 +334,7 @@ def _refuse_entries(directory: Path, expected: set[str]) -> None:
     if not directory.is_dir():
         raise ArtifactError(f"{directory} is missing from the {KIND}. Export again.")
     if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
-        raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Take it out.")
+        raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Remove it.")
 
 
 def _read_config(path: Path) -> Any:

@@ -11,18 +11,18 @@ class ExportConfig:
     """How an ensemble is served.
 
     Attributes:
-        engine: what runs the model, such as onnx; a name that is none lists those that take the model. By default what
-            trained it.
+        engine: what runs the model, such as onnx; an unknown name lists those that take the model. By default
+            the framework that trained it.
         fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
             which work side by side on two requests.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
-            16,384 whatever is said here, for 32,768 would take 5 GB of memory.
+            16,384 at most, for 32,768 would take 5 GB of memory.
         max_list_length: most values of one list of a request, and most candidates of one row.
         instances: copies of each step that run side by side, each in a process of its own; 0 for one per four cores.
         threads: threads that one operation of the model may use; 0 to share the cores among the instances.
         max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
             limit, Triton 24.10 keeps one request in some hundreds waiting for 500 ms.
-        queue_timeout_ms: how long a request may wait for a step before it is refused, 0 for any time; same cost.
+        queue_timeout_ms: how long a request may wait for a step before it is refused, 0 for any time; same effect.
         keep_versions: how many versions stay on disk, at least the new one and the one before.
     """
 

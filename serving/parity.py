@@ -382,7 +382,7 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
     elements = array.flatten()
     if elements.null_count and spec.numpy_dtype.kind in "iub":
         raise ParityError(
-            f"column {spec.name!r} has lists of {spec.dtype} that lack a value, which no request can say. "
+            f"column {spec.name!r} has lists of {spec.dtype} with missing values, which a request cannot express. "
             "Fill it in the data, or make it float64. Nothing was exported."
         )
     lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)

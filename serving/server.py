@@ -208,7 +208,7 @@ class EmbeddedServer:
         if not (self.config.is_local or installation.is_patched):
             raise ConfigError(
                 f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
-                "is installed here has known holes. Serve a network from the container stack."
+                "is installed here has known vulnerabilities. To serve a network, use the container stack."
             )
         grpc_port, http_port, metrics_port = choose_ports(
             *(

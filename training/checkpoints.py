@@ -117,7 +117,7 @@ class Checkpoint:
         """
         if not path.is_dir():
             raise ArtifactError(
-                f"{path} does not exist: no run left a checkpoint to go on from. Train without --resume."
+                f"{path} does not exist: there is no checkpoint to resume from. Train without --resume."
             )
         try:
             manifest = load_manifest(path, KIND)
@@ -134,7 +134,7 @@ class Checkpoint:
             )
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"the checkpoint cannot be taken up: {error} Delete {path}, and train without --resume."
+                f"the checkpoint cannot be read: {error} Delete {path}, and train without --resume."
             ) from None
 
     def check(self, config: TrainConfig, fingerprint: str, *, free: Sequence[str] = FREE) -> None:
@@ -238,7 +238,7 @@ def refuse_to_replace(path: Path) -> None:
     refuse_foreign(path, KIND)
     if path.exists():
         raise ConfigError(
-            f"{path} is the checkpoint of a run that did not end, and a new one would replace it. "
+            f"{path} is the checkpoint of an unfinished run, and a new one would replace it. "
             "Go on with --resume, or delete it."
         )
 

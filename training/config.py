@@ -28,18 +28,18 @@ class TrainConfig(StepConfig):
         model: architecture, with choices of its own.
         optimizer: update rule; a key of `training.optimizers.OPTIMIZERS`, in PyTorch of
             `training.torch_optimizers.OPTIMIZERS`.
-        learning_rate: at the start.
+        learning_rate: learning rate at the start.
         learning_rate_decay: "none", or "linear", "quadratic" or "cosine" down to zero at the end of the last epoch.
         warmup_steps: steps in which the learning rate rises linearly from zero, before anything else.
         decay_start_step: step from which the learning rate decays; until then it stays as it is.
         table_lr_scale: multiplies the learning rate of embedding tables. None takes the optimizer's own: 1, but much
             more for "rowwise_adagrad", whose accumulators shrink its steps.
-        weight_decay: decoupled (AdamW), on all weights but embedding tables, which `l2_embedding` holds.
+        weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         epochs: passes over the training data, at most.
         early_stopping_patience: stop after so many epochs without a better validation AUC, and keep the best one; 0
             trains all epochs and keeps the last.
-        seed: of the initial weights, the order of rows, and dropout.
+        seed: seed of the initial weights, the order of rows, and dropout.
     """
 
     model: ModelConfig = field(default_factory=MLPConfig)
@@ -65,7 +65,9 @@ class TrainConfig(StepConfig):
         check_not_negative(self, "weight_decay")
         check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
         if doubled := _names(self) & _names(self.model):
-            raise ConfigError(f"model {self.model.name!r} and every run have {sorted(doubled)}. Rename the model's.")
+            raise ConfigError(
+                f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
+            )
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
         """The run with other choices, of its own or of its model, by name.
@@ -94,7 +96,7 @@ class TrainConfig(StepConfig):
             name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()
         }
         if (name := given.pop("model")) not in MODELS:  # no code is imported because a file says so
-            raise ConfigError(f"the config is of model {name!r}, expected one of {', '.join(sorted(MODELS))}.")
+            raise ConfigError(f"the config is for model {name!r}, expected one of {', '.join(sorted(MODELS))}.")
         return cls(model=MODELS[name]()).with_choices(**given)
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,10 +115,10 @@ class SessionConfig:
 
     Attributes:
         checkpoint_every: steps between checkpoints, of which the last one is kept; 0 writes none.
-        resume: go on from the checkpoint of a run that was interrupted.
+        resume: go on from the checkpoint of an interrupted run.
         tensorboard: write losses, metrics and throughput for TensorBoard, beside the model.
         evaluate_train: after each epoch, measure the training rows as well as the validation rows.
-        deterministic: let TensorFlow use kernels only that give the same bits in each run, on any device; slower.
+        deterministic: let TensorFlow use only kernels that give the same bits in each run, on any device; slower.
         profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
     """
 
@@ -133,7 +135,7 @@ class SessionConfig:
             len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
         ):
             raise ConfigError(
-                f"profile_steps is {self.profile_steps}, expected two steps of which the first is not later: 90,100."
+                f"profile_steps is {self.profile_steps}, expected two steps in ascending order, such as 90,100."
             )
 
 
@@ -148,7 +150,7 @@ class WorkersConfig:
         global_batch_size: rows per step of all workers together, which must divide it; 0 for `batch_size` rows each.
         scale_learning_rate: "linear" multiplies the learning rate by the rows per step of all workers over
             `batch_size`, "sqrt" by the root of that; best with `warmup_steps`. "none" leaves it.
-        compression: "fp16" sends halves in place of float32: of tables, and of weights of some size.
+        compression: "fp16" exchanges float16 in place of float32: of tables, and of weights of some size.
         commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
             last one is lost with a worker.
         split_tables_share: tables that take more than this share of a worker's memory are split over the workers; 0
@@ -177,7 +179,7 @@ class WorkersConfig:
         if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
             raise ConfigError(
                 f"min_workers is {self.min_workers}, workers {self.workers}, max_workers {self.max_workers}: expected "
-                "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end a run with its first worker that dies."
+                "1 ≤ min_workers ≤ workers ≤ max_workers, or 0 for both to end the run when a worker dies."
             )
 
     @property
@@ -197,7 +199,7 @@ class WorkersConfig:
         batch_size = self.global_batch_size or config.batch_size * size
         if batch_size % size:
             raise ConfigError(
-                f"global_batch_size is {batch_size}, which {size} workers do not divide. Take "
+                f"global_batch_size is {batch_size}, which {size} workers do not divide. Use "
                 f"{max(batch_size // size, 1) * size}."
             )
         growth = batch_size / config.batch_size

@@ -215,7 +215,7 @@ def _tfrecord(path: Path, features: Sequence[Feature], place: str) -> Iterator[t
     single = [feature for feature in features if not feature.is_list]
     if not single:
         raise SpecError(
-            f"{place} are lists only, which does not tell how many rows a TFRecord has. "
+            f"{place} are lists only, which does not say how many rows a TFRecord has. "
             "Write a column of single values, such as the label, beside them."
         )
     require("tensorflow", feature=f"reading {path}", extra="cpu")
@@ -258,7 +258,7 @@ def _csv(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[
                 position = file.tell()
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
-        hint = "Its first line is a header: take it out. " if _first_fields(path) == names else ""
+        hint = "Its first line is a header: remove it. " if _first_fields(path) == names else ""
         raise DataError(
             f"{path} does not hold {names}, which is {place} ({reason}). {hint}"
             "Expected these columns in this order, without a header, and numbers with spaces between them in lists."

@@ -68,7 +68,7 @@ class HorovodWorld:
         except ValueError as error:
             raise WorkerLostError(
                 f"the workers did not find each other within {timeout_s:g} s ({error}). See their own messages, and "
-                "whether the hosts reach each other; timeout_s waits longer."
+                "whether the hosts reach each other; or raise timeout_s."
             ) from None
         if gpus := tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")

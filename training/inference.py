@@ -39,7 +39,7 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
     signature: Any = load_signature(path, RAGGED_SIGNATURE)
     takes, has = sorted(signature.structured_input_signature[1]), sorted(_flat_names(spec))
     if takes != has:
-        raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model of this data.")
+        raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model that was trained on this data.")
     return lambda inputs: _done(signature(**_flat(spec, inputs))[SCORE])
 
 

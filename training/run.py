@@ -96,7 +96,7 @@ class TrainingRun:
                 self._run_epoch()
         except KeyboardInterrupt:
             if (step := self._checkpoints.last_step) is not None:
-                self._show(f"stopped; --resume goes on after step {step}")
+                self._show(f"stopped; --resume continues after step {step}")
             raise
         best = self._best.metrics
         if self._best.weights:
@@ -193,7 +193,7 @@ class TrainingRun:
         return (sums.loss_sum - self._at.loss_sum) / self._epoch_rows()
 
     def _epoch_rows(self) -> int:
-        """Rows of the running epoch that were learnt from; only its last batch may be smaller than the others."""
+        """Rows of the running epoch that were trained on; only its last batch may be smaller than the others."""
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
     def _show(self, note: str) -> None:

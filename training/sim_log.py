@@ -134,7 +134,7 @@ class TrainingLog(Observer):
         """Write the line of the whole run, which ended well.
 
         Args:
-            metrics: of the trained model, for a run that had nothing left to learn.
+            metrics: of the trained model, for a run that had nothing left to train.
         """
         self._log.write([], {"time_to_train": self._clock() - self._began, **(self._quality or quality(metrics))})
 

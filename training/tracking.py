@@ -223,7 +223,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
             with _quiet():
                 log = RunLog(run.info.run_id, config.uri, is_reopened=is_reopened)
                 if resumed_id is not None and not is_reopened:
-                    log.note(f"Goes on with run {resumed_id}, which is gone.")
+                    log.note(f"Continues run {resumed_id}, which is gone.")
                 yield log
             status = "FINISHED"
         except KeyboardInterrupt:

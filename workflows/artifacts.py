@@ -165,7 +165,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
     check_files(directory, manifest.files, kind)
     if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
-        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Take it out.")
+        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
     return manifest
 
 

@@ -259,7 +259,7 @@ class _Workers:
                     last_seen_s = time.monotonic()
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
-                        f"the Dask scheduler at {self._address} lost its last worker, and none came in "
+                        f"the Dask scheduler at {self._address} lost its last worker, and none came within "
                         f"{self._timeout_s:g} s. Earlier data is unchanged; start workers and run this again."
                     ) from None
             except _TIMEOUTS:

@@ -16,8 +16,8 @@ class DaskConfig:
     Attributes:
         dask: tcp://HOST:PORT or tls://HOST:PORT of a scheduler; "local" starts a worker for each processor of this
             machine, "local:N" so many. Without it this process does the work.
-        dask_memory: of a worker that "local" starts, e.g. "4GB": it spills to disk at 60 % of it, and is started anew
-            beyond 95 %. "auto" shares this machine's memory among the workers.
+        dask_memory: memory of a worker that "local" starts, e.g. "4GB": it spills to disk at 60 % of it, and is
+            restarted beyond 95 %. "auto" shares this machine's memory among the workers.
         dask_timeout_s: seconds to wait for a scheduler that does not answer or has no workers.
     """
 

@@ -11,7 +11,7 @@ class PrepareConfig:
 
     Attributes:
         frequency_threshold: ids seen less often count as unseen; 0 keeps all.
-        hash_buckets: number of ids that unseen values are hashed to; 0 gives them one id together.
+        hash_buckets: number of ids that unseen values are hashed to; 0 gives them all one id.
     """
 
     frequency_threshold: int = 0

@@ -236,7 +236,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} appears twice", key.start_mark)
             seen.add((key.tag, key.value if isinstance(key, yaml.ScalarNode) else id(key)))
         return super().construct_mapping(node, deep)
 

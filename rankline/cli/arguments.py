@@ -14,10 +14,12 @@ RecipeName = Annotated[
     ),
 ]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
-Prebatch = Annotated[int, typer.Option("--prebatch", min=1, help="Rows per TFRecord; more are faster to read.")]
-RecipeOption = Annotated[str, typer.Option("--recipe", help="Whose ensemble.")]
+Prebatch = Annotated[
+    int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
+]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Recipe whose ensemble it is.")]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with seeds one after another.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
 BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
 Url = Annotated[
@@ -26,4 +28,4 @@ Url = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
     ),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result for machines too.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON.")]

@@ -11,7 +11,7 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers and commas: 1,64,4096") from None
+        raise ConfigError(f"--batch-sizes is {text!r}, expected whole numbers separated by commas: 1,64,4096") from None
 
 
 def check_writable(path: Path | None) -> None:

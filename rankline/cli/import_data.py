@@ -11,13 +11,13 @@ from rankline.workspace import WORK_DIR, workspace_of
 from workflows.errors import ConfigError
 from workflows.spec_file import FILE_NAME
 
-_COUNT = "Only with metadata.json, whose entries and columns say it too."
+_COUNT = "With metadata.json only, to check its entries and columns."
 
 
 def import_command(
     recipe: RecipeName,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help=f"Holds {FILE_NAME} or metadata.json beside the data.")
+        Path, typer.Argument(metavar="DIRECTORY", help=f"Data with {FILE_NAME} or metadata.json beside it.")
     ],
     *,
     spec: Annotated[
@@ -47,7 +47,7 @@ def import_command(
     """
     prepared = workspace_of(recipe, work_dir).prepared
     if spec is not None and not (directory / spec).is_file():
-        raise ConfigError(f"--spec: {directory / spec} is no file. Give a name in {directory}.")
+        raise ConfigError(f"--spec: {directory / spec} is not a file. Give the name of one in {directory}.")
     with Stages(["import"]) as stages, stages.stage("import") as progress:
         from training.imported import import_data
 

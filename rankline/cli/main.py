@@ -62,7 +62,7 @@ def _show_version(is_asked_for: bool) -> None:
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and what the libraries say.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")] = False,
     show_version: Annotated[  # noqa: ARG001  (its callback has done it: without a verb this function is not called)
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -101,6 +101,6 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    ERRORS.print("\nstopping; what is whole stays …")
+    ERRORS.print("\nstopping; finished artifacts are kept …")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut the clean-up short
     raise KeyboardInterrupt

@@ -47,7 +47,7 @@ class RecipeCommand(TyperCommand):
         known = {flag for parameter in verb.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
             raise ConfigError(
-                f"{info_name} {recipe.name} does not take {', '.join(unknown)}. Of the recipe it takes "
+                f"{info_name} {recipe.name} does not take {', '.join(unknown)}. This recipe has "
                 f"{', '.join(self.callback.flags_of_recipe(recipe))}."  # type: ignore[union-attr]
             )
         return verb.make_context(info_name, args, parent, **extra)

@@ -14,11 +14,11 @@ def recommend_command(
     recipe: RecipeOption = "movielens",
     *,
     user: Annotated[
-        str, typer.Option("--user", help="Who to recommend to; somebody unseen gets what most people like.")
+        str, typer.Option("--user", help="User to recommend to; an unseen user gets what most people like.")
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
     with_known: Annotated[
-        bool, typer.Option("--with-known", help="Rank the items of the user's history too, where there is one.")
+        bool, typer.Option("--with-known", help="Also rank the items in the user's history.")
     ] = False,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,

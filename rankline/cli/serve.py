@@ -22,18 +22,18 @@ def serve_command(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65534, help="gRPC port; HTTP is the one before it, metrics the one after it. 0 takes free ones."
+            min=0, max=65534, help="gRPC port; HTTP uses the port below it, metrics the one above. 0 picks free ports."
         ),
     ] = GRPC_PORT,
     replicas: Annotated[
-        int, typer.Option(min=1, help="This many servers behind the one address; more than one needs nginx.")
+        int, typer.Option(min=1, help="Number of servers behind one address; more than one needs nginx.")
     ] = 1,
     watch: Annotated[
         bool, typer.Option("--watch", help="Switch to what `rankline export` and `rankline rollback` make active.")
     ] = False,
     log_file: Annotated[
         Path | None,
-        typer.Option(help="Keep the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
+        typer.Option(help="Write the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
     ] = None,
 ) -> None:
     """Run a real Triton on this machine, on loopback, until Ctrl-C.
@@ -53,7 +53,7 @@ def serve_command(
     from serving.supervise import Supervisor, config_of
 
     if port == 1:
-        raise ConfigError("--port is 1, and HTTP takes the port before it. Give 0 for free ports, or 2 and above.")
+        raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
     ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
     ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
     server: EmbeddedServer | ReplicaSet
@@ -74,7 +74,7 @@ def serve_command(
         say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         metrics = server.metrics_urls if isinstance(server, ReplicaSet) else (server.endpoints.metrics,)
         say(f"metrics  {' '.join(metrics)}")
-        say(f"Ctrl-C stops it. Ask it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
+        say(f"Ctrl-C stops it. Try it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
         run(stop)
     finally:
         server.stop()

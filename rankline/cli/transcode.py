@@ -12,9 +12,9 @@ from workflows.spec_file import FILE_NAME, FILE_TYPES
 
 def transcode_command(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help=f"Holds {FILE_NAME}; or a file of another name.")
+        Path, typer.Argument(metavar="DIRECTORY", help=f"Directory with {FILE_NAME}, or a spec of another name.")
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Directory of the new files and their spec.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Directory for the new files and their spec.")],
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(FILE_TYPES)}.")],
     prebatch: Prebatch = 1,

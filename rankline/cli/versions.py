@@ -25,7 +25,7 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
 def rollback_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[int | None, typer.Option("--to", help="Version; without it the one before.", min=1)] = None,
+    to: Annotated[int | None, typer.Option("--to", help="Version; without it the previous one.", min=1)] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Make an earlier version the active one; `rankline serve --watch` switches to it at once.

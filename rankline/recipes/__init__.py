@@ -70,7 +70,7 @@ def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Re
     """
     recipes = {recipe.name: recipe for recipe in _recipes_in(entry.load())}
     if not recipes:
-        raise ConfigError("no Recipe there. Expected a module that holds some, or the name of one in a module")
+        raise ConfigError("no Recipe found. Expected a module that holds some, or the name of one in a module")
     if taken := sorted(recipes.keys() & known.keys()):
         raise ConfigError(f"the names {taken} are taken. Rename them")
     return recipes

@@ -9,7 +9,7 @@ from workflows.prepare_config import PrepareConfig
 
 MLP = Recipe(
     name="movielens",
-    summary="MovieLens, the MLP tuned",
+    summary="MovieLens, a tuned MLP",
     dataset=MOVIELENS,
     prepare=PrepareConfig(frequency_threshold=4),
 )

@@ -42,7 +42,7 @@ class Candidates:
         name, (num_rows, count) = next(iter(shapes.items()))
         if len(set(shapes.values())) > 1:
             found = {name: shape[1] for name, shape in shapes.items()}
-            raise RequestError(f"rows have {found} candidates, expected as many of each.")
+            raise RequestError(f"rows have {found} candidates, expected the same number of each.")
         if not count:
             raise RequestError(f"{name!r} has no candidates, expected at least one per row.")
         if self.max_per_row and count > self.max_per_row:

@@ -24,4 +24,4 @@ def check_step(model: Path, manifest: str) -> None:
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     check_files(repository, own, "ensemble")
     if foreign := sorted({f"{model.name}/{name}" for name, _ in files_below(model)} - set(own)):
-        raise ArtifactError(f"{repository / foreign[0]} is not in the manifest of the ensemble. Take it out.")
+        raise ArtifactError(f"{repository / foreign[0]} is not in the manifest of the ensemble. Remove it.")

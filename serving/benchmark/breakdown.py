@@ -155,7 +155,7 @@ class Statistics:
         try:
             return method(name, client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
-            raise ServerError(f"{self._url} gives no statistics of {name!r}: {error.message()}") from None
+            raise ServerError(f"{self._url} returned no statistics of {name!r}: {error.message()}") from None
 
 
 def _step_times(before: ModelTotals, after: ModelTotals, num_requests: int) -> StepTimes:

@@ -60,7 +60,7 @@ class LoadConfig:
         processes: client processes that share the load.
         transport: how requests are sent: http2 uses the least client CPU, grpcio is what a Python program uses.
         warmup_s: how long to send before each measurement.
-        min_requests: least number of responses in a measurement.
+        min_requests: fewest responses in a measurement.
         min_duration_s: shortest measurement.
         stability: a measurement goes on until three windows in a row have the same throughput and median within this
             share.
@@ -69,9 +69,9 @@ class LoadConfig:
         timeout_s: longest wait for a response.
         inputs: heldout draws held-out rows; generated makes up rows from the values in each column, some of them unseen
             or missing.
-        skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all alike.
+        skew: exponent of the Zipf law by which rows, or the values of generated ones, are drawn; 0 draws all evenly.
             Unless given, 0 for held-out rows and 1 for generated ones.
-        seed: of the draw of rows and of Poisson arrivals.
+        seed: seed of the drawn rows and of Poisson arrivals.
         tolerance: largest accepted difference from an expected score.
     """
 

@@ -158,7 +158,7 @@ def _lateness(run: Run, config: LoadConfig) -> str:
         return ""
     return (
         f"{num_late:,} requests had no answer within {config.timeout_s:g} s: "
-        "the server stalled, or the load is more than it can take."
+        "the server stalled, or the load is more than it can handle."
     )
 
 

@@ -240,7 +240,7 @@ class BenchmarkReport:
             ArtifactError: it is no report, or one of another format version.
         """
         if not isinstance(document, Mapping) or "format_version" not in document or "bench" not in document:
-            raise ArtifactError(f"{source} is no report of a benchmark. `rankline bench --json FILE` writes one.")
+            raise ArtifactError(f"{source} is not a benchmark report. `rankline bench --json FILE` writes one.")
         if (found := document["format_version"]) != FORMAT_VERSION:
             raise ArtifactError(
                 f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
@@ -271,7 +271,7 @@ class BenchmarkReport:
         except FileNotFoundError:
             raise ArtifactError(f"there is no {path}. Give a file that `rankline bench --json FILE` wrote.") from None
         except ValueError as error:  # no JSON, or no text at all
-            raise ArtifactError(f"{path} is no report of a benchmark, for it is no JSON: {error}") from None
+            raise ArtifactError(f"{path} is not a benchmark report, nor any JSON: {error}") from None
         return cls.from_dict(document, str(path))
 
     def to_json(self) -> str:

@@ -59,13 +59,13 @@ def bottleneck(cost: ClientCost, mean_ms: float, num_processes: int) -> str:
     if cost.busiest > _BUSY:
         return (
             f"the client was the bottleneck: one of its processes used {cost.busiest:.0%} of a core. "
-            f"Raise --processes above {num_processes}, or use a machine of its own."
+            f"Raise --processes above {num_processes}, or run the client on another machine."
         )
     late_ms = (cost.lag_mean_ms or 0.0) - cost.held_mean_ms
     if late_ms > max(_LAG_MS, _LAG_SHARE * mean_ms):
         return (
             f"the client was the bottleneck: requests were sent {late_ms:.1f} ms late on average, "
             f"at a mean latency of {mean_ms:.1f} ms. "
-            f"Raise --processes above {num_processes}, lower the rate, or use a machine of its own."
+            f"Raise --processes above {num_processes}, lower the rate, or run the client on another machine."
         )
     return ""

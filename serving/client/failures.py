@@ -72,7 +72,7 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
     """
     details = failure.details
     if failure.is_late:
-        return DeadlineError(f"{url} gave no answer within {timeout_s:g} s. Send fewer rows or wait longer.")
+        return DeadlineError(f"{url} did not answer within {timeout_s:g} s. Send fewer rows or wait longer.")
     if _QUEUE_FULL in details:
         return ServerBusyError(
             f"the queue of model {model_name!r} is full ({details}). Send less at a time, or try again later."

@@ -137,7 +137,9 @@ def address_of(url: str, config: ClientConfig) -> str:
         ConfigError: it asks for an encrypted connection, and the config for a plain one.
     """
     if url.startswith("https://") and config.tls is None:
-        raise ConfigError(f"{url} would be asked without encryption. Give ClientConfig(tls=ClientTls()), or http://.")
+        raise ConfigError(
+            f"{url} asks for TLS, which the config lacks. Give ClientConfig(tls=ClientTls()), or http://."
+        )
     return url.removeprefix("http://").removeprefix("https://")
 
 

@@ -84,7 +84,7 @@ def prepare_ranking(
     many = _candidates_among(laid_out)
     _check_lengths(many)
     if _num_candidates(many) != 1:
-        raise RequestError(f"candidates are lists, expected a value of each of {list(schema.candidates)}.")
+        raise RequestError(f"candidates are lists, expected one value per candidate of {list(schema.candidates)}.")
     if not (count := many[0].num_rows):
         raise RequestError("there are no candidates, expected at least one.")
     names = {rows.name for rows in many}
@@ -175,7 +175,7 @@ def _num_candidates(laid_out: Sequence[Dense | ListRows]) -> int:
     """Candidates per row."""
     counts = {rows.name: rows.shape[1] for rows in _candidates_among(laid_out)}
     if len(set(counts.values())) > 1:
-        raise RequestError(f"rows have {counts} candidates, expected as many of each.")
+        raise RequestError(f"rows have {counts} candidates, expected the same number of each.")
     return next(iter(counts.values()), 1)
 
 

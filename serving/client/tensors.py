@@ -238,7 +238,7 @@ def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
         is_arrow = isinstance(values, pa.Array | pa.ChunkedArray)
         column = values if is_arrow else pa.array(values, from_pandas=True)  # which takes NaN for missing
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"{tensor.name!r} is no column of {tensor.datatype}: {error}") from None
+        raise RequestError(f"{tensor.name!r} is not a column of {tensor.datatype}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column

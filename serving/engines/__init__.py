@@ -68,7 +68,7 @@ class Engine:
         """Where it is."""
         spec = find_spec(self.package)
         if spec is None or spec.origin is None:
-            raise ConfigError(f"engine {self.name!r} says that it is the package {self.package!r}, which is not there.")
+            raise ConfigError(f"engine {self.name!r} names the package {self.package!r}, which cannot be found.")
         return Path(spec.origin).parent
 
     def require(self, *, feature: str) -> None:
@@ -173,5 +173,5 @@ def engine_of_backend(backend: str) -> Engine:
     """
     known = {engine.backend: engine for engine in engines().values()}
     if backend not in known:
-        raise ConfigError(f"{backend!r} is no engine's backend, expected {', '.join(sorted(known))}.")
+        raise ConfigError(f"{backend!r} is not the backend of an engine, expected {', '.join(sorted(known))}.")
     return known[backend]

@@ -37,7 +37,7 @@ class CandidatePlan:
             candidates: raw columns that hold a value per candidate.
 
         Raises:
-            LoweringError: they are no raw columns or lists, or a column that comes out is a list per candidate or is
+            LoweringError: they are not raw columns or lists, or a column that comes out is a list per candidate or is
                 made of candidates and other raw columns together.
         """
         _check_inputs(plan, candidates)
@@ -111,7 +111,7 @@ class CandidatePlan:
 def _check_inputs(plan: TransformPlan, candidates: Collection[str]) -> None:
     single = [spec.name for spec in plan.inputs if spec.width is None]
     if wrong := sorted(set(candidates) - set(single)):
-        raise LoweringError(f"candidates {wrong} are no raw columns of single values. Available: {single}.")
+        raise LoweringError(f"candidates {wrong} are not raw columns of single values. Available: {single}.")
 
 
 def _check_output(

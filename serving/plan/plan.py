@@ -357,7 +357,7 @@ def _column_of(spec: ColumnSpec, given: NDArray[Any] | Padded, valid: NDArray[np
     try:
         return lists_of(given, valid) if isinstance(given, Padded) else vector_of(given, valid)
     except (pa.ArrowException, TypeError) as error:
-        raise RequestError(f"input {spec.name!r} holds what is no string ({error}). Send bytes or str.") from None
+        raise RequestError(f"input {spec.name!r} contains a non-string value ({error}). Send bytes or str.") from None
 
 
 def _shortest(name: str, lists: Padded) -> int:

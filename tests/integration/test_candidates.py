@@ -392,7 +392,7 @@ def test_recommending_ranks_what_the_user_does_not_have(client: Client, prepared
 def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared: PreparedData) -> None:
     said: list[str] = []
     best = best_items(client, prepared, "stranger", 40, report=said.append)
-    assert said == ["the data knows no user 'stranger': these are for somebody without a history."]
+    assert said == ["user 'stranger' is not in the data: these are for a user without a history."]
     scores = client.rank({"user_id": "stranger", "history": []}, ITEMS)
     assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True))
 
@@ -400,5 +400,5 @@ def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared
 def test_other_inputs_than_user_item_and_history_are_refused(client: Client, prepared: PreparedData) -> None:
     metadata = replace(prepared.spec.metadata, inputs=("user_id", "item_id", "history", "country"))
     other = replace(prepared, spec=replace(prepared.spec, metadata=metadata))
-    with pytest.raises(ConfigError, match="'country'.*recommend knows user and item, and a history"):
+    with pytest.raises(ConfigError, match="'country'.*recommend needs a user and an item, and takes a history"):
         best_items(client, other, "u3", 6)

@@ -133,7 +133,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
     code = f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n"
     for place in ("1/model.py", "model.py", "1/sitecustomize.py"):
         (ensemble.path / f"{NAME}_predict_v1" / place).write_text(code)
-    with pytest.raises(ServerError, match=r"_predict_v1/.*\.py is not in the manifest of the ensemble\. Take it out"):
+    with pytest.raises(ServerError, match=r"_predict_v1/.*\.py is not in the manifest of the ensemble\. Remove it"):
         EmbeddedServer(config_of(ensemble)).start()
     assert not marker.exists()
 

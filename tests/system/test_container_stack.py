@@ -132,7 +132,7 @@ def test_a_version_with_the_engine_onnx_is_taken_over(
 ) -> None:
     """The server has the repository read-only, and looks for new versions."""
     exported.export("onnx")
-    while "version 2 answers" not in network.log(triton):
+    while "version 2 is active" not in network.log(triton):
         time.sleep(0.1)
     np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
 

@@ -133,13 +133,13 @@ def test_hosts_join_at_a_checkpoint_and_leave_at_once(tmp_path: Path) -> None:
     assert [(generation["size"], generation["cause"]) for generation in seen] == [
         (1, ""),
         (2, "more hosts joined."),
-        (1, "127.0.0.1 should not be used any more."),
+        (1, "127.0.0.1 left the list of hosts."),
     ]
     assert [generation["has_checkpoint"] for generation in seen] == [False, True, True]
 
 
 def test_workers_that_are_lost_again_and_again_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RanklineError, match="workers were lost 2 times in a row before a checkpoint.*SIGKILL"):
+    with pytest.raises(RanklineError, match="workers were lost 2 times in a row without a checkpoint.*SIGKILL"):
         _toy(tmp_path, *["kill"] * 9, max_failures=2)
     assert len(_seen(tmp_path, rank=0)) == 2
 

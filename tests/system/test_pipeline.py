@@ -313,7 +313,7 @@ def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
         (["prepare", "movielens", "--data-dir", "ml-latest-small", "--valid-share", "2"], r"valid_share is 2\.0"),
         (["train", "movielens", "--optimizer", "magic"], r"optimizer is 'magic'. Available:"),
         (["train", "movielens", "--work-dir", "elsewhere"], "elsewhere/movielens/prepared does not exist"),
-        (["bench", "--batch-sizes", "1,big"], "expected whole numbers and commas"),
+        (["bench", "--batch-sizes", "1,big"], "expected whole numbers separated by commas"),
         (["run", "movielens", "--batch-sizes", "0"], r"batch.sizes are \[0\]|batch size"),
         (["run", "movielens", "--batch-sizes", "100000"], "100000 is larger than the model takes .65536."),
         (["run", "movielens", "--json", "/proc/result.json"], "/proc/"),
@@ -465,11 +465,11 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         for arguments in (["train", "movielens", "--epochs", "1", "--seed", "9"], ["export", "movielens"]):
             done = rankline(*arguments, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-        wait_for("version 2 answers")
+        wait_for("version 2 is active")
         assert ask(url) != first
         done = rankline("rollback", "movielens", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 is active\n"), done.stderr
-        wait_for("version 1 answers")
+        wait_for("version 1 is active")
         assert ask(url) == first
     listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["1", "2"]

@@ -88,7 +88,7 @@ def predict_one(directory: Path, row: dict[str, Any]) -> float:
 def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
     done = rankline("recommend", "--recipe", "criteo-dlrm", "--user", "1", cwd=directory)
     assert done.returncode == 1
-    assert "recommend knows user and item" in done.stderr
+    assert "recommend needs a user and an item" in done.stderr
 
 
 def test_a_bad_line_is_named_and_what_was_prepared_stays(directory: Path, tmp_path: Path) -> None:

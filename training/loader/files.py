@@ -172,7 +172,9 @@ class ParquetFiles:
             ):
                 yield file
         except FileNotFoundError:
-            raise DataError(f"{entry} has gone since the loader opened it. Put it back, or prepare again.") from None
+            raise DataError(
+                f"{entry} has disappeared since the loader opened it. Put it back, or prepare again."
+            ) from None
         except MemoryError:
             raise
         except (OSError, pa.ArrowException) as error:

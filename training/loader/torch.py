@@ -88,7 +88,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         if worker is not None:
             if self._epochs.is_resuming:
                 raise ConfigError(
-                    "a saved position cannot be taken up by workers. Set num_workers=0, the fastest anyway."
+                    "worker processes cannot go on from a saved position. Set num_workers=0, the fastest anyway."
                 )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
             self.advance()

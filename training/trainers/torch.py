@@ -65,7 +65,7 @@ class TorchTrainer(Trainer):
         name = config.model.name
         if num_workers > 1:
             raise ConfigError(
-                f"{name} is a PyTorch model, which one worker trains, got {num_workers} workers. Train it with "
+                f"{name} is a PyTorch model, which trains on one worker, got {num_workers} workers. Train it with "
                 "one, or choose a TensorFlow model."
             )
         if splits_tables:

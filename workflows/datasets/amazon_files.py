@@ -110,7 +110,7 @@ def _find(path: Path) -> _Files:
     reviews = [file for file in others if file.name.lower().startswith("review")] or others
     if not reviews:
         raise DataError(
-            f"{path} holds no Amazon reviews. Lookup for {_SEQUENCES} with {_ATTRIBUTES}; reviews*.json with "
+            f"{path} holds no Amazon reviews. Looked for {_SEQUENCES} with {_ATTRIBUTES}; reviews*.json with "
             "meta*.json, and any *.json, *.jsonl; each of these also as .gz. Give the directory of these files."
         )
     for file in (*reviews, *items):
@@ -172,7 +172,7 @@ def _read_reviews(paths: Sequence[Path], lines: _Lines) -> _Read:
     items = _concat([_read_lines(path, _ITEMS, lines) for path in paths if is_of_items[path]], _ITEMS)
     known = items[_ITEM].combine_chunks()
     first = np.unique(known.dictionary_encode().indices.to_numpy(), return_index=True)[1]
-    noticed["item that is described again, the first kept"] = len(items) - len(first)
+    noticed["item described more than once, the first kept"] = len(items) - len(first)
     unknown = names.filter(pc.invert(pc.is_in(names, value_set=known)))
     noticed["review of an item without metadata"] = _count(rows[ITEM_ID], unknown)
     items = pa.concat_tables(
@@ -339,7 +339,7 @@ def _row_of(line: bytes, schema: pa.Schema) -> dict[str, Any]:
     """
     record = _parsed(line)
     if not isinstance(record, Mapping):
-        raise ValueError(f"{_shown(line)} is no review or item")
+        raise ValueError(f"{_shown(line)} is not a review or an item")
     row = {name: record.get(name) for name in schema.names}
     if not isinstance(row.get(BRAND), str):
         row.pop(BRAND, None)

@@ -108,7 +108,7 @@ def _find(directory: Path) -> list[Path]:
             break
     else:
         raise DataError(
-            f"{directory} holds no Criteo data. Lookup for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. "
+            f"{directory} holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. "
             "Give the directory of these files."
         )
     for path in paths:
@@ -266,7 +266,7 @@ def _fault_of(line: bytes, *, is_first: bool) -> str | None:
     if len(fields) != len(COLUMNS):
         advice = "Fetch the file again if it was cut off, else correct the line."
         if is_first and len(fields) == len(COLUMNS) - 1:
-            advice = "A test file has no labels: take it out of the directory."
+            advice = "A test file has no labels: remove it from the directory."
         return f" has {len(fields)} columns, expected {len(COLUMNS)} ({COLUMNS[0]}, I1–I13, C1–C26). {advice}"
     for name, text in zip(COLUMNS, fields, strict=True):
         if expected := _expectation(name, text):

@@ -118,7 +118,7 @@ def _detect(directory: Path) -> _Layout:
                 f"{directory} lacks {', '.join(missing)}. Expected {', '.join(layout.files)}: put them side by side."
             )
     known = "; ".join(", ".join(layout.files) for layout in _LAYOUTS)
-    raise DataError(f"{directory} holds no MovieLens data. Lookup for {known}. Give the directory of these files.")
+    raise DataError(f"{directory} holds no MovieLens data. Looked for {known}. Give the directory of these files.")
 
 
 def _check_ids(catalog: pa.Table, path: Path) -> None:

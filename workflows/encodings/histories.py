@@ -140,7 +140,7 @@ class _RawIds:
         if (steps < 0).any():
             user = self.users[int(users[1:][steps < 0][0])]
             raise DataError(
-                f"{columns.user} {user} comes again after others. Sort the interactions by user, then time."
+                f"{columns.user} {user} appears again after other users. Sort the interactions by user, then time."
             )
         offsets = np.concatenate([[0], np.flatnonzero(steps) + 1, [len(users)]])
         self.interactions = Interactions(items=items, offsets=offsets, num_items=len(self.items))

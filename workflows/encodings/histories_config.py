@@ -11,13 +11,13 @@ ATTRIBUTES = ("none", "category", "all")
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig:
-    """How the interactions of users become rows with histories. The defaults are the corrected profile.
+    """How the interactions of users become rows with histories. The defaults are the corrected variant.
 
     The reference (NVIDIA's SIM for TensorFlow 2) has `min_interactions` 20 and `own_items`; see docs/amazon.md.
 
     Attributes:
         min_interactions: users with fewer are left out.
-        max_history: a row has at most so many of the latest items before it.
+        max_history: a row keeps at most this many of the latest items before it.
         min_history: positions with fewer items before them give no row.
         negatives: training rows of items that the user did not choose, for each row of one that the user chose. Scores
             are as of one for each, which is what validation has.
@@ -25,8 +25,8 @@ class SequenceConfig:
             loss of DIEN and SIM.
         own_items: draw negatives from all items, those of the user's own history among them, as the reference does.
         holdout: "last" validates on each user's last item and trains on all before; "second-last" leaves the last item
-            alone and validates on the one before it, to choose by without a look at the last.
-        negative_seed: of the drawn items.
+            alone and validates on the one before it, to choose options without seeing the last.
+        negative_seed: seed of the drawn negatives.
         attributes: what a model knows of an item beside its id: "none", its "category", or "all", which are the
             brand, the category above and the category, as far as the files have them.
     """

@@ -15,9 +15,9 @@ class RowsConfig:
 
     Attributes:
         split: "random" permutes the rows with `split_seed`; "time" validates on the latest.
-        valid_share: share of the rows that validates, in (0, 1).
-        split_seed: of the random split.
-        hash_share: hash all values of a column to so many ids as this share of its distinct values, without a
+        valid_share: share of the rows to validate on, in (0, 1).
+        split_seed: seed of the random split.
+        hash_share: hash all values of a column to as many ids as this share of its distinct values, without a
             vocabulary or a threshold; 0 keeps vocabularies. For datasets whose graph can (criteo).
         encode: "offline" writes encoded rows; "online" writes raw ones, which the loader encodes while it reads.
     """

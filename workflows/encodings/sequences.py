@@ -100,7 +100,7 @@ class Sequences:
         has_all = np.zeros_like(is_kept) if own is None else own.with_all(pool, len(lengths))
         if (has_all == is_kept).all():
             raise DataError(
-                f"each of {is_kept.sum():,} users chose every item there is, so none is left that was not chosen. "
+                f"each of {is_kept.sum():,} users chose every item there is, so no negatives can be drawn. "
                 "Give data of more items, or draw from all with own_items."
             )
         self._held_out = np.where(is_kept & ~has_all, lengths - 1 - num_unused, 0)

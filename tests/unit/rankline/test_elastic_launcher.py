@@ -62,13 +62,13 @@ def test_a_generation_ends_at_once_where_a_host_is_named_no_more() -> None:
     watch = HostWatch({"a": 1, "b": 1}, hosts.find, max_workers=2)
     with watch.during(ended.set):
         assert ended.wait(_LIMIT_S)
-    assert watch.stop_reason == "b should not be used any more."
+    assert watch.stop_reason == "b left the list of hosts."
 
 
 def test_hosts_that_take_too_few_workers_end_the_run(tmp_path: Path) -> None:
     options = LaunchConfig(hosts="localhost:1,no-such-host.invalid:1")
     run = ElasticRun(["true"], TWO, options, tmp_path, SILENT, hosts_timeout_s=0.0)
-    with pytest.raises(RanklineError, match="hosts that can be reached take 1 of at least 2 workers after 0 s"):
+    with pytest.raises(RanklineError, match="reachable hosts take 1 of at least 2 workers after 0 s"):
         run.run(2)
 
 

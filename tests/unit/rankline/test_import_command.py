@@ -63,7 +63,7 @@ def test_a_spec_of_another_name_is_given_by_its_name(app: typer.Typer, tmp_path:
     assert done.exit_code == 0, done.output
     for arguments, kind, message in (
         ([], SpecError, "neither feature_spec.yaml nor metadata.json"),
-        (["--spec", "none.yaml"], ConfigError, "none.yaml is no file"),
+        (["--spec", "none.yaml"], ConfigError, "none.yaml is not a file"),
         (["--spec", "other.yaml", "--num-user-features", "1"], ConfigError, "a feature spec has channels"),
     ):
         result = CliRunner().invoke(app, [*command, *arguments])

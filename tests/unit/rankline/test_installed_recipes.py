@@ -124,14 +124,14 @@ def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: 
 def test_data_that_nothing_generates_must_be_given(site: Path) -> None:
     done = cli(site, "prepare", "shop")
     assert done.returncode == 1
-    assert "nothing generates rows of sales. Give --data-dir with its raw files." in done.stderr
-    assert "--rows: only for generated rows" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
+    assert "there is no generator of sales. Give --data-dir with its raw files." in done.stderr
+    assert "--rows: for generated rows only" in cli(site, "prepare", "shop", "--data-dir", "data", "--rows", "9").stderr
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("shop", "no Recipe there"),
+        ("shop", "no Recipe found"),
         ("shop.copies", r"the names \['movielens'\] are taken"),
         ("shop.recipes:NONE", "AttributeError"),
     ],

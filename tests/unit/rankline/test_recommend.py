@@ -25,5 +25,5 @@ def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype:
 
 
 def test_a_name_is_refused_where_users_are_numbers() -> None:
-    with pytest.raises(ConfigError, match="user is 'A2IB', and the users of this ensemble are whole numbers"):
+    with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are whole numbers"):
         typed_user("A2IB", schema("int64"), "user")

@@ -42,7 +42,7 @@ def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[st
 
 
 def test_a_number_that_no_column_holds_is_refused() -> None:
-    with pytest.raises(DataError, match="no row that can be sent"):
+    with pytest.raises(DataError, match="cannot be sent as a row"):
         typed_row({"userId": "99999999999999999999"}, [])
 
 

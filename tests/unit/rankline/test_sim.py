@@ -177,9 +177,9 @@ def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
         (["--model_type", "torch_mlp"], "'torch_mlp', expected a TensorFlow model"),
         ([], "--dataset_dir is missing"),
         (["--benchmark", "--save_checkpoint_path", "x"], "--save_checkpoint_path belongs to training without --bench"),
-        (["--benchmark", "--load_checkpoint_path", "x"], "--load_checkpoint_path has no use in a --benchmark"),
+        (["--benchmark", "--load_checkpoint_path", "x"], "--load_checkpoint_path cannot be used with --benchmark"),
         (["--random_weights"], "--random_weights belongs to --mode inference"),
-        (["--intra_op_parallelism", "1"], "the numbers of threads cannot be set any more.*Start a new process"),
+        (["--intra_op_parallelism", "1"], "the numbers of threads can no longer be set.*Start a new process"),
     ],
 )
 def test_what_cannot_be_is_refused_by_the_documents_names(arguments: list[str], message: str) -> None:
@@ -250,7 +250,7 @@ def test_a_run_that_goes_on_counts_epochs_from_the_start_and_ends_with_the_same_
     model = TrainedModel.load(tmp_path / "results" / "model")
     assert model.run_id == TrainedModel.load(half / "model").run_id
     run = store.get_run(model.run_id).data
-    assert run.tags["mlflow.note.content"].endswith("Goes on to epoch 3.")
+    assert run.tags["mlflow.note.content"].endswith("Continues to epoch 3.")
     assert [point.step for point in store.get_metric_history(model.run_id, "sim/test_auc")] == [1, 2, 3]
     assert list((tmp_path / "results").glob(".sim-*")) == []
 
@@ -423,7 +423,7 @@ def test_rows_that_come_in_the_same_order_are_read_once_unless_the_cache_is_disa
     if is_cached:
         assert [labels.numpy().tolist() for _, labels in batches] == first
     else:
-        with pytest.raises(DataError, match="has gone"):
+        with pytest.raises(DataError, match="has disappeared"):
             list(batches)
 
 

@@ -202,7 +202,7 @@ def test_folders_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
 def test_files_that_triton_would_run_are_refused(tmp_path: Path, place: str) -> None:
     export(tmp_path / "m")
     (tmp_path / "m" / place).write_text("import os")
-    with pytest.raises(ArtifactError, match=f"{place} is not of the ensemble. Take it out"):
+    with pytest.raises(ArtifactError, match=f"{place} is not of the ensemble. Remove it"):
         ExportedEnsemble.load(tmp_path / "m")
 
 

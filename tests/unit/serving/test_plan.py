@@ -239,7 +239,7 @@ def test_a_row_of_zeros_can_be_run_to_warm_up() -> None:
         (
             REQUEST | {"item": np.array([1, 2, 3], dtype=object)},
             {},
-            "'item' holds what is no string.*Send bytes or str",
+            "'item' contains a non-string value.*Send bytes or str",
         ),
         (REQUEST | {"age": np.array([[1], [2], [3]])}, {}, r"'age' has shape \[3, 1\], expected one value"),
         (

@@ -166,8 +166,8 @@ def test_only_candidates_and_no_candidate_columns_are_plans_too() -> None:
     [
         ((MIXED,), ["item"], r"column 'both' is made of \['item'\].*and of \['user'\], which all of them share"),
         ((TAGS,), ["item"], "column 'tags' is a list for each candidate"),
-        ((), ["history"], r"candidates \['history'\] are no raw columns of single values. Available: \['user', 'item'"),
-        ((), ["items"], r"candidates \['items'\] are no raw columns"),
+        ((), ["history"], r"candidates \['history'\] are not raw columns of single values. Available: \['user', 'it"),
+        ((), ["items"], r"candidates \['items'\] are not raw columns"),
     ],
 )
 def test_what_cannot_be_split_is_refused_by_name(columns: Sequence[Any], candidates: list[str], message: str) -> None:

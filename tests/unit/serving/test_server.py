@@ -31,7 +31,7 @@ def test_a_release_with_known_holes_stays_on_this_machine(tmp_path: Path) -> Non
     for host in ("0.0.0.0", "192.168.0.7"):
         network = config(repositories=(tmp_path,), host=host)
         assert network.http_host == "127.0.0.1"  # where models are loaded and unloaded
-        with pytest.raises(ConfigError, match=f"host {host} is not a loopback address .* known holes"):
+        with pytest.raises(ConfigError, match=f"host {host} is not a loopback address .* known vulnerabilities"):
             EmbeddedServer(network).start()
     with pytest.raises(ConfigError, match=r"host is 'localhost\.example', expected an IP address"):
         config(host="localhost.example")

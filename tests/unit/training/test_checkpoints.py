@@ -85,7 +85,7 @@ def test_an_array_that_would_run_code_is_not_read(tmp_path: Path) -> None:
         for name in ("state", "best"):
             (staging / name).mkdir()
             np.save(staging / name / "000000.npy", np.array([object()]), allow_pickle=True)
-    with pytest.raises(ArtifactError, match="cannot be taken up"):
+    with pytest.raises(ArtifactError, match="checkpoint cannot be read"):
         Checkpoint.load(path)
 
 
@@ -117,7 +117,7 @@ def change_details(change: Callable[[dict[str, Any]], object]) -> Callable[[Path
         (lambda path: (path / "best" / "000000.npy").unlink(), "is missing"),
         (lambda path: (path / "manifest.json").write_text("{"), "cannot be read"),
         (change_details(lambda details: details.pop("position")), "position"),
-        (change_details(lambda details: details["state"].pop()), "cannot be taken up"),
+        (change_details(lambda details: details["state"].pop()), "checkpoint cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:

@@ -71,7 +71,7 @@ def test_a_run_of_several_workers_has_the_rows_of_all_and_a_rate_to_match(
 
 
 def test_a_global_batch_that_the_workers_do_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"global_batch_size is 100, which 3 workers do not divide. Take 99"):
+    with pytest.raises(ConfigError, match=r"global_batch_size is 100, which 3 workers do not divide. Use 99"):
         WorkersConfig(global_batch_size=100).of_world(TrainConfig(), 3)
 
 
@@ -161,7 +161,7 @@ def test_a_model_with_a_choice_that_every_run_has_is_refused() -> None:
         name: ClassVar[str] = "greedy"
         epochs: int = 3
 
-    with pytest.raises(ConfigError, match=r"model 'greedy' and every run have \['epochs'\]. Rename the model's"):
+    with pytest.raises(ConfigError, match=r"model 'greedy' and every run both have \['epochs'\]. Rename the model's"):
         TrainConfig(model=Greedy())
 
 

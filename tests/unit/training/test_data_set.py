@@ -129,7 +129,7 @@ def test_blocks_of_fixed_lists_are_cut_by_rows(tmp_path: Path, num_full: int) ->
         ("1,30\n2\n", DataError, r"0\.csv does not hold \['gender', 'age'\].*Expected 2 columns, got 1"),
         ("1,x\n", DataError, r"0\.csv does not hold.*invalid value 'x'"),
         ("1,300\n", DataError, r"0\.csv does not hold.*int8: invalid value '300'"),
-        ("gender,age\n1,30\n", DataError, "Its first line is a header: take it out"),
+        ("gender,age\n1,30\n", DataError, "Its first line is a header: remove it"),
         (",30\n", DataError, r"0\.csv: column 'gender' lacks 1 values.*feature_spec\.gender\.null_fill"),
         (
             "1,3\n4,3\n",

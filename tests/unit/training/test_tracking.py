@@ -131,7 +131,7 @@ def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingCon
     assert run.run_id != gone
     assert not run.is_reopened
     note = client(config).get_run(run.run_id).data.tags["mlflow.note.content"]
-    assert note == f"Goes on with run {gone}, which is gone. More to say."
+    assert note == f"Continues run {gone}, which is gone. More to say."
 
 
 def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:

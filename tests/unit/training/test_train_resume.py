@@ -238,7 +238,7 @@ def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
     model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
     assert_same(model, straight("tensorflow"))
     run = client.get_run(model.run_id)
-    assert run.data.tags["mlflow.note.content"] == f"Goes on with run {left.run_id}, which is gone."
+    assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone."
     assert run.data.params["batch_size"] == "400"
 
 
@@ -250,7 +250,7 @@ def test_a_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_ove
     with pytest.raises(KeyboardInterrupt):
         train(prepared, output, BASE, session=session, tracking=tracking, progress=progress)
     left = Checkpoint.load(checkpoint_path(output))
-    assert progress.notes[-1] == "stopped; --resume goes on after step 8"
+    assert progress.notes[-1] == "stopped; --resume continues after step 8"
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "KILLED"
     with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
         train(prepared, output, BASE, session=session, tracking=tracking)
@@ -269,7 +269,7 @@ def test_another_configuration_other_data_and_none_are_refused_before_a_run_exis
     with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
         other = new_prepared(tmp_path / "other", num_train=600)
         train(other, output, BASE, session=session, tracking=tracking)
-    with pytest.raises(ArtifactError, match="no run left a checkpoint"):
+    with pytest.raises(ArtifactError, match="there is no checkpoint to resume from"):
         train(prepared, tmp_path / "new", BASE, session=session, tracking=tracking)
     with publish(checkpoint_path(tmp_path / "new"), "ensemble") as staging:
         (staging / "note.txt").touch()

@@ -184,7 +184,7 @@ def replaced(old: str, new: str, text: str = GENERAL) -> str:
         (replaced("cardinality: 2655", "dimensions: [0]"), "'user_id': max_length is 0"),
         (replaced("cardinality: 2655", "null_fill: none"), r"user_id\.null_fill is 'none', expected a number"),
         (replaced("  user_id:\n", "  7:\n"), "feature_spec has the key 7, which is not text. Put it in quotes"),
-        (replaced("  user_id:\n", "  user_age:\n"), r"^line 8: not YAML: 'user_age' is there twice"),
+        (replaced("  user_id:\n", "  user_age:\n"), r"^line 8: not YAML: 'user_age' appears twice"),
         (replaced("user_gender:", "user_gender: ]"), r"^line 3: not YAML"),
         ("a: \x00", "not YAML"),
         ("[1, 2]", "the file is a list, expected names with their values"),

@@ -155,10 +155,10 @@ def test_what_is_no_report_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"there is no .*other\.json"):
         BenchmarkReport.read(path)
     for content, reason in (
-        (b"rows,p50\n", "it is no JSON"),
-        (b"\xff\xfe\x00", "it is no JSON"),
-        (b"[1]", "is no report of a benchmark"),
-        (b'{"rows": 1}', "is no report of a benchmark"),
+        (b"rows,p50\n", "nor any JSON"),
+        (b"\xff\xfe\x00", "nor any JSON"),
+        (b"[1]", "is not a benchmark report"),
+        (b'{"rows": 1}', "is not a benchmark report"),
     ):
         path.write_bytes(content)
         with pytest.raises(ArtifactError, match=reason):

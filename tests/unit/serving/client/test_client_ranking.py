@@ -147,7 +147,7 @@ def test_an_empty_or_missing_history_and_a_missing_user_can_be_ranked_for() -> N
             ITEM,
             r"\['user'\] are given for each candidate, expected in the row",
         ),
-        (ROW, [["a", "b"]], ITEM, r"candidates are lists, expected a value of each of \['item'\]"),
+        (ROW, [["a", "b"]], ITEM, r"candidates are lists, expected one value per candidate of \['item'\]"),
         (ROW, [1, 2], ITEM, "'item' has values of type int64, expected BYTES"),
         (ROW, "abc", ITEM, "'item' is the single value 'abc', expected a column"),
         ({"user": 1, "history": "abc"}, ["a"], ITEM, "'history' has values of type string, expected lists"),
@@ -193,7 +193,7 @@ def test_rows_may_hold_several_and_are_cut_so_that_all_of_them_fit() -> None:
 def test_rows_whose_candidates_do_not_fit_are_refused(items: Any, error: str) -> None:
     with pytest.raises(RequestError, match=error):
         prepare(columns(items, 2), ITEM, tensors)
-    with pytest.raises(RequestError, match="{'item': 2, 'price': 1} candidates, expected as many of each"):
+    with pytest.raises(RequestError, match="{'item': 2, 'price': 1} candidates, expected the same number of each"):
         prepare(columns([["a", "b"]], 1) | {"price": [1.0]}, BOTH, tensors)
 
 

@@ -49,7 +49,7 @@ def test_another_engine_is_refused(trained_format: str, name: str, expected: str
 def test_a_format_that_nothing_runs_is_refused() -> None:
     with pytest.raises(ArtifactError, match="no engine runs model.jax as it is. Available: .*model.savedmodel"):
         engine_for("model.jax")
-    with pytest.raises(ConfigError, match="'jax' is no engine's backend, expected onnxruntime, pytorch, tensorflow"):
+    with pytest.raises(ConfigError, match="'jax' is not the backend of an engine, expected onnxruntime, pytorch"):
         engine_of_backend("jax")
 
 

@@ -120,7 +120,7 @@ def test_what_is_no_string_is_named(tmp_path: Any) -> None:
     _, plan = fitted(tmp_path, training_rows(), lambda: CODES >> HexToInt())
     request = {name: np.array([b"0f"], dtype=object) for name in CODES}
     assert {name: column.tolist() for name, column in plan.run(request).items()} == {key: [15.0] for key in CODES}
-    with pytest.raises(RequestError, match="input 'C4' holds what is no string"):
+    with pytest.raises(RequestError, match="input 'C4' contains a non-string value"):
         plan.run(request | {"C4": np.array([3], dtype=object)})
 
 

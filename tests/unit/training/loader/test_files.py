@@ -150,7 +150,7 @@ def test_a_file_that_goes_or_changes_is_named(directory: Path) -> None:
     with pytest.raises(DataError, match=r"part_0\.parquet has changed since"):
         files.read(files.row_groups[0], ["row"], use_threads=False)
     path.unlink()
-    with pytest.raises(DataError, match=r"part_0\.parquet has gone since"):
+    with pytest.raises(DataError, match=r"part_0\.parquet has disappeared since"):
         files.read(files.row_groups[0], ["row"], use_threads=False)
 
 

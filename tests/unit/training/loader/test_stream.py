@@ -358,7 +358,7 @@ def test_a_file_that_vanishes_in_mid_epoch_is_named_and_leaves_no_thread(tmp_pat
     batches = BatchStream(paths, ["row"], batch_size=10, parts_per_chunk=1, shuffle=False).batches()
     next(batches)
     paths[1].unlink()
-    with pytest.raises(DataError, match=r"part_1\.parquet has gone since"):
+    with pytest.raises(DataError, match=r"part_1\.parquet has disappeared since"):
         list(batches)
     assert no_thread_left()
 

@@ -189,7 +189,7 @@ def test_a_failed_first_batch_can_be_asked_for_again(new_prepared: Any, tmp_path
     loader = loader_of(prepared, shuffle=False)
     path = prepared / "train" / "part_0.parquet"
     path.rename(tmp_path / "away")
-    with pytest.raises(DataError, match="has gone"):
+    with pytest.raises(DataError, match="has disappeared"):
         _ = loader[0]
     (tmp_path / "away").rename(path)
     assert loader[0][1].shape[0] == 600

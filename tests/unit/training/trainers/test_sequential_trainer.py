@@ -246,7 +246,7 @@ def test_a_run_that_is_cut_off_twice_goes_on_to_the_very_same_model(
     got = variables_of(model)
     assert got.keys() == expected.keys()
     assert_same(got, expected)
-    with pytest.raises(ArtifactError, match="no run left a checkpoint to go on from. Train without --resume"):
+    with pytest.raises(ArtifactError, match="there is no checkpoint to resume from. Train without --resume"):
         train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
 
 

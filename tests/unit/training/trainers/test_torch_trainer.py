@@ -146,7 +146,7 @@ def test_xla_is_refused(spec: FeatureSpec) -> None:
 
 
 def test_several_workers_are_refused(spec: FeatureSpec) -> None:
-    with pytest.raises(ConfigError, match="torch_mlp is a PyTorch model, which one worker trains, got 2 workers"):
+    with pytest.raises(ConfigError, match="torch_mlp is a PyTorch model, which trains on one worker, got 2 workers"):
         TorchTrainer.check(spec, CONFIG, num_workers=2)
 
 

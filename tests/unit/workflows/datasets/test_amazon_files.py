@@ -134,7 +134,7 @@ BAD_LINES = {
     "cut off": ('{"reviewerID": "a", "asin"', "is neither JSON nor a Python literal"),
     "a call": ("__import__('os').abort()", "is neither JSON nor a Python literal"),
     "nested": ("[" * 100_000, "is neither JSON nor a Python literal"),
-    "no object": ("5", "'5' is no review or item"),
+    "no object": ("5", "'5' is not a review or an item"),
     "no user": ('{"asin": "x", "unixReviewTime": 1}', "reviewerID is 'None', expected a text"),
     "empty user": (review("", "x"), "reviewerID is '', expected a text"),
     "a number": ('{"reviewerID": "a", "asin": 5, "unixReviewTime": 1}', "asin is '5', expected a text"),
@@ -201,7 +201,7 @@ def test_an_item_that_is_described_again_keeps_its_first_category(tmp_path: Path
     raw = read_amazon(write(tmp_path, {"reviews.json": REVIEWS, "meta.json": ITEMS + item("x", ["Other"]) + item("z")}))
     assert raw.catalog is not None
     assert raw.catalog["category"].to_pylist() == ["Art", "Prints", "no_category", "no_category"]
-    assert raw.noticed == {"item that is described again, the first kept": 1}
+    assert raw.noticed == {"item described more than once, the first kept": 1}
 
 
 SEQUENCES = "7 10 11 10\n\n2 12 10\n"
@@ -248,7 +248,7 @@ def test_lines_that_are_no_sequence_are_malformed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "DIR holds no Amazon reviews. Lookup for sequences.txt"),
+        ({}, "DIR holds no Amazon reviews. Looked for sequences.txt"),
         ({"meta.json": ITEMS}, "DIR holds no Amazon reviews"),
         ({"reviews.json": ""}, "DIR/reviews.json is empty"),
         ({"reviews.json.gz": ""}, "DIR/reviews.json.gz is empty"),

@@ -191,7 +191,7 @@ def test_whatever_stands_in_a_field_is_read_or_refused_by_its_line(tmp_path_fact
 
 def test_test_files_and_what_is_no_criteo_at_all_are_refused_before_the_rows_are_read(tmp_path):
     write(tmp_path, {"test.txt": LINE.split("\t", 1)[1] * 2})
-    with pytest.raises(DataError, match=r"line 1 has 39 columns, expected 40 .* A test file has no labels: take it o"):
+    with pytest.raises(DataError, match=r"line 1 has 39 columns, expected 40 .* A test file has no labels: remove it"):
         read_criteo(tmp_path)
     write(tmp_path, {"test.txt": "Read me first.\n"})
     with pytest.raises(DataError, match=r"test.txt, line 1 has 1 columns, expected 40"):
@@ -231,7 +231,7 @@ def test_a_gzip_that_is_damaged_or_none_is_refused(tmp_path):
 def test_directories_that_hold_no_or_ambiguous_files_are_refused(tmp_path):
     assert refusal(tmp_path / "nowhere").startswith("DIR is not a directory. Expected one that holds the files")
     (tmp_path / "ratings.csv").touch()
-    expected = "DIR holds no Criteo data. Lookup for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. Give"
+    expected = "DIR holds no Criteo data. Looked for train.txt; day_0, day_1, …; *.tsv, *.txt; each also as .gz. Give"
     assert refusal(tmp_path).startswith(expected)
     write(tmp_path, {"day_1": LINE, "day_1.gz": LINE})
     assert refusal(tmp_path) == "DIR holds both day_1 and day_1.gz, expected one. Remove the other."

@@ -288,7 +288,7 @@ def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Pat
         (lambda raw: {"rows": raw.rows.slice(0, 0)}, "hold no interactions"),
         (lambda raw: {"catalog": None}, "catalogue of amazon is empty"),
         (lambda raw: {"catalog": raw.catalog.slice(0, 0)}, "catalogue of amazon is empty"),
-        (lambda raw: {"rows": pa.concat_tables([raw.rows, raw.rows.slice(0, 1)])}, "user_id U000 comes again"),
+        (lambda raw: {"rows": pa.concat_tables([raw.rows, raw.rows.slice(0, 1)])}, "user_id U000 appears again"),
         (
             lambda raw: {"rows": raw.rows.set_column(1, ITEM, pa.array([None] * len(raw.rows), pa.string()))},
             "interactions lack 'item_id'",
