@@ -1,6 +1,5 @@
 """The frameworks that train models, light to import."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
@@ -39,4 +38,3 @@ PYTORCH = Framework(
     module="torch",
     extra="torch",
 )
-FRAMEWORKS: Mapping[str, Framework] = {framework.name: framework for framework in (TENSORFLOW, PYTORCH)}

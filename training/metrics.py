@@ -16,10 +16,6 @@ from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
 
-__all__ = [
-    "METRICS", "Metric", "calibration", "evaluate", "exact_auc", "gauc", "logloss", "quality", "thresholded_auc"
-]  # fmt: skip
-
 _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
 

@@ -13,10 +13,9 @@ and a resumed run goes on counting. As with DLLogger, times are text, in seconds
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from training.observers import MetricLog, Observer, Series
 from training.step_times import Clock, StepTimes
@@ -32,13 +31,6 @@ _QUALITY = {
 }
 
 
-class Now(Protocol):
-    """Tells the time, as `datetime.now` does."""
-
-    def __call__(self) -> datetime:
-        """The time."""
-
-
 class SimLog:
     """A file of log lines, each there as soon as it is written.
 
@@ -48,7 +40,7 @@ class SimLog:
         now: tells the time.
     """
 
-    def __init__(self, path: Path, *, append: bool = False, now: Now = datetime.now) -> None:
+    def __init__(self, path: Path, *, append: bool = False, now: Callable[[], datetime] = datetime.now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a" if append else "w", encoding="utf-8", buffering=1)
         self._now, self._began = now, now()

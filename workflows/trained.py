@@ -18,9 +18,6 @@ SAVED_MODEL = "model.savedmodel"
 
 TORCH_SCRIPT = "model.pt"
 
-_BEFORE_FORMATS = {"tensorflow": SAVED_MODEL, "pytorch": TORCH_SCRIPT}
-"""What the manifests of version 0.1 name in place of a format."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
@@ -70,7 +67,7 @@ class TrainedModel:
         details = manifest.details
         return cls(
             path=path,
-            format=details.get("format") or _BEFORE_FORMATS[details.get("backend", "tensorflow")],
+            format=details["format"],
             run_id=details["run_id"],
             tracking_uri=details["tracking_uri"],
             metrics=details["metrics"],

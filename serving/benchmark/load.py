@@ -35,8 +35,6 @@ from workflows.errors import ConfigError, DataError, ServingError
 from workflows.machine import cpu_name
 from workflows.progress import SILENT, Progress
 
-__all__ = ["LoadConfig", "check_batch_sizes", "measure"]
-
 _DEFAULT = LoadConfig()
 _FIRST_RATE = 100.0
 _NUM_GENERATED = 1 << 16

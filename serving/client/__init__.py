@@ -28,8 +28,5 @@ from serving.client.config import ClientConfig, ClientTls
 from serving.client.requests import PreparedRequest
 from serving.client.schema import ColumnSchema, ModelSchema
 from serving.client.sync import Client
-from serving.client.tensors import to_tensor
 
-__all__ = [
-    "AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest", "to_tensor",
-]  # fmt: skip
+__all__ = ["AsyncClient", "Client", "ClientConfig", "ClientTls", "ColumnSchema", "ModelSchema", "PreparedRequest"]

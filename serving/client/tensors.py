@@ -117,34 +117,17 @@ class ListRows:
         yield WireTensor(self.column.lengths, (len(lengths), 1), lengths)
 
 
-def to_tensor(values: Any, tensor: Tensor) -> Array:
-    """Turn a column into the array that an input takes.
-
-    Args:
-        values: a list, NumPy array, Arrow column or pandas Series. A missing value becomes NaN where the input takes
-            floats.
-        tensor: the input.
-
-    Returns:
-        [num_rows, *dims] of the input's type.
-
-    Raises:
-        RequestError: another type, a value that the type cannot hold, missing values, or lists of unequal length.
-    """
-    (dense,) = to_dense(values, ColumnSchema(name=tensor.name, values=tensor))
-    flat = dense.values if isinstance(dense.values, np.ndarray) else dense.values.to_numpy(zero_copy_only=False)
-    return flat.reshape(dense.shape)
-
-
 def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
     """Turn a column into the rows of an input, and of its mask where values are missing.
 
     Args:
-        values: see `to_tensor`; of candidates also [num_rows, num_candidates], or lists of one length.
+        values: a list, NumPy array, Arrow column or pandas Series; of candidates also [num_rows, num_candidates], or
+            lists of one length. A missing value becomes NaN where the input takes floats.
         column: the input, and its mask if it has one.
 
     Raises:
-        RequestError: see `to_tensor`.
+        RequestError: another type, a value that the type cannot hold, missing values without a mask, or lists of
+            unequal length.
     """
     tensor = column.values
     values = _without_pandas(values)

@@ -21,7 +21,7 @@ from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, wait_for_more, write_model
 from workflows.artifacts import publish
 from workflows.errors import RequestError
-from workflows.trained import KIND, TrainedModel
+from workflows.trained import KIND, SAVED_MODEL, TrainedModel
 
 Edit = Callable[[Any], None]
 NUM_REQUESTS = 16
@@ -181,8 +181,9 @@ def torch_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def onnx_model(saved_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("onnx")
-    with publish(directory / "trained", KIND, details={"run_id": "", "tracking_uri": "", "metrics": {}}) as staging:
-        shutil.copytree(saved_model, staging / "model.savedmodel")
+    details = {"run_id": "", "tracking_uri": "", "metrics": {}, "format": SAVED_MODEL}
+    with publish(directory / "trained", KIND, details=details) as staging:
+        shutil.copytree(saved_model, staging / SAVED_MODEL)
     ONNX.convert(TrainedModel.load(directory / "trained"), directory / "model.onnx")
     return directory / "model.onnx"
 

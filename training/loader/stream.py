@@ -33,8 +33,9 @@ T = TypeVar("T")
 # A block that is gathered from, the next one, and what is decoded or waits to be taken.
 _BLOCKS_IN_MEMORY = 4
 _RUNS_AHEAD = 4
-_ORDER = ("batch_size", "shuffle", "seed", "parts_per_chunk", "drop_last", "global_rank", "global_size", "pad")
-_BLOCK_BYTES = "chunk_bytes"  # as saved positions have always called it
+_ORDER = (
+    "batch_size", "shuffle", "seed", "parts_per_chunk", "block_bytes", "drop_last", "global_rank", "global_size", "pad"
+)  # fmt: skip
 
 
 def check_reading(prefetch: int | None, num_threads: int | None) -> None:
@@ -187,7 +188,6 @@ class BatchStream:
         return {
             "data": self._files.digest(),
             **{name: np.asarray(getattr(schedule, name)).item() for name in _ORDER},  # NumPy's own are no plain values
-            _BLOCK_BYTES: schedule.block_bytes,
             "bucket_by": self._bucket_by,
         }
 
@@ -201,12 +201,12 @@ class BatchStream:
         """
         mine = self.identity()
         for name in mine:
-            if identity.get(name) != mine[name] and (name != _BLOCK_BYTES or name not in identity):
+            if identity.get(name) != mine[name] and (name != "block_bytes" or name not in identity):
                 raise ConfigError(
                     f"the saved position has {name} {identity.get(name)!r}, this loader has {mine[name]!r}. Go on with "
                     "the data and options that it was saved with, or start anew."
                 )
-        self._schedule = replace(self._schedule, block_bytes=int(identity[_BLOCK_BYTES]))
+        self._schedule = replace(self._schedule, block_bytes=int(identity["block_bytes"]))
 
     def batches(self, epoch: int = 0, start: int = 0) -> Generator[Batch, None, None]:
         """One epoch as arrays: column name → shape (N,) or (N, W), or `Ragged` for lists of any length; see `made`."""

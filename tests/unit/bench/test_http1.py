@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.http1 import Http1Connection
-from serving.benchmark.transport import OK, Answer, Transport
-from tests.support.waiting import wait_until
+from serving.benchmark.transport import OK, Transport
+from tests.support.answers import receive
 from workflows.errors import ServerError
 
 MEBIBYTE = 1 << 20
@@ -76,17 +76,6 @@ def connection(server: EchoServer) -> Iterator[Transport]:
     transport = Http1Connection(f"127.0.0.1:{server.server_port}/score")
     yield transport
     transport.close()
-
-
-def receive(connection: Transport, count: int) -> dict[int, Answer]:
-    answers: dict[int, Answer] = {}
-
-    def has_all() -> bool:
-        answers.update({answer.key: answer for answer in connection.poll(0.5)})
-        return len(answers) >= count
-
-    wait_until(has_all)
-    return answers
 
 
 def test_answers_belong_to_their_requests(connection: Transport) -> None:

@@ -5,18 +5,10 @@ from pathlib import Path
 import pytest
 
 from rankline.listener import Listener, clear_logs
+from tests.support.recorders import ProgressRecord
 from workflows.errors import RanklineError, WorkerLostError
-from workflows.progress import Progress
 
 MODEL = {"path": "work/m", "run_id": "r", "tracking_uri": "sqlite:///x"}
-
-
-class _Seen(Progress):
-    def __init__(self) -> None:
-        self.reports: list[tuple[float, float, str]] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.reports.append((done, total, note))
 
 
 @pytest.fixture
@@ -25,12 +17,12 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def seen() -> _Seen:
-    return _Seen()
+def seen() -> ProgressRecord:
+    return ProgressRecord()
 
 
 @pytest.fixture
-def listener(logs: Path, seen: _Seen) -> Iterator[Listener]:
+def listener(logs: Path, seen: ProgressRecord) -> Iterator[Listener]:
     clear_logs(logs)
     with Listener(logs, seen, mpi=False) as listening:
         yield listening
@@ -47,14 +39,16 @@ def _ended(worker: int, status: int) -> str:
 OTHERS = "Terminating remaining workers after failure of Process 1.\n"
 
 
-def test_what_worker_0_reports_is_shown_and_what_it_made_is_the_result(listener: Listener, seen: _Seen) -> None:
+def test_what_worker_0_reports_is_shown_and_what_it_made_is_the_result(
+    listener: Listener, seen: ProgressRecord
+) -> None:
     for line in (_record(0, done=1, total=4, note="epoch 1"), _record(0, model=MODEL)):
         assert not listener.take(line)
     assert seen.reports == [(1, 4, "epoch 1")]
     assert listener.result(0) == MODEL
 
 
-def test_the_run_and_its_checkpoints_are_known(logs: Path, seen: _Seen) -> None:
+def test_the_run_and_its_checkpoints_are_known(logs: Path, seen: ProgressRecord) -> None:
     clear_logs(logs)
     steps: list[int] = []
     with Listener(logs, seen, mpi=False, after_checkpoint=lambda: steps.append(listener.num_checkpoints)) as listener:
@@ -74,7 +68,7 @@ def test_each_worker_has_its_log_and_so_has_what_starts_them(listener: Listener,
     }
 
 
-def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(logs: Path, seen: _Seen) -> None:
+def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(logs: Path, seen: ProgressRecord) -> None:
     logs.mkdir()
     for name in ("worker-7.log", "launcher.log", "mine.txt"):
         (logs / name).write_text("old")

@@ -14,23 +14,16 @@ from serving.compile import compile_workflow
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.plan import Column, Computed, TransformPlan
 from tests.examples import examples
+from tests.support.graphs import fitted
 from workflows.errors import LoweringError
 from workflows.lists import Padded
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
 from workflows.upstream import nvt, ops, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in
 
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 KEYS = st.integers(-5, 30) | st.sampled_from([2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
 WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=3)
-
-
-def fitted(graph: Any, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(graph())
-        keep_vocabularies_in(workflow, directory)
-        return workflow.fit(nvt.Dataset(rows))
 
 
 def as_lists(column: Any) -> list[Any]:

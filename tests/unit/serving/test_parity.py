@@ -20,6 +20,7 @@ from serving.engines.offline import OfflineModel
 from serving.parity import awkward_rows, check_parity, plan_inputs
 from serving.plan import Column, ColumnSpec, StepCall, TransformPlan
 from serving.plan.steps import Fill
+from tests.support.graphs import fitted
 from tests.support.rounding import SCORE_ROUNDING
 from workflows.errors import ArtifactError, ParityError
 from workflows.lists import Padded
@@ -242,18 +243,11 @@ def _scored(values: list[Any]) -> Any:
     return np.array([np.tanh(float(np.sum(value))) for value in values])
 
 
-def fitted(graph: Any, rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(graph)
-        keep_vocabularies_in(workflow, directory)
-        return workflow.fit(nvt.Dataset(rows))
-
-
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan]:
     filled = ["price", "count"] >> ops.FillMissing(0) >> ops.Clip(min_value=0) >> ops.LogOp()
     graph = (["word", "words"] >> ops.Categorify()) + filled + ["floats"] + (["flag"] >> ops.AddTags(["x"]))
-    workflow = fitted(graph, MIXED, tmp_path_factory.mktemp("mixed"))
+    workflow = fitted(lambda: graph, MIXED, tmp_path_factory.mktemp("mixed"))
     return workflow, compile_workflow(workflow)
 
 
@@ -273,7 +267,7 @@ def test_what_is_missing_is_compared_where_it_can_be_served(mixed: tuple[nvt.Wor
 
 def test_booleans_that_pandas_makes_objects_of_are_compared(tmp_path: Path) -> None:
     graph = (["flag"] >> ops.FillMissing(1, add_binary_cols=True)) + (["day"] >> ops.FillMedian())
-    workflow = fitted(graph, MIXED, tmp_path)
+    workflow = fitted(lambda: graph, MIXED, tmp_path)
     heldout = MIXED_HELDOUT.set_column(5, "flag", pa.array([True, None, False, None]))
     report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), heldout)
     assert report.nulls_not_compared == ()
@@ -320,7 +314,7 @@ def test_floats_are_compared_by_their_bits(tmp_path: Path, bits: float) -> None:
     items = pd.DataFrame({"user": [1, 2], "y": [0.0, np.nan]})
     with quiet_nvtabular():
         joined = ["user"] >> ops.JoinExternal(items, on="user")
-    workflow = fitted(joined["y"], rows, tmp_path)
+    workflow = fitted(lambda: joined["y"], rows, tmp_path)
     plan = compile_workflow(workflow)
     check_parity(workflow, plan, Rows(Path()), pa.table({"user": [1, 2, 3]}))  # NaN equals NaN, and so do scores of it
     (column,) = plan.columns
@@ -331,7 +325,7 @@ def test_floats_are_compared_by_their_bits(tmp_path: Path, bits: float) -> None:
 
 
 def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
-    workflow = fitted(["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
+    workflow = fitted(lambda: ["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
     with pytest.raises(ParityError, match="column 'day' is missing, first in row 1.*FillMissing.*Nothing was exported"):
         check_parity(
             workflow, compile_workflow(workflow), Rows(Path()), pa.table({"day": pa.array([1, None], pa.int64())})
@@ -340,7 +334,7 @@ def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -
 
 def test_integers_that_training_lacked_some_of_are_compared_as_floats(tmp_path: Path) -> None:
     large = 2**53 + 1
-    workflow = fitted(["id"] >> ops.Categorify(), pd.DataFrame({"id": [large, 1, np.nan]}), tmp_path)
+    workflow = fitted(lambda: ["id"] >> ops.Categorify(), pd.DataFrame({"id": [large, 1, np.nan]}), tmp_path)
     plan = compile_workflow(workflow)
     assert plan.inputs[0].dtype == "float64"
     report = check_parity(workflow, plan, Rows(Path()), pa.table({"id": pa.array([large, None, 5], pa.int64())}))
@@ -348,14 +342,14 @@ def test_integers_that_training_lacked_some_of_are_compared_as_floats(tmp_path: 
 
 
 def test_heldout_rows_without_a_column_or_of_another_type_are_refused(tmp_path: Path) -> None:
-    workflow = fitted(["day"] >> ops.Categorify(), MIXED, tmp_path)
+    workflow = fitted(lambda: ["day"] >> ops.Categorify(), MIXED, tmp_path)
     for other in (pa.table({"night": [1]}), pa.table({"day": ["Monday"]})):
         with pytest.raises(ParityError, match="do not hold column 'day' as int64.*Prepare the data again"):
             check_parity(workflow, compile_workflow(workflow), Rows(Path()), other)
 
 
 def test_integers_missing_in_lists_are_refused(tmp_path: Path) -> None:
-    workflow = fitted(["ids"] >> ops.Categorify(), pd.DataFrame({"ids": [[1, 2], [3]]}), tmp_path)
+    workflow = fitted(lambda: ["ids"] >> ops.Categorify(), pd.DataFrame({"ids": [[1, 2], [3]]}), tmp_path)
     plan = compile_workflow(workflow)
     check_parity(workflow, plan, Rows(Path()), pa.table({"ids": [[1, 9], []]}))
     with pytest.raises(ParityError, match="column 'ids' has lists of int64 with missing values"):
@@ -364,7 +358,7 @@ def test_integers_missing_in_lists_are_refused(tmp_path: Path) -> None:
 
 def test_rows_on_which_nvtabular_fails_are_left_out_and_counted(tmp_path: Path) -> None:
     graph = ["day"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count"])
-    workflow = fitted(graph, MIXED, tmp_path)
+    workflow = fitted(lambda: graph, MIXED, tmp_path)
     plan = compile_workflow(workflow)
     report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
     assert report.num_left_out > 0  # a day that it has not seen
@@ -377,7 +371,7 @@ def test_rows_that_a_matrix_lacks_are_not_asked_of_nvtabular(tmp_path: Path) -> 
     matrix = scipy.sparse.coo_matrix(np.eye(4))
     similar = [["day", "other"]] >> ops.ColumnSimilarity(matrix, on_device=False)
     rows = MIXED.assign(other=[3, 1, 0, 2, 3])
-    workflow = fitted(similar["day_other_sim"] + ["price"], rows, tmp_path)
+    workflow = fitted(lambda: similar["day_other_sim"] + ["price"], rows, tmp_path)
     heldout = pa.table({"day": [0, 3], "other": [1, 3], "price": [0.5, None]})
     report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), heldout)
     assert report.num_left_out == 0
@@ -385,7 +379,7 @@ def test_rows_that_a_matrix_lacks_are_not_asked_of_nvtabular(tmp_path: Path) -> 
 
 def test_columns_that_only_offline_takes_are_filled_in(tmp_path: Path) -> None:
     """NVTabular's TargetEncoding cannot transform without its target."""
-    workflow = fitted((["word"] >> ops.TargetEncoding("label", kfold=1)) + ["label"], MIXED, tmp_path)
+    workflow = fitted(lambda: (["word"] >> ops.TargetEncoding("label", kfold=1)) + ["label"], MIXED, tmp_path)
     save_workflow(workflow, tmp_path / "saved")
     plan = compile_workflow(load_workflow(tmp_path / "saved").remove_inputs(["label"]))
     report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from serving.compile import compile_workflow
 from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan
 from serving.plan.steps import Arithmetic, Combine, Fill, Slice, Step
+from tests.support.graphs import fitted
 from workflows.errors import LoweringError, RequestError
 from workflows.lists import Padded, padded_tensors
 from workflows.upstream import nvt, ops, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in
 
 CANDIDATES = ("item", "price")
 
@@ -216,11 +216,7 @@ def test_columns_of_candidates_are_not_stacked_with_others() -> None:
 
 def test_a_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compiled(tmp_path: Path) -> None:
     rows = pd.DataFrame({"user": [1, 2, 1], "item": [5, 6, 6]})
-    with quiet_nvtabular():
-        crossed = [["user", "item"]] >> ops.Categorify(encode_type="combo")
-        workflow = nvt.Workflow(crossed)
-        keep_vocabularies_in(workflow, tmp_path)
-        workflow.fit(nvt.Dataset(rows))
+    workflow = fitted(lambda: [["user", "item"]] >> ops.Categorify(encode_type="combo"), rows, tmp_path)
     compile_workflow(workflow)
     with pytest.raises(LoweringError, match="column 'user_item' is made of"):
         compile_workflow(workflow, candidates=["item"])

@@ -101,6 +101,12 @@ def new_prepared() -> Any:
     return make_prepared
 
 
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs of a file are tracked: making a store takes seconds."""
+    return tmp_path_factory.mktemp("work")
+
+
 @pytest.fixture(params=["float16", "bfloat16"])
 def half(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a half precision; layers have a mixed policy with it."""

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from training.config import TrainConfig
 from training.trainers.base import Array, Trainer
+from workflows.auc import exact_auc
 from workflows.feature_spec import FeatureSpec
 
 Batch = tuple[Any, Any]
@@ -58,3 +60,15 @@ def assert_state_is_a_copy(trainer: Trainer, batches: list[Batch], other: Traine
 def assert_same(state: dict[str, Array], expected: dict[str, Array]) -> None:
     for name, array in state.items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def assert_score_alike(mixed: Trainer, single: Trainer, batches: list[Batch], labels: Array) -> None:
+    """A fit in mixed precision has other weights than one in float32, and ranks the labels of the batches as well."""
+    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
+    aucs = []
+    for trainer in (mixed, single):
+        scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
+        assert scores.dtype == np.float32
+        aucs.append(exact_auc(labels, scores))
+    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
+    assert aucs[1] > 0.8

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rounding import ROUNDING
-from training.layers import DinAttention, DinUnit, DotAttention, Mlp, Prelu, SmoothedMean, masked_softmax
+from training.layers import DinAttention, DotAttention, Mlp, SmoothedMean
+from training.layers.attention import DinUnit, masked_softmax
+from training.layers.mlp import Prelu
 from workflows.errors import ConfigError
 
 LENGTHS = (4, 0, 7, 1)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.rounding import ROUNDING
-from training.layers import AuxiliaryLoss, auxiliary_loss
+from training.layers.auxiliary import AuxiliaryLoss, auxiliary_loss
 from workflows.errors import ConfigError
 
 NUM_ROWS, NUM_STEPS, UNITS, WIDTH = 3, 4, 5, 2

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.recorders import ProgressRecord
 from training.config import TrainConfig
 from training.convert import convert
 from training.models.mlp import MLPConfig
@@ -49,22 +50,14 @@ def test_back_again_the_rows_are_the_same(tmp_path: Path, prepared: Path, prebat
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-class _Recorder:
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, float, str]] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.seen.append((done, total, note))
-
-
 def test_progress_goes_once_over_all_rows(tmp_path: Path, prepared: Path) -> None:
     for source, to in ((prepared, "tfrecord"), (tmp_path / "tfrecord", "parquet")):
-        recorder = _Recorder()
-        convert(source, tmp_path / to, to, progress=recorder)
-        done = [seen[0] for seen in recorder.seen]
+        progress = ProgressRecord()
+        convert(source, tmp_path / to, to, progress=progress)
+        done = [report[0] for report in progress.reports]
         assert done == sorted(done)
         assert len(set(done)) >= 4  # files
-        assert recorder.seen[-1] == (5000, 5000, "5,000 of 5,000 rows converted")
+        assert progress.reports[-1] == (5000, 5000, "5,000 of 5,000 rows converted")
 
 
 def test_impossible_conversions_are_refused(tmp_path: Path, prepared: Path) -> None:

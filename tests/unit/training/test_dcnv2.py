@@ -8,20 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tests.support.rounding import ROUNDING
+from tests.support.specs import scalar_spec
 from training.layers import Cross
 from training.models.config import StepConfig
 from training.models.dcnv2 import DCNv2Config
-from workflows.feature_spec import Feature, FeatureSpec
 
-SPEC = FeatureSpec(
-    features=(
-        Feature(name="C0", dtype="int64", cardinality=7, embedding_dim=2),
-        Feature(name="C1", dtype="int64", cardinality=9, embedding_dim=3),
-        Feature(name="I0", dtype="float32"),
-        Feature(name="label", dtype="float32"),
-    ),
-    channels={"categorical": ("C0", "C1"), "continuous": ("I0",), "label": ("label",)},
-)
+SPEC = scalar_spec([(7, 2), (9, 3)], 1)
 CONFIG, STEP = DCNv2Config(hidden=(5,), cross_layers=2, embedding_init=1.0, linear_terms=False), StepConfig()
 
 

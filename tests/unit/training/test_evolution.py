@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.rounding import ROUNDING
-from training.layers import Augru, DienBlock, Gru
+from training.layers.evolution import Augru, DienBlock, Gru
 from workflows.errors import ConfigError
 
 LENGTHS, NUM_STEPS, WIDTH, UNITS = (5, 0, 2, 1), 5, 3, 4

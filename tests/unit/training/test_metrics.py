@@ -8,9 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from training.config import TrainConfig
-from training.metrics import calibration, evaluate, exact_auc, gauc, logloss, quality, thresholded_auc
+from training.metrics import calibration, evaluate, gauc, logloss, quality, thresholded_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.trainers.torch import TorchTrainer
+from workflows.auc import exact_auc
 from workflows.feature_spec import FeatureSpec
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=60)

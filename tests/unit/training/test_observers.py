@@ -1,25 +1,15 @@
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.support.recorders import Clock, MetricRecord
 from training.config import SessionConfig
 from training.frameworks import PYTORCH, TENSORFLOW
 from training.observers import Profile, Series, TensorBoard, Throughput, check_session, observers_of
 from workflows.errors import ConfigError
-
-
-class Clock:
-    """Shows what it is set to."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def take(throughput: Throughput, clock: Clock, *, steps: int, step_s: float, num_rows: int = 8) -> None:
@@ -61,18 +51,8 @@ def test_pauses_do_not_count_even_if_they_end_in_an_error() -> None:
     assert throughput.since(mark) == pytest.approx(8 / 0.5)
 
 
-class Log:
-    """Remembers what was logged."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        self.points.append((step, dict(metrics)))
-
-
 def test_the_series_has_a_point_per_interval() -> None:
-    clock, log = Clock(), Log()
+    clock, log = Clock(), MetricRecord()
     series = Series(log, interval_s=10, clock=clock)
     for step in range(1, 8):
         clock.now_s += 4
@@ -161,9 +141,9 @@ def test_the_profile_does_not_go_on_into_the_evaluation() -> None:
 
 def test_there_is_no_tensorboard_unless_it_is_asked_for(tmp_path: Path) -> None:
     directory = tmp_path / "tensorboard"
-    assert [type(o) for o in observers_of(SessionConfig(), TENSORFLOW, directory, Log())] == [Series]
+    assert [type(o) for o in observers_of(SessionConfig(), TENSORFLOW, directory, MetricRecord())] == [Series]
     assert not directory.exists()
-    observers = observers_of(SessionConfig(profile_steps=(2, 3)), PYTORCH, directory, Log())
+    observers = observers_of(SessionConfig(profile_steps=(2, 3)), PYTORCH, directory, MetricRecord())
     assert [type(observer) for observer in observers] == [Series, TensorBoard, Profile]
     for observer in observers:
         observer.close()

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.rounding import SCORE_ROUNDING
+from tests.support.specs import scalar_spec
 from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
@@ -17,7 +18,7 @@ from training.saved_model import _load_pyfunc, export_saved_model, load_signatur
 from training.splitting import Splitting, splitting
 from training.table_parts import own_rows
 from workflows.errors import ArtifactError, ExportError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
 
 WIDTH = 4
@@ -100,18 +101,7 @@ def test_one_trace_serves_every_batch_size_and_holds_no_keras_object(model: tupl
     assert not any("pickle" in path.name or path.suffix == ".pkl" for path in model[1].rglob("*"))
 
 
-SCALARS = FeatureSpec(
-    features=(
-        *(Feature(name=f"C{n}", dtype="int64", cardinality=50 + n, embedding_dim=4 + n % 2) for n in range(5)),
-        *(Feature(name=f"I{n}", dtype="float32") for n in range(3)),
-        Feature(name="label", dtype="float32"),
-    ),
-    channels={
-        "categorical": tuple(f"C{n}" for n in range(5)),
-        "continuous": tuple(f"I{n}" for n in range(3)),
-        "label": ("label",),
-    },
-)
+SCALARS = scalar_spec([(50 + n, 4 + n % 2) for n in range(5)], 3)
 FUSED: dict[str, tuple[ModelConfig, StepConfig]] = {
     "mlp": (MLPConfig(embedding_init=1.0), StepConfig()),
     "dlrm": (DLRMConfig(bottom_mlp=(16,), embedding_init=1.0), StepConfig()),

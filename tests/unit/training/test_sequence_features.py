@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.support.rounding import ROUNDING
-from training.layers import Lists, PaddedLists, SequenceFeatures
+from training.layers import Lists, SequenceFeatures
+from training.layers.sequence_features import PaddedLists
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import Feature, FeatureSpec
 

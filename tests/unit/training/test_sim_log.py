@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.recorders import Clock, MetricRecord
 from training.sim_log import SimLog, TrainingLog, losses, quality
 
 LOOKED = {"train_loss": 0.5, "train_added_loss": 0.25, "learning_rate": 0.01}
@@ -17,26 +17,6 @@ MEASURED = {
 }  # fmt: skip
 QUALITY = {"train_auc": 0.8, "test_auc": 0.75, "train_loss": 0.4, "test_loss": 0.45}
 LATENCIES = {"latency_mean", "latency_p90", "latency_p95", "latency_p99"}
-
-
-class Clock:
-    """Shows what it is set to."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class Metrics:
-    """Remembers what was logged."""
-
-    def __init__(self) -> None:
-        self.points: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        self.points.append((step, dict(metrics)))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -102,7 +82,7 @@ def test_a_line_is_there_as_soon_as_it_is_written_and_a_new_log_replaces_or_goes
 
 
 def test_a_run_has_a_line_for_each_step_each_epoch_and_itself(tmp_path: Path) -> None:
-    clock, metrics = Clock(), Metrics()
+    clock, metrics = Clock(), MetricRecord()
     with SimLog(tmp_path / "log.json") as lines:
         log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
         assert log.every_step
@@ -130,7 +110,7 @@ def test_a_run_has_a_line_for_each_step_each_epoch_and_itself(tmp_path: Path) ->
 
 
 def test_steps_are_in_mlflow_every_few_seconds(tmp_path: Path) -> None:
-    clock, metrics = Clock(), Metrics()
+    clock, metrics = Clock(), MetricRecord()
     with SimLog(tmp_path / "log.json") as lines:
         take(TrainingLog(lines, metrics, steps_per_epoch=9, clock=clock), clock, range(1, 6), step_s=4.0)
     assert [step for step, _ in metrics.points] == [3]
@@ -146,7 +126,7 @@ def test_steps_are_in_mlflow_every_few_seconds(tmp_path: Path) -> None:
 def test_a_first_epoch_within_the_warm_up_has_its_figures_nevertheless(tmp_path: Path, num_steps: int) -> None:
     clock = Clock()
     with SimLog(tmp_path / "log.json") as lines:
-        log = TrainingLog(lines, Metrics(), steps_per_epoch=num_steps, warmup_steps=20, clock=clock)
+        log = TrainingLog(lines, MetricRecord(), steps_per_epoch=num_steps, warmup_steps=20, clock=clock)
         take(log, clock, range(1, num_steps + 1))
         log.after_epoch(num_steps, MEASURED)
     assert lines_of(tmp_path / "log.json")[-1]["data"]["throughput"] == pytest.approx(16.0)
@@ -155,7 +135,7 @@ def test_a_first_epoch_within_the_warm_up_has_its_figures_nevertheless(tmp_path:
 def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
     clock = Clock()
     with SimLog(tmp_path / "log.json") as lines:
-        log = TrainingLog(lines, Metrics(), steps_per_epoch=4, warmup_steps=2, clock=clock)
+        log = TrainingLog(lines, MetricRecord(), steps_per_epoch=4, warmup_steps=2, clock=clock)
         for first in (1, 5):
             take(log, clock, range(first, first + 2), step_s=10.0)
             take(log, clock, range(first + 2, first + 4), step_s=1.0)
@@ -165,7 +145,7 @@ def test_the_warm_up_is_of_the_first_epoch_only(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
-    clock, metrics = Clock(), Metrics()
+    clock, metrics = Clock(), MetricRecord()
     with SimLog(tmp_path / "log.json") as lines:
         log = TrainingLog(lines, metrics, steps_per_epoch=3, clock=clock)
         take(log, clock, range(7, 10))
@@ -176,7 +156,7 @@ def test_a_run_that_goes_on_counts_from_where_it_was(tmp_path: Path) -> None:
 
 def test_a_run_with_nothing_left_to_learn_tells_what_the_model_is_known_to_do(tmp_path: Path) -> None:
     with SimLog(tmp_path / "log.json") as lines:
-        TrainingLog(lines, Metrics(), steps_per_epoch=3, clock=Clock()).end({"valid_auc": 0.7, "epoch": 3.0})
+        TrainingLog(lines, MetricRecord(), steps_per_epoch=3, clock=Clock()).end({"valid_auc": 0.7, "epoch": 3.0})
     assert lines_of(tmp_path / "log.json")[0]["data"] == {"time_to_train": 0.0, "test_auc": 0.7}
 
 

@@ -4,17 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.recorders import Clock
 from training.step_times import StepTimes, time_steps
-
-
-class Clock:
-    """Shows what it is set to."""
-
-    def __init__(self) -> None:
-        self.now_s = 50.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Batches:

@@ -9,32 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from tests.support.recorders import ProgressRecord
 from training.config import TrainConfig
-from training.metrics import METRICS, Metric, exact_auc
+from training.metrics import METRICS, Metric
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.tensorflow import _Average
 from workflows.artifacts import load_manifest
+from workflows.auc import exact_auc
 from workflows.errors import ArtifactError, DataError, RanklineError
 from workflows.trained import TrainedModel
 
 CONFIG = TrainConfig(batch_size=64, seed=3)
-
-
-class Notes:
-    """Remembers what was reported."""
-
-    def __init__(self) -> None:
-        self.updates: list[tuple[float, float, str]] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.updates.append((done, total, note))
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("work")
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +30,12 @@ def tracking(work: Path) -> TrackingConfig:
 
 
 @pytest.fixture(scope="module")
-def notes() -> Notes:
-    return Notes()
+def notes() -> ProgressRecord:
+    return ProgressRecord()
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: Notes) -> TrainedModel:
+def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: ProgressRecord) -> TrainedModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
         return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
@@ -124,12 +111,12 @@ def test_the_logged_model_loads_and_scores_its_example(trained: TrainedModel) ->
     assert scores.between(0, 1).all()
 
 
-def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel, notes: Notes) -> None:
-    done = [update[0] for update in notes.updates]
+def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel, notes: ProgressRecord) -> None:
+    done = [update[0] for update in notes.reports]
     assert trained.metrics["epoch"] <= 4
     assert done == sorted(done)
-    assert notes.updates[-1][:2] == (16_000, 16_000)
-    assert any("epoch 2/4" in n and "rows/s" in n and "loss" in n and "valid AUC" in n for *_, n in notes.updates)
+    assert notes.reports[-1][:2] == (16_000, 16_000)
+    assert any("epoch 2/4" in n and "rows/s" in n and "loss" in n and "valid AUC" in n for *_, n in notes.reports)
 
 
 def test_the_same_seed_gives_the_same_scores(

@@ -69,11 +69,6 @@ train(
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("work")
-
-
-@pytest.fixture(scope="module")
 def tracking(work: Path) -> TrackingConfig:
     return TrackingConfig(directory=work, experiment="resume")
 

@@ -14,26 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from tests.support.frameworks import HIDE
 from training.config import TrainConfig
 from training.frameworks import PYTORCH
-from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers import trainer_for
 from training.trainers.torch import TorchTrainer, _Average
+from workflows.auc import exact_auc
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
 from workflows.lists import padded_rows
 from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 CONFIG = TrainConfig(model=TorchMLPConfig(), batch_size=64, seed=3)
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("work")
 
 
 @pytest.fixture(scope="module")
@@ -218,16 +214,6 @@ train(Path({prepared!r}), Path("model"), TrainConfig(model=MODELS[{model!r}](), 
       tracking=TrackingConfig(directory=Path("work"), experiment="x"))
 assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if module}}
 """
-# SciPy asks `sys.modules` for torch, and torch asks for the place of tensorflow: each is hidden as the other can bear.
-HIDE = {
-    "tensorflow": 'sys.modules["tensorflow"] = None',
-    "torch": """
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoTorch())""",
-}
 
 
 @pytest.mark.parametrize(("model", "hidden"), [("torch_mlp", "tensorflow"), ("mlp", "torch")])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.recorders import ProgressRecord
 from training.data_set import DataSet
 from training.loader.tfrecord import TFRecordLoader
 from training.transcode import transcode
@@ -147,22 +148,14 @@ def test_what_is_prebatched_is_read_by_the_loader(tmp_path: Path, prepared: Path
     assert len(users) == 4000
 
 
-class _Recorder:
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, float, str]] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.seen.append((done, total, note))
-
-
 @pytest.mark.parametrize("to", FILE_TYPES)
 def test_progress_goes_over_all_bytes(tmp_path: Path, general: Path, to: str) -> None:
-    recorder = _Recorder()
-    transcode(general, tmp_path / "new", to, progress=recorder)
+    progress = ProgressRecord()
+    transcode(general, tmp_path / "new", to, progress=progress)
     size = sum(path.stat().st_size for path in general.glob("*.csv"))
-    done = [seen[0] for seen in recorder.seen]
+    done = [report[0] for report in progress.reports]
     assert done == sorted(done)
-    assert recorder.seen[-1] == (pytest.approx(size), size, "6 rows")
+    assert progress.reports[-1] == (pytest.approx(size), size, "6 rows")
 
 
 def test_large_mappings_become_several_files_of_whole_blocks(tmp_path: Path, prepared: Path) -> None:

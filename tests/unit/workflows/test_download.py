@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.support.recorders import ProgressRecord
 from workflows.download import Archive, download
 from workflows.errors import DownloadError
 
@@ -107,15 +108,10 @@ def assert_whole(directory):
 
 
 def test_fetches_checks_and_unpacks_and_the_second_call_asks_nothing(site, archive, tmp_path):
-    told = []
-
-    class Listener:
-        def update(self, done, total, note=""):
-            told.append((done, total, note))
-
-    assert download(archive, tmp_path / "data", progress=Listener()) == tmp_path / "data" / "ml"
+    progress = ProgressRecord()
+    assert download(archive, tmp_path / "data", progress=progress) == tmp_path / "data" / "ml"
     assert_whole(tmp_path / "data")
-    assert told[-1] == (len(CONTENT), len(CONTENT), "ml")
+    assert progress.reports[-1] == (len(CONTENT), len(CONTENT), "ml")
     asked = list(site.asked)
     download(archive, tmp_path / "data")
     assert site.asked == asked == [("/ml.zip", None)]

@@ -1,6 +1,5 @@
 """Operators for items and lists of items; that plans serve the same is tested with the lowerings."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.support.graphs import fitted, transformed
 from workflows.errors import ConfigError, DataError
 from workflows.item_attributes import ItemAttributes, SharedCategorify
 from workflows.upstream import nvt, quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
+from workflows.workflow_store import load_workflow, save_workflow
 
 ITEMS = pd.DataFrame({"item": ["a", "b", "é"], "kind": ["x", None, "y"], "size": [1, 2, 3], "other": [0, 0, 0]})
 ROWS = pd.DataFrame({"item": ["a", "b", "b", None], "item_before": [["é", "a"], [], ["b", None, "new"], ["a"]]})
@@ -19,19 +19,6 @@ ROWS = pd.DataFrame({"item": ["a", "b", "b", None], "item_before": [["é", "a"],
 
 def attributes(items: pd.DataFrame = ITEMS, **fill: Any) -> ItemAttributes:
     return ItemAttributes(items, "item", fill or {"kind": "none", "size": -1})
-
-
-def fitted(graph: Callable[[], Any], rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(graph())
-        keep_vocabularies_in(workflow, directory)
-        return workflow.fit(nvt.Dataset(rows))
-
-
-def transformed(workflow: nvt.Workflow, rows: pd.DataFrame) -> dict[str, list[Any]]:
-    with quiet_nvtabular():
-        made = workflow.transform(rows.copy())
-    return {name: [list(v) if isinstance(v, list | np.ndarray) else v for v in made[name]] for name in made}
 
 
 def test_single_items_and_lists_get_attributes_and_what_is_unknown_or_missing_the_fill() -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pandas.testing import assert_frame_equal
 
+from tests.support.graphs import fitted
 from workflows.errors import ConfigError, DataError
 from workflows.operators import (
     Bucketize,
@@ -45,16 +46,9 @@ HASHED: dict[str, Callable[[], Any]] = {
 }
 
 
-def fitted(graph: Callable[[], Any], directory: Path) -> nvt.Workflow:
-    with quiet_nvtabular():
-        workflow = nvt.Workflow(graph())
-        keep_vocabularies_in(workflow, directory)
-        return workflow.fit(nvt.Dataset(ROWS))
-
-
 @pytest.mark.parametrize("graph", HASHED.values(), ids=HASHED)
 def test_a_value_gets_the_same_id_in_every_row_and_batch(tmp_path: Path, graph: Callable[[], Any]) -> None:
-    workflow = fitted(graph, tmp_path)
+    workflow = fitted(graph, ROWS, tmp_path)
     asked = ROWS.assign(word=["a", "new", "new", "é", "b", "newer"], key=[9, 9, 1, 8, 2, 9])
     asked["words"] = [["new", "a"], [], ["new"], ["b", "newer"], ["é"], ["new"]]
     with quiet_nvtabular():
@@ -64,7 +58,7 @@ def test_a_value_gets_the_same_id_in_every_row_and_batch(tmp_path: Path, graph: 
 
 
 def test_unseen_values_of_lists_are_dealt_out_too(tmp_path: Path) -> None:
-    workflow = fitted(lambda: ["words"] >> HashedCategorify(num_buckets=4, max_size=7), tmp_path)
+    workflow = fitted(lambda: ["words"] >> HashedCategorify(num_buckets=4, max_size=7), ROWS, tmp_path)
     with quiet_nvtabular():
         ids = workflow.transform(pd.DataFrame({"words": [["new", "a"], [], [f"new {i}" for i in range(50)]]}))["words"]
     assert [len(row) for row in ids] == [2, 0, 50]
@@ -75,7 +69,7 @@ def test_unseen_values_of_lists_are_dealt_out_too(tmp_path: Path) -> None:
 
 def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected columns to encode alone"):
-        fitted(lambda: [["word", "key"]] >> HashedCategorify(num_buckets=4), tmp_path)
+        fitted(lambda: [["word", "key"]] >> HashedCategorify(num_buckets=4), ROWS, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +85,7 @@ def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:
     ],
 )
 def test_operators_survive_saving_as_data(tmp_path: Path, graph: Callable[[], Any], expected: list[Any]) -> None:
-    workflow = fitted(graph, tmp_path / "fit")
+    workflow = fitted(graph, ROWS, tmp_path / "fit")
     save_workflow(workflow, tmp_path / "saved")
     with quiet_nvtabular():
         transformed = load_workflow(tmp_path / "saved").transform(ROWS[workflow.input_schema.column_names].copy())
@@ -101,7 +95,7 @@ def test_operators_survive_saving_as_data(tmp_path: Path, graph: Callable[[], An
 
 def test_nvtabulars_own_bucketize_cannot_be_saved_as_data(tmp_path: Path) -> None:
     """What `Bucketize` is for."""
-    save_workflow(fitted(lambda: ["key"] >> ops.Bucketize([2, 4]), tmp_path / "fit"), tmp_path / "saved")
+    save_workflow(fitted(lambda: ["key"] >> ops.Bucketize([2, 4]), ROWS, tmp_path / "fit"), tmp_path / "saved")
     with pytest.raises(Exception, match="not data"):
         load_workflow(tmp_path / "saved")
 
@@ -146,7 +140,7 @@ def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
 
 @pytest.mark.parametrize("make", [Categorify, lambda: HashedCategorify(num_buckets=4, max_size=7)])
 def test_a_part_in_which_a_column_is_missing_whole_is_encoded_as_null(tmp_path: Path, make: Callable[[], Any]) -> None:
-    workflow = fitted(lambda: ["word", "number", "key"] >> make(), tmp_path)
+    workflow = fitted(lambda: ["word", "number", "key"] >> make(), ROWS, tmp_path)
     whole = ROWS[["word", "number", "key"]]
     part = whole.assign(word=None, number=np.nan)
     with quiet_nvtabular():

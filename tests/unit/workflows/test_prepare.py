@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.recorders import ProgressRecord
 from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig, SequenceConfig
@@ -15,6 +16,7 @@ from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
+from workflows.progress import SILENT
 from workflows.upstream import quiet_nvtabular
 
 prepare = partial(prepare_rows, source="generated")
@@ -23,21 +25,13 @@ prepare = partial(prepare_rows, source="generated")
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
     directory = tmp_path_factory.mktemp("raw")
-    MOVIELENS.generate(directory, num_rows=9_000, seed=3, cardinality_scale=1.0, progress=_Recorder())
+    MOVIELENS.generate(directory, num_rows=9_000, seed=3, cardinality_scale=1.0, progress=SILENT)
     return MOVIELENS.read(directory)
 
 
 @pytest.fixture(scope="module")
 def prepared(raw: RawData, tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare(MOVIELENS, raw, tmp_path_factory.mktemp("work") / "prepared", best_auc=0.8)
-
-
-class _Recorder:
-    def __init__(self) -> None:
-        self.reports: list[tuple[float, float]] = []
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        self.reports.append((done, total))
 
 
 def split(prepared: PreparedData, name: str) -> pd.DataFrame:
@@ -138,9 +132,9 @@ def _raw_ids(raw: RawData, name: str) -> "np.ndarray":  # type: ignore[type-arg]
 
 
 def test_progress_rises_to_its_total(raw: RawData, tmp_path: Path) -> None:
-    recorder = _Recorder()
-    prepare(MOVIELENS, raw, tmp_path / "prepared", progress=recorder)
-    done, totals = zip(*recorder.reports, strict=True)
+    progress = ProgressRecord()
+    prepare(MOVIELENS, raw, tmp_path / "prepared", progress=progress)
+    done, totals, _ = zip(*progress.reports, strict=True)
     assert list(done) == sorted(done)
     assert set(totals) == {done[-1]}
 

@@ -4,7 +4,7 @@ import pytest
 
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError
-from workflows.trained import KIND, SAVED_MODEL, TORCH_SCRIPT, TrainedModel
+from workflows.trained import KIND, TORCH_SCRIPT, TrainedModel
 
 DETAILS = {"run_id": "r", "tracking_uri": "sqlite:///x", "metrics": {"valid_auc": 0.7}}
 
@@ -24,13 +24,3 @@ def test_it_says_which_format_it_has_and_where_the_model_is(tmp_path: Path) -> N
 
 def test_a_format_of_another_package_is_taken_as_it_is(tmp_path: Path) -> None:
     assert TrainedModel.load(artifact(tmp_path / "m", format="model.jax")).format == "model.jax"
-
-
-@pytest.mark.parametrize(
-    ("details", "expected"),
-    [({}, SAVED_MODEL), ({"backend": "tensorflow"}, SAVED_MODEL), ({"backend": "pytorch"}, TORCH_SCRIPT)],
-)
-def test_models_of_earlier_versions_name_what_trained_them(
-    tmp_path: Path, details: dict[str, str], expected: str
-) -> None:
-    assert TrainedModel.load(artifact(tmp_path / "m", **details)).format == expected

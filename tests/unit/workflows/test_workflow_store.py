@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
+from tests.support.graphs import fitted
 from workflows.errors import ArtifactError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -60,10 +61,8 @@ MOVIES = RATINGS.assign(movie=[1, 2, 1, 7])
 
 
 def saved(part: Any, directory: Path) -> nvt.Workflow:
+    workflow = fitted(lambda: part, MOVIES, directory / "scratch")
     with quiet_nvtabular():
-        workflow = nvt.Workflow(part)
-        keep_vocabularies_in(workflow, directory / "scratch")
-        workflow.fit(nvt.Dataset(MOVIES))
         save_workflow(workflow, directory / "workflow")
     return workflow
 

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from serving.benchmark.connections import connect
-from serving.benchmark.transport import OK, Answer, Transport
+from serving.benchmark.transport import OK, Transport
+from tests.support.answers import receive
 from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, ServerError
 
@@ -58,17 +59,6 @@ def connection(request: pytest.FixtureRequest, server: tuple[grpc.Server, str]) 
     transport = connect(request.param, server[1], "/test.Echo/Echo")
     yield transport
     transport.close()
-
-
-def receive(connection: Transport, count: int) -> dict[int, Answer]:
-    answers: dict[int, Answer] = {}
-
-    def has_all() -> bool:
-        answers.update({answer.key: answer for answer in connection.poll(0.5)})
-        return len(answers) >= count
-
-    wait_until(has_all)
-    return answers
 
 
 def test_answers_belong_to_their_requests(connection: Transport) -> None:

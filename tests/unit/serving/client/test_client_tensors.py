@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import deserialize_bytes_tensor
 
-from serving.client import ColumnSchema, to_tensor
-from serving.client.tensors import Dense, ListRows, to_dense, to_ragged
+from serving.client import ColumnSchema
+from serving.client.tensors import Array, Dense, ListRows, to_dense, to_ragged
 from workflows.errors import RequestError
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import Tensor
@@ -21,6 +21,13 @@ TEXT = Tensor(name="title", dtype="object", dims=(1,))
 LISTS = Tensor(name="genres", dtype="int64", dims=(-1,))
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 PAIRS = Tensor(name="pair", dtype="int64", dims=(2,))
+
+
+def to_tensor(values: Any, tensor: Tensor) -> Array:
+    """The rows of an input without a mask as an array, [num_rows, *dims]."""
+    (dense,) = to_dense(values, ColumnSchema(name=tensor.name, values=tensor))
+    flat = dense.values if isinstance(dense.values, np.ndarray) else dense.values.to_numpy(zero_copy_only=False)
+    return flat.reshape(dense.shape)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))

@@ -12,6 +12,7 @@ import torch
 
 from serving.engines import engine_for
 from serving.merlin import ColumnSchema, Schema, merlin_operator
+from tests.support.frameworks import HIDE
 from workflows.trained import TORCH_SCRIPT
 
 ROOT = Path(__file__).parents[4]
@@ -27,19 +28,6 @@ def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_
     assert isinstance(operator, merlin_operator("pytorch", "PredictPyTorch"))
     assert (operator.input_schema.column_names, operator.output_schema.column_names) == (["user"], ["score"])
     assert encoded["user"].properties == {}
-
-
-# SciPy asks `sys.modules` for torch, and torch asks for the place of tensorflow: each is hidden as the other can bear.
-HIDE = {
-    "tensorflow": 'import sys; sys.modules["tensorflow"] = None',
-    "torch": """
-import sys
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoTorch())""",
-}
 
 
 @pytest.mark.parametrize(("engine", "hidden"), [("pytorch", "tensorflow"), ("tensorflow", "torch")])

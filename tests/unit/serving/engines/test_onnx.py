@@ -18,6 +18,7 @@ import torch
 from serving.engines import engine_for
 from serving.engines.onnxruntime import ENGINE as ONNX
 from tests.support.rounding import SCORE_ROUNDING
+from tests.support.specs import scalar_spec
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
 from training.models.dlrm import DLRMConfig
@@ -111,18 +112,7 @@ def test_it_scores_as_the_trained_model_does(
     np.testing.assert_allclose(scores, expected, rtol=0, atol=SCORE_ROUNDING)
 
 
-SCALARS = FeatureSpec(
-    features=(
-        *(Feature(name=f"C{n}", dtype="int64", cardinality=20 + n, embedding_dim=4) for n in range(6)),
-        *(Feature(name=f"I{n}", dtype="float32") for n in range(3)),
-        Feature(name="label", dtype="float32"),
-    ),
-    channels={
-        "categorical": tuple(f"C{n}" for n in range(6)),
-        "continuous": tuple(f"I{n}" for n in range(3)),
-        "label": ("label",),
-    },
-)
+SCALARS = scalar_spec([(20 + n, 4) for n in range(6)], 3)
 FUSED: list[ModelConfig] = [
     MLPConfig(embedding_dim=8, hidden=(16, 16)),
     DLRMConfig(embedding_dim=8, bottom_mlp=(16,), top_mlp=(16, 16)),

@@ -15,7 +15,6 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig
-from training.metrics import exact_auc
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
 from training.models.mlp import MLPConfig
@@ -24,6 +23,7 @@ from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.tensorflow import TensorFlowTrainer
 from training.trainers.torch import TorchTrainer
+from workflows.auc import exact_auc
 from workflows.errors import ArtifactError, ConfigError, SpecError
 from workflows.feature_spec import FeatureSpec
 from workflows.trained import TrainedModel

@@ -10,21 +10,21 @@ from fitting import (
     Batch,
     assert_goes_on_like_one_without_a_break,
     assert_same,
+    assert_score_alike,
     assert_state_is_a_copy,
     fitted,
     learn,
 )
 
 from tests.support.rounding import ROUNDING
+from tests.support.specs import scalar_spec
 from training.config import TrainConfig
-from training.metrics import exact_auc
-from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
 from training.optimizers import OPTIMIZERS
 from training.saved_model import load_signature
 from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import FeatureSpec
 
 CONFIG = TrainConfig(model=MLPConfig(hidden=(16, 8)), batch_size=100, learning_rate=0.01, table_lr_scale=1.0, seed=3)
 
@@ -105,33 +105,8 @@ def test_parameters_are_counted_in_tables_and_others(spec: FeatureSpec) -> None:
     assert TensorFlowTrainer(spec, CONFIG, 1).num_parameters() == (tables + linear, dense)
 
 
-def test_the_documents_dlrm_has_the_documents_network() -> None:
-    """NVIDIA's Criteo notebook prints 2,747,145, with 13 numbers, 26 categories and embeddings of width 8."""
-    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
-    numbers = [Feature(name=f"I{n}", dtype="float32") for n in range(13)]
-    label = Feature(name="label", dtype="float32")
-    spec = FeatureSpec(
-        features=(*ids, *numbers, label),
-        channels={
-            "categorical": tuple(feature.name for feature in ids),
-            "continuous": tuple(feature.name for feature in numbers),
-            "label": ("label",),
-        },
-    )
-    config = TrainConfig(
-        model=DLRMConfig(
-            bottom_mlp=(1024, 512, 256), embedding_dim=8, linear_terms=False, top_mlp=(1024, 1024, 512, 256)
-        ),
-        weight_averaging=False,
-    )
-    assert TensorFlowTrainer(spec, config, 1).num_parameters() == (26 * 5 * 8, 2_747_145)
-
-
 def test_tables_laid_out_for_one_worker_are_the_same_whatever_the_batch_of_all() -> None:
-    ids = [Feature(name=f"C{n}", dtype="int64", cardinality=5, embedding_dim=4) for n in range(26)]
-    label = Feature(name="label", dtype="float32")
-    names = tuple(feature.name for feature in ids)
-    spec = FeatureSpec(features=(*ids, label), channels={"categorical": names, "label": ("label",)})
+    spec = scalar_spec([(5, 4)] * 26, 0)
     of_one, of_two = (replace(CONFIG, batch_size=rows) for rows in (2048, 4096))
     expected = TensorFlowTrainer(spec, of_one, 1).state().keys()
     assert TensorFlowTrainer(spec, of_two, 1, laid_out_for=2048).state().keys() == expected
@@ -180,15 +155,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     )
     assert tf.keras.mixed_precision.global_policy().name == before
     assert {array.dtype.name for name, array in mixed.state().items() if name.startswith("model/")} == {"float32"}
-    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
-    labels = np.concatenate([fit_label.numpy()[:, 0] for _, fit_label in batches])
-    aucs = []
-    for trainer in (mixed, single):
-        scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
-        assert scores.dtype == np.float32
-        aucs.append(exact_auc(labels, scores))
-    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
-    assert aucs[1] > 0.8
+    assert_score_alike(mixed, single, batches, np.concatenate([label.numpy()[:, 0] for _, label in batches]))
     mixed.export(tmp_path / "model")
     inputs, _ = batches[0]
     nnzs = inputs["genres__nnzs"].numpy()[:, 0]

@@ -10,13 +10,13 @@ from fitting import (
     Batch,
     assert_goes_on_like_one_without_a_break,
     assert_same,
+    assert_score_alike,
     assert_state_is_a_copy,
     fitted,
     learn,
 )
 
 from training.config import TrainConfig
-from training.metrics import exact_auc
 from training.models.torch_mlp import TorchMLPConfig
 from training.torch_optimizers import OPTIMIZERS
 from training.trainers.torch import TorchTrainer
@@ -114,15 +114,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
         fitted(TorchTrainer, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )
     assert {weight.dtype for weight in mixed.model.parameters()} == {torch.float32}
-    assert any(np.any(a != b) for a, b in zip(mixed.weights(), single.weights(), strict=True))
-    labels = np.concatenate([label.numpy() for _, label in batches])
-    aucs = []
-    for trainer in (mixed, single):
-        scores = np.concatenate([trainer.score(inputs) for inputs, _ in batches])
-        assert scores.dtype == np.float32
-        aucs.append(exact_auc(labels, scores))
-    assert aucs[0] == pytest.approx(aucs[1], abs=0.01)
-    assert aucs[1] > 0.8
+    assert_score_alike(mixed, single, batches, np.concatenate([label.numpy() for _, label in batches]))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

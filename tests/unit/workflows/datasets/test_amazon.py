@@ -8,6 +8,7 @@ import pytest
 
 from serving.compile import compile_workflow
 from serving.plan import TransformPlan
+from tests.support.graphs import transformed
 from workflows.datasets.amazon import AMAZON
 from workflows.datasets.raw import RawData
 from workflows.encodings import SequenceConfig
@@ -60,12 +61,6 @@ def requests() -> pd.DataFrame:
             "history": pd.Series([*histories[:5], [*histories[5], "new"]], dtype=object),
         }
     )
-
-
-def encoded(workflow: nvt.Workflow, rows: pd.DataFrame) -> dict[str, list[Any]]:
-    with quiet_nvtabular():
-        made = workflow.transform(rows.copy())
-    return {name: [list(v) if isinstance(v, list | np.ndarray) else v for v in made[name]] for name in made}
 
 
 def served(plan: TransformPlan, rows: pd.DataFrame) -> dict[str, list[Any]]:
@@ -123,20 +118,20 @@ def test_an_item_and_the_history_have_the_same_features_the_category_last(
 def test_items_have_the_same_ids_alone_and_in_a_history_and_the_latest_are_kept(
     workflow: nvt.Workflow, requests: pd.DataFrame
 ) -> None:
-    made = encoded(workflow, requests)
+    made = transformed(workflow, requests)
     every = sorted({item for row in requests["history"] for item in row})
-    alone = encoded(workflow, pd.DataFrame({"user_id": "A1", "item_id": every, "history": [[] for _ in every]}))
+    alone = transformed(workflow, pd.DataFrame({"user_id": "A1", "item_id": every, "history": [[] for _ in every]}))
     for name in ("item_id", "brand_id", "category_id"):
         ids = dict(zip(every, alone[f"{name}_trgt"], strict=True))
         assert made[f"{name}_pos"] == [[ids[item] for item in row[-4:]] for row in requests["history"]]
 
 
 def test_what_is_new_is_unseen_and_has_no_category(workflow: nvt.Workflow, requests: pd.DataFrame) -> None:
-    made = encoded(workflow, requests)
+    made = transformed(workflow, requests)
     assert made["user_id"][2:4] == [2, 1]
     assert made["item_id_trgt"][2] == 2
     # B27 is in the catalogue, but nobody chose it: its category is known all the same.
-    never, known, unknown = encoded(
+    never, known, unknown = transformed(
         workflow, pd.DataFrame({"user_id": "A1", "item_id": ["B27", "B6", "new"], "history": [[], [], []]})
     )["category_id_trgt"]
     assert never == known != unknown == 2
@@ -147,7 +142,7 @@ def test_the_compiled_plan_gives_the_same_bits_in_lists_as_wide_as_the_longest_h
 ) -> None:
     compile_workflow(workflow).save(tmp_path / "plan")
     plan = TransformPlan.load(tmp_path / "plan")
-    assert served(plan, requests) == encoded(workflow, requests)
+    assert served(plan, requests) == transformed(workflow, requests)
     widths = {column.name: column.spec.width for column in plan.columns}
     assert widths == {name: 4 if name.endswith("_pos") else None for name in workflow.output_schema.column_names}
 
@@ -155,20 +150,20 @@ def test_the_compiled_plan_gives_the_same_bits_in_lists_as_wide_as_the_longest_h
 def test_a_saved_workflow_is_loaded_as_data(workflow: nvt.Workflow, requests: pd.DataFrame, tmp_path: Any) -> None:
     with quiet_nvtabular():
         save_workflow(workflow, tmp_path / "workflow")
-    assert encoded(load_workflow(tmp_path / "workflow"), requests) == encoded(workflow, requests)
+    assert transformed(load_workflow(tmp_path / "workflow"), requests) == transformed(workflow, requests)
 
 
 def test_rare_and_unseen_items_share_an_id_or_some_buckets(tmp_path: Any, requests: pd.DataFrame) -> None:
     rare = fitted(tmp_path / "rare", PrepareConfig(frequency_threshold=20))
     hashed = fitted(tmp_path / "hashed", PrepareConfig(frequency_threshold=20, hash_buckets=6))
-    assert served(compile_workflow(hashed), requests) == encoded(hashed, requests)
+    assert served(compile_workflow(hashed), requests) == transformed(hashed, requests)
     cardinality = {
         name: made.output_schema.column_schemas["item_id_pos"].properties["embedding_sizes"]["cardinality"]
         for name, made in (("rare", rare), ("hashed", hashed))
     }
     assert 3 < cardinality["rare"] < 25
     assert cardinality["hashed"] == cardinality["rare"] + 5
-    unseen = [row[-1] for row in encoded(hashed, requests)["item_id_pos"][-1:]]
+    unseen = [row[-1] for row in transformed(hashed, requests)["item_id_pos"][-1:]]
     assert all(2 <= value < 8 for value in unseen)
 
 

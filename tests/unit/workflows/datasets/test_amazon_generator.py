@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
 from workflows.datasets.amazon_files import read_amazon
 from workflows.datasets.amazon_generator import AmazonTruth, generate_amazon
@@ -166,15 +167,10 @@ def test_every_size_gives_exactly_so_many_rows_and_long_histories(
 
 
 def test_progress_is_told_of_all_rows(tmp_path: Path) -> None:
-    told: list[tuple[float, float, str]] = []
-
-    class Listener:
-        def update(self, done: float, total: float, note: str = "") -> None:
-            told.append((done, total, note))
-
-    generate_amazon(tmp_path, num_rows=150_000, seed=1, progress=Listener())
-    assert len(told) == 2  # blocks of 1,024 users
-    assert told[-1] == (150_000, 150_000, "reviews")
+    progress = ProgressRecord()
+    generate_amazon(tmp_path, num_rows=150_000, seed=1, progress=progress)
+    assert len(progress.reports) == 2  # blocks of 1,024 users
+    assert progress.reports[-1] == (150_000, 150_000, "reviews")
 
 
 @pytest.mark.parametrize(

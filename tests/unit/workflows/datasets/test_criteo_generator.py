@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
 from workflows.datasets.criteo_files import CATEGORIES, NUMBERS, read_criteo
 from workflows.datasets.criteo_generator import CATEGORY_COUNTS, generate_criteo
@@ -173,15 +174,10 @@ def test_every_size_gives_exactly_so_many_rows_and_the_last_day_is_a_fifth(tmp_p
 
 
 def test_progress_is_told_of_all_rows(tmp_path):
-    told = []
-
-    class Listener:
-        def update(self, done, total, note=""):
-            told.append((done, total, note))
-
-    generate_criteo(tmp_path, num_rows=400_000, seed=1, cardinality_scale=0.001, progress=Listener())
-    assert len(told) == 10  # blocks of 65,536 rows, two for each day
-    assert told[-1] == (400_000, 400_000, "rows")
+    progress = ProgressRecord()
+    generate_criteo(tmp_path, num_rows=400_000, seed=1, cardinality_scale=0.001, progress=progress)
+    assert len(progress.reports) == 10  # blocks of 65,536 rows, two for each day
+    assert progress.reports[-1] == (400_000, 400_000, "rows")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import read_movielens
 from workflows.datasets.movielens_generator import generate_movielens
@@ -118,15 +119,10 @@ def test_every_size_gives_exactly_so_many_distinct_pairs(tmp_path_factory, num_r
 
 
 def test_rows_of_several_blocks_are_all_told_and_whole(tmp_path):
-    told = []
-
-    class Listener:
-        def update(self, done, total, note=""):
-            told.append((done, total, note))
-
-    generate_movielens(tmp_path, num_rows=1_200_000, seed=1, progress=Listener())
-    assert len(told) == 2
-    assert told[-1] == (1_200_000, 1_200_000, "ratings")
+    progress = ProgressRecord()
+    generate_movielens(tmp_path, num_rows=1_200_000, seed=1, progress=progress)
+    assert len(progress.reports) == 2
+    assert progress.reports[-1] == (1_200_000, 1_200_000, "ratings")
     assert read_movielens(tmp_path).rows.num_rows == 1_200_000
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.recorders import ProgressRecord
 from workflows.datasets.amazon import AMAZON
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, StreamedRows
@@ -338,13 +339,8 @@ def test_a_graph_whose_histories_are_of_other_ids_is_refused(
 
 
 def test_progress_rises_to_its_total(raw: RawData, tmp_path: Path) -> None:
-    reports: list[tuple[float, float]] = []
-
-    class Recorder:
-        def update(self, done: float, total: float, note: str = "") -> None:
-            reports.append((done, total))
-
-    prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE, progress=Recorder())
-    done, totals = zip(*reports, strict=True)
+    progress = ProgressRecord()
+    prepare(AMAZON, raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE, progress=progress)
+    done, totals, _ = zip(*progress.reports, strict=True)
     assert list(done) == sorted(done)
     assert done[-1] == totals[-1] == 3

@@ -1,0 +1,26 @@
+"""NVTabular graphs: fitted in one line, and what they make of rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workflows.upstream import nvt, quiet_nvtabular
+from workflows.workflow_store import keep_vocabularies_in
+
+
+def fitted(graph: Callable[[], Any], rows: pd.DataFrame, directory: Path) -> nvt.Workflow:
+    """A graph as a workflow that was fitted to rows, with its vocabularies in `directory`."""
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(graph())
+        keep_vocabularies_in(workflow, directory)
+        return workflow.fit(nvt.Dataset(rows))
+
+
+def transformed(workflow: nvt.Workflow, rows: pd.DataFrame) -> dict[str, list[Any]]:
+    """The columns that a workflow makes of rows, as plain lists."""
+    with quiet_nvtabular():
+        made = workflow.transform(rows.copy())
+    return {name: [list(v) if isinstance(v, list | np.ndarray) else v for v in made[name]] for name in made}
