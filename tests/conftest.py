@@ -8,10 +8,8 @@ The two profiles that gate a change draw the same examples each time, so that no
 import signal
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
-
-# A shell starts what it runs in the background with Ctrl-C ignored, and programs that tests start inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED: dict[str, Any] = {
     "deadline": None,  # a busy machine proves nothing wrong
@@ -22,3 +20,10 @@ settings.register_profile("quick", max_examples=20, derandomize=True, **SHARED)
 settings.register_profile("thorough", max_examples=100, derandomize=True, **SHARED)
 settings.register_profile("search", max_examples=1000, **SHARED)
 settings.load_profile("quick")  # unless --hypothesis-profile names another
+
+
+@pytest.fixture(autouse=True)
+def _default_signals() -> None:
+    """Ctrl-C ends a test: what a shell runs in the background ignores it, and a verb leaves a handler of its own."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

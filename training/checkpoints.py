@@ -147,7 +147,7 @@ class Checkpoint:
 
         Raises:
             ArtifactError: the data is another one.
-            ConfigError: an option is another one; the message names each.
+            ConfigError: the model or an option is another one; the message names it.
         """
         if fingerprint != self.fingerprint:
             raise ArtifactError(
@@ -155,9 +155,10 @@ class Checkpoint:
                 "Prepare the data as it was, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
+        has_other_model = got["model"] != self.config["model"]  # which has options of its own
         if odd := [
             f"{name} {got.get(name)!r}, expected {self.config.get(name)!r}"
-            for name in sorted({*got, *self.config} - {*free})
+            for name in (["model"] if has_other_model else sorted({*got, *self.config} - {*free}))
             if got.get(name) != self.config.get(name)
         ]:
             raise ConfigError(
