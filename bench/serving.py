@@ -73,7 +73,6 @@ _WARMUP_CALLS = 10
 _MOST_MESSAGES = 512
 _LEAST_MESSAGES = 4
 _ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
-_READY_TIMEOUT_S = 300.0  # a dozen model processes start at once, merlin-systems' with all of NVTabular
 _SCORE_TOLERANCE = 1e-5
 
 Array = npt.NDArray[Any]
@@ -116,9 +115,7 @@ def run(
         export_with_merlin(prepared, trained, directory / "merlin")
         write_identity(directory / "identity")
         others = (directory / name for name in (*(side for side in models if side != OURS), "merlin", "identity"))
-        served = ServerConfig(
-            repositories=(workspace.ensemble, *others), backends=(BACKENDS,), ready_timeout_s=_READY_TIMEOUT_S
-        )
+        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=(BACKENDS,))
         rows = request_rows(prepared)
         with EmbeddedServer(served) as server:
             url = server.endpoints.grpc

@@ -75,7 +75,6 @@ LOADS = (
 OURS, FUSED, MERLIN, FASTAPI, MLFLOW = "rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"
 _FUSED_MODEL = "movielens_fused"
 _WARMUP_SHARE = 1 / 6  # of a turn, before it
-_READY_TIMEOUT_S = 300.0
 _POLL_INTERVAL_S = 0.1
 _NUM_ROWS_SENT = 65_536  # per load, in requests that are sent in turn
 _SAMPLE_EVERY = 8
@@ -161,7 +160,7 @@ def _triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel)
     fused, merlin = workspace.root / "fused", workspace.root / "merlin"
     export_ensemble(prepared, trained, fused, ExportConfig(fused=True), name=_FUSED_MODEL)
     export_with_merlin(prepared, trained, merlin)
-    config = ServerConfig(repositories=(workspace.ensemble, fused, merlin), ready_timeout_s=_READY_TIMEOUT_S)
+    config = ServerConfig(repositories=(workspace.ensemble, fused, merlin))
     with EmbeddedServer(config) as server:
         yield server.endpoints.grpc
 

@@ -44,14 +44,8 @@ def best_items(
     Raises:
         ConfigError: the ensemble asks for more than user, item and history, or its users are numbers and `user` is not.
     """
-    user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
+    user_column, item_column, catalog = _columns(prepared)
     history_column = prepared.spec.metadata.history
-    asked = {user_column, item_column} | ({history_column} if history_column else set())
-    if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != asked:
-        raise ConfigError(
-            f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
-            "Use predict."
-        )
     user = typed_user(user, client.schema, user_column)
     if history_column is None:
         items = catalog[item_column].to_numpy()
@@ -65,6 +59,27 @@ def best_items(
         row = {user_column: user, history_column: _latest(client, history).to_pylist()}
         scores = client.rank(row, catalog[item_column])
     return _best(catalog, scores, top)
+
+
+def check_can_recommend(prepared: "PreparedData") -> None:
+    """Find out before a server is started.
+
+    Raises:
+        ConfigError: rows have no user or no item, or more than these and a history.
+    """
+    _columns(prepared)
+
+
+def _columns(prepared: "PreparedData") -> tuple[str, str, pa.Table]:
+    """The column of users, that of items, and the catalogue."""
+    user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
+    expected = {user_column, item_column, prepared.spec.metadata.history} - {None}
+    if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != expected:
+        raise ConfigError(
+            f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
+            "Use predict."
+        )
+    return user_column, item_column, catalog
 
 
 def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from serving.ensemble import ExportedEnsemble
-from serving.server import EmbeddedServer, Tls
+from serving.server import EmbeddedServer, ServerConfig, Tls
 from serving.supervise import Supervisor, config_of
 from workflows.errors import ConfigError, RanklineError
 
@@ -87,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         help="make clients reconnect after this long, so that they can be sent elsewhere; default: never",
     )
-    parser.add_argument("--ready-timeout-s", type=float, default=300.0, help="default: %(default)s")
+    parser.add_argument(
+        "--ready-timeout-s", type=float, default=ServerConfig.ready_timeout_s, help="default: %(default)s"
+    )
     return parser
 
 

@@ -95,7 +95,7 @@ class ServerConfig(Ports):
     log_path: Path | None = None
     echo_log: bool = False
     max_connection_age_s: float = 0.0
-    ready_timeout_s: float = 120.0
+    ready_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         if not self.repositories:

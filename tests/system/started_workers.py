@@ -48,8 +48,8 @@ def started(script: Path, *arguments: object, size: int = 2) -> Iterator[list["s
         yield processes
     finally:
         for process in processes:
-            process.kill()
-            process.communicate()
+            with process:  # closes its pipe and waits for it
+                process.kill()
         server.stop()
         server._httpd.server_close()  # which `stop` leaves open
 
