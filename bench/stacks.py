@@ -265,7 +265,7 @@ def _wait_until_ready(server: _HttpServer, workers: int) -> None:
     Raises:
         ServerError: the server has ended, or takes too long.
     """
-    deadline = time.monotonic() + _READY_TIMEOUT_S
+    deadline = time.monotonic() + ServerConfig.ready_timeout_s
     while len(_READY.findall(server.log.read_bytes())) < workers:
         if server.process.poll() is not None or time.monotonic() > deadline:
             end = server.log.read_text(errors="replace").strip().rpartition("\n")[2]
