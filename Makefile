@@ -23,10 +23,10 @@ check: setup ## ruff and the type checker
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: check ## while you work: every unit, and the parts together on small models (10 minutes on 2 cores)
+test: check ## while you work: every unit, and the parts together on small models (budget: 10 minutes on 2 cores)
 	@scripts/test.sh $(ARGS)
 
-test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (30 minutes)
+test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (budget: 30 minutes)
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 
