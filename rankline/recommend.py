@@ -8,17 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.errors import ConfigError
+from workflows.prepared import CATALOG, PreparedData
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from serving.client import Client, ModelSchema
-    from workflows.prepared import PreparedData
 
 
 def best_items(
     client: "Client",
-    prepared: "PreparedData",
+    prepared: PreparedData,
     user: int | str,
     top: int,
     *,
@@ -44,8 +44,9 @@ def best_items(
     Raises:
         ConfigError: the ensemble asks for more than user, item and history, or its users are numbers and `user` is not.
     """
-    user_column, item_column, catalog = _columns(prepared)
-    history_column = prepared.spec.metadata.history
+    user_column, item_column = user_and_item(prepared)
+    history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
+    assert catalog is not None
     user = typed_user(user, client.schema, user_column)
     if history_column is None:
         items = catalog[item_column].to_numpy()
@@ -61,25 +62,21 @@ def best_items(
     return _best(catalog, scores, top)
 
 
-def check_can_recommend(prepared: "PreparedData") -> None:
-    """Find out before a server is started.
+def user_and_item(prepared: PreparedData) -> tuple[str, str]:
+    """The columns of users and of items; reads no rows, so that a verb can ask before it starts a server.
 
     Raises:
-        ConfigError: rows have no user or no item, or more than these and a history.
+        ConfigError: rows have no user, no item or no catalogue of items, or more than these and a history.
     """
-    _columns(prepared)
-
-
-def _columns(prepared: "PreparedData") -> tuple[str, str, pa.Table]:
-    """The column of users, that of items, and the catalogue."""
-    user_column, item_column, catalog = prepared.group_by, prepared.item, prepared.catalog()
+    user_column, item_column = prepared.group_by, prepared.item
     expected = {user_column, item_column, prepared.spec.metadata.history} - {None}
-    if user_column is None or item_column is None or catalog is None or set(prepared.inputs) != expected:
+    has_catalog = CATALOG in prepared.manifest.files
+    if user_column is None or item_column is None or not has_catalog or set(prepared.inputs) != expected:
         raise ConfigError(
             f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
             "Use predict."
         )
-    return user_column, item_column, catalog
+    return user_column, item_column
 
 
 def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:
@@ -97,7 +94,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
         raise ConfigError(f"user is {user!r}, but users of this ensemble are whole numbers.") from None
 
 
-def _history(prepared: "PreparedData", user: int | str, column: str, report: Callable[[str], None]) -> pa.Array:
+def _history(prepared: PreparedData, user: int | str, column: str, report: Callable[[str], None]) -> pa.Array:
     """All items of a user, the latest last; none of one who is not known."""
     histories = prepared.histories()
     assert histories is not None

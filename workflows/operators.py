@@ -122,7 +122,7 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
 class HexToInt(ops.Operator):  # type: ignore[misc]
     """Whole numbers of hexadecimal strings, which are smaller and faster to encode than the strings.
 
-    What is missing stays missing, and what is no number of 1 to 15 hexadecimal digits becomes so. The column is
+    What is missing stays missing, and anything but a number of 1 to 15 hexadecimal digits becomes so. The column is
     float64, whose NaN is what all other operators take for missing: an integer column would be int64 in one part of
     the data and float64 in another, and a vocabulary of the first refuses the second. Numbers of up to 13 digits are
     exact; longer ones are rounded to 53 bits, in training as in serving.

@@ -34,7 +34,7 @@ def recommend_command(
 
     rankline recommend --recipe amazon-sim --user A2IBPI20UZIR0U
     """
-    from rankline.recommend import best_items, check_can_recommend
+    from rankline.recommend import best_items, user_and_item
     from rankline.summary import print_items
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
@@ -42,7 +42,7 @@ def recommend_command(
 
     workspace = workspace_of(recipe, work_dir, repository)
     prepared = PreparedData.load(workspace.prepared)
-    check_can_recommend(prepared)
+    user_and_item(prepared)  # now, not after a server has started
     if url is None:
         ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
     with server_for(workspace.ensemble, url) as server, Client(server.url, recipe) as client:

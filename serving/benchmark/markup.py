@@ -1,4 +1,4 @@
-"""HTML from nested calls: what is no markup already is escaped, so that no text of a report becomes markup."""
+"""HTML from nested calls: plain text is escaped, so that no text of a report becomes markup."""
 
 from html import escape
 
@@ -14,7 +14,7 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
 
     Args:
         name: of the element.
-        *content: in it, one after another; what is no `Markup` is escaped.
+        *content: in it, one after another; anything but `Markup` is escaped.
         **attributes: `class_` stands for class.
     """
     given = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
@@ -22,5 +22,5 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
 
 
 def joined(*content: str) -> Markup:
-    """Several pieces, one after another; what is no `Markup` is escaped."""
+    """Several pieces, one after another; anything but `Markup` is escaped."""
     return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in content))

@@ -305,7 +305,7 @@ class BenchmarkReport:
 
 
 def _flat(result: LoadResult) -> dict[str, Any]:
-    """One line of the CSV: what the JSON says of a load, but for what is no single figure."""
+    """One line of the CSV: the figures of a load as in the JSON, without nested values."""
     figures = result.to_dict()
     nested = {"errors", "server", "breakdown", "intervals_ms", "withheld", "histogram"}
     server = figures["server"] or {}

@@ -262,7 +262,7 @@ class TransformPlan:
         try:
             return stack.run(inputs, valid)  # type: ignore[arg-type]  # checked: no lists
         except (pa.ArrowException, TypeError):
-            for spec in self.inputs:  # one of them holds what is no string, and says so alone
+            for spec in self.inputs:  # one of them has a non-string value, and its error says so
                 if spec.name in stack.inputs:
                     _column_of(spec, inputs[spec.name], None)
             raise

@@ -62,7 +62,7 @@ def dtypes_of(tensors: Sequence[Any]) -> dict[str, Any]:
         tensors: `get_inputs()` or `get_outputs()`.
 
     Returns:
-        NumPy's types; of what is no tensor of numbers, ONNX Runtime's word.
+        NumPy's types; for anything but a tensor of numbers, ONNX Runtime's name.
     """
     return {tensor.name: _dtype(tensor.type) for tensor in tensors}
 
