@@ -6,6 +6,7 @@ with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"
 
 import contextlib
 import ipaddress
+import logging
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ import psutil
 from serving.control import KEY_HEADER, ModelControl
 from serving.installation import (
     STUB,
+    Installation,
     assemble_backends,
     environment,
     find_installation,
@@ -32,9 +34,12 @@ from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
 
+_LOGGER = logging.getLogger(__name__)
 _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
+_MOST_STARTS = 3
+_CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
 LOOPBACK = "127.0.0.1"
 _LONGEST_REQUEST_MS = 600_000  # on a connection that has grown old
@@ -134,6 +139,10 @@ class Endpoints:
     metrics: str
 
 
+class _CrashError(ServerError):
+    """A signal such as SIGABRT ended tritonserver before it was ready."""
+
+
 class EmbeddedServer:
     """A tritonserver process that lives as long as the `with` block, and never longer than this process.
 
@@ -195,6 +204,9 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until every model is ready.
 
+        Triton's Python backend at times corrupts its shared memory under load (triton-inference-server/server#8882). A
+        server that crashes while it starts has lost nothing yet, so it is started again, twice at most.
+
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
                 in time.
@@ -210,6 +222,16 @@ class EmbeddedServer:
                 f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
                 "is installed here has known vulnerabilities. To serve a network, use the container stack."
             )
+        for starts_left in reversed(range(_MOST_STARTS)):
+            try:
+                self._start_once(installation)
+                break
+            except _CrashError as crash:
+                if not starts_left:
+                    raise
+                _LOGGER.warning("%s It is started again.", crash)
+
+    def _start_once(self, installation: Installation) -> None:
         grpc_port, http_port, metrics_port = choose_ports(
             *(
                 Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
@@ -364,7 +386,10 @@ class EmbeddedServer:
 
     def _refuse_an_end(self) -> None:
         assert self._launcher is not None
-        if self._launcher.poll() is not None:
+        if (status := self._launcher.poll()) in _CRASHES:
+            name = signal.Signals(-status).name
+            raise _CrashError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
+        if status is not None:
             raise ServerError(f"tritonserver ended while starting{self._where()}. {self._reason()}")
 
     def _where(self) -> str:

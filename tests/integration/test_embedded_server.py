@@ -43,11 +43,12 @@ def trouble(server: EmbeddedServer) -> str:
     return ""
 
 
-def is_launched(server: EmbeddedServer) -> bool:
+def pid_of(server: EmbeddedServer) -> int:
+    """0 while it is not launched."""
     try:
-        return server.pid > 0
+        return server.pid
     except ServerError:
-        return False
+        return 0
 
 
 def leftovers() -> set[Path]:
@@ -213,7 +214,7 @@ def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity:
     server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), http_port=free_port))
     with ThreadPoolExecutor() as pool:
         started = pool.submit(server.start)
-        wait_until(lambda: is_launched(server))  # it found the port free
+        wait_until(lambda: pid_of(server) > 0)  # it found the port free
         with HTTPServer(("127.0.0.1", free_port), AlwaysReady) as other:
             serving = pool.submit(other.serve_forever, poll_interval=0.05)
             try:
@@ -255,6 +256,40 @@ def test_a_model_that_is_refused_is_named(identity: ServerConfig) -> None:
         server.start()
     assert len(str(failure.value).splitlines()) == 1
     assert server.process_ids() == ()
+
+
+@pytest.mark.parametrize("num_crashes", [1, 3])
+def test_a_server_that_crashes_while_it_starts_is_started_again_twice(
+    identity: ServerConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture, num_crashes: int
+) -> None:
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    may_load = tmp_path / "may_load"
+    (backend / "model.py").write_text(
+        "import os, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        while not os.path.exists({str(may_load)!r}):\n"
+        "            time.sleep(0.02)\n"
+    )
+    server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",)))
+    before, crashed = leftovers(), {0}
+    with ThreadPoolExecutor(1) as background:
+        started = background.submit(server.start)
+        for _ in range(num_crashes):
+            wait_until(lambda: pid_of(server) not in crashed)
+            os.kill(pid := server.pid, signal.SIGABRT)
+            crashed.add(pid)
+        may_load.touch()
+        if num_crashes > 2:
+            with pytest.raises(ServerError, match=r"crashed while starting \(SIGABRT\)"):
+                started.result()
+        else:
+            started.result()
+            assert server.pid not in crashed
+            server.stop()
+    assert caplog.text.count("It is started again") == min(num_crashes, 2)
+    assert leftovers() == before
 
 
 def test_a_server_that_is_not_ready_in_time_is_stopped(identity: ServerConfig) -> None:
