@@ -1,7 +1,7 @@
 """MovieLens in the seed document's own path, with our loader, and without any.
 
 The seed path is TensorFlow's: TFRecord files through `make_batched_features_dataset`, `tf.feature_column`s through
-`tf.keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of 32,768.
+`keras.layers.DenseFeatures`, `fit` with SGD, tables up to 512 columns wide, batches of 32,768.
 """
 
 import time
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
@@ -67,16 +68,16 @@ def _seed_model(spec: FeatureSpec, config: TrainConfig) -> Any:
         ids = tf.feature_column.categorical_column_with_identity(feature.name, feature.embedding_shape[0])
         columns.append(tf.feature_column.embedding_column(ids, config.model.table_width(feature)))
         shape = (None,) if feature.is_list else (1,)
-        inputs[feature.name] = tf.keras.Input(shape, name=feature.name, dtype=tf.int64, sparse=feature.is_list)
-    x = tf.keras.layers.DenseFeatures(columns)(inputs)
+        inputs[feature.name] = keras.Input(shape, name=feature.name, dtype=tf.int64, sparse=feature.is_list)
+    x = keras.layers.DenseFeatures(columns)(inputs)
     for units in config.model.hidden:
-        x = tf.keras.layers.Dense(units, activation="relu")(x)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
-    model.compile(tf.keras.optimizers.SGD(config.learning_rate), "binary_crossentropy")
+        x = keras.layers.Dense(units, activation="relu")(x)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(x))
+    model.compile(keras.optimizers.SGD(config.learning_rate), "binary_crossentropy")
     return model
 
 
-class _Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
+class _Clock(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
     """Times the steps of a `fit` after the first ones, and ends it after a turn."""
 
     def __init__(self, turn_s: float) -> None:

@@ -17,7 +17,7 @@ def lack():
     library = sysconfig.get_config_var("INSTSONAME") or ""
     base = sysconfig.get_config_var("LIBDIR") or ""
     directories = (base, os.path.join(base, sysconfig.get_config_var("MULTIARCH") or ""))  # noqa: PTH118
-    if sys.version_info[:2] not in ((3, 10), (3, 11)):
+    if sys.version_info[:2] not in ((3, 10), (3, 11), (3, 12), (3, 13)):
         return (
             "it is Python %s, and 3.10 or 3.11 is needed "  # noqa: UP031
             "(apt-get install python3.11 python3.11-venv python3.11-dev)" % found

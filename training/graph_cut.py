@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import DenseFeatures
 from training.layers.sequence_features import SequenceFeatures
@@ -23,10 +23,10 @@ def split_at_features(model: Any) -> tuple[list[Any], Any]:
     Raises:
         ExportError: the model uses an input in another way.
     """
-    kinds = DenseFeatures | SequenceFeatures | tf.keras.layers.DenseFeatures
+    kinds = DenseFeatures | SequenceFeatures | keras.layers.DenseFeatures
     layers = [layer for layer in model.layers if isinstance(layer, kinds)]
     try:
-        return layers, tf.keras.Model([layer.output for layer in layers], model.output)
+        return layers, keras.Model([layer.output for layer in layers], model.output)
     except ValueError as error:
         raise ExportError(
             "the model uses an input outside of DenseFeatures or SequenceFeatures, so it has no serving form "

@@ -102,7 +102,7 @@ def quality(
 
 
 def thresholded_auc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], num_thresholds: int = _NUM_THRESHOLDS) -> float:
-    """Area under a ROC curve that is drawn through a few thresholds, as `tf.keras.metrics.AUC` computes it.
+    """Area under a ROC curve that is drawn through a few thresholds, as Keras' `AUC` computes it.
 
     The thresholds are equally spaced, the curve between them is straight, and scores between two of them count as
     tied: where all scores lie close together it says less than `exact_auc`. It is here to be compared with.

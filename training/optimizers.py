@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.config import ROWWISE_TABLE_LR_SCALE
 from training.precision import GROWTH_STEPS, INITIAL_SCALE
@@ -16,7 +17,7 @@ from training.schedules import Schedule
 from workflows.errors import ConfigError
 
 
-class ScheduledRate(tf.keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # tensorflow has no types
+class ScheduledRate(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # tensorflow has no types
     """A learning rate that follows a `Schedule`.
 
     Args:
@@ -82,7 +83,7 @@ def _values(gradient: Any) -> Any:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-class PlainSGD(tf.keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
+class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
     """Stochastic gradient descent without momentum, which touches only the table rows that a batch looked up.
 
     Keras 2.15 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in
@@ -109,7 +110,7 @@ class PlainSGD(tf.keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorfl
         return {"learning_rate": self._serialize_hyperparameter(self._learning_rate)}
 
 
-class LazyAdam(tf.keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has no types
+class LazyAdam(keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow has no types
     """Adam (Kingma & Ba 2014) that leaves table rows alone which a batch did not look up.
 
     For such rows both moments stay as they are: they do not decay, and the row does not move on old momentum. The
@@ -120,7 +121,7 @@ class LazyAdam(tf.keras.optimizers.Adam):  # type: ignore[misc]  # tensorflow ha
     Args:
         learning_rate: a number or a schedule.
         table_lr_scale: multiplies the learning rate of rows that come with sparse gradients.
-        **kwargs: of `tf.keras.optimizers.Adam`.
+        **kwargs: of `keras.optimizers.Adam`.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, table_lr_scale: float = 1.0, **kwargs: Any) -> None:
@@ -167,7 +168,7 @@ class RowwiseAdagrad(LazyAdam):
         learning_rate: a number or a schedule.
         initial_accumulator: what each row's sum starts from; damps the first steps.
         table_lr_scale: multiplies the learning rate of tables.
-        **kwargs: of `tf.keras.optimizers.Adam`.
+        **kwargs: of `keras.optimizers.Adam`.
     """
 
     def __init__(self, learning_rate: Any = 0.001, *, initial_accumulator: float = 1e-6, **kwargs: Any) -> None:
@@ -251,8 +252,8 @@ def _rowwise_adagrad(learning_rate: Any, table_lr_scale: float | None, batch_siz
 # name → (learning rate, scale of the tables' rate or None for the optimizer's own, rows per batch) → optimizer
 OPTIMIZERS: Mapping[str, Make] = {
     "sgd": _one_rate("sgd", PlainSGD),
-    "adagrad": _one_rate("adagrad", partial(tf.keras.optimizers.Adagrad, jit_compile=False)),
-    "adam": _one_rate("adam", partial(tf.keras.optimizers.Adam, jit_compile=False)),
+    "adagrad": _one_rate("adagrad", partial(keras.optimizers.Adagrad, jit_compile=False)),
+    "adam": _one_rate("adam", partial(keras.optimizers.Adam, jit_compile=False)),
     "lazy_adam": _lazy_adam,
     "rowwise_adagrad": _rowwise_adagrad,
 }
@@ -270,7 +271,7 @@ def make_optimizer(
 
     Args:
         name: key of `OPTIMIZERS`.
-        learning_rate: a number or a `tf.keras.optimizers.schedules.LearningRateSchedule`.
+        learning_rate: a number or a `keras.optimizers.schedules.LearningRateSchedule`.
         batch_size: rows per batch; the loss is a mean over them.
         table_lr_scale: multiplies the learning rate of embedding tables, for optimizers that tell them apart; None
             takes the optimizer's own.

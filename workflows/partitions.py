@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dask.dataframe.io.io import from_map
 
 from workflows.feature_spec import Feature
 from workflows.operators import frame_of
-from workflows.upstream import nvt
+from workflows.upstream import from_map, nvt
 
 from merlin.dtypes.shape import DefaultShapes  # isort: skip
 from merlin.schema import ColumnSchema, Schema  # isort: skip

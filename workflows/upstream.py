@@ -8,12 +8,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import dask
+
+# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, and a
+# function where it used to be.
+dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    import dask.dataframe.utils as _dask_utils
+    from dask.dataframe.dispatch import hash_object_dispatch
+
+    _dask_utils.hash_object_dispatch = hash_object_dispatch
     import nvtabular as nvt
+    from dask.dataframe.io.io import from_map
     from nvtabular import ops
 
-__all__ = ["nvt", "ops", "quiet_nvtabular"]
+__all__ = ["from_map", "nvt", "ops", "quiet_nvtabular"]
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class _DataUnpickler(pickle.Unpickler):
     """Resolves classes and reconstruction helpers of the data libraries, nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module = module.replace("numpy._core.", "numpy.core.")  # as NumPy 2 calls it; each takes the other's files
         if name in _NAMES.get(module, ()):
             return super().find_class(module, name)
         if (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in _installed():

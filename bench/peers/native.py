@@ -7,7 +7,7 @@ behind them. They differ in three places:
                  native                                  accelerated
     rows         TFRecord, make_batched_features_dataset Parquet, `KerasSequenceLoader`
     hashing      feature columns, in the graph           an NVTabular workflow, online in the loader
-    embeddings   `tf.keras.layers.DenseFeatures`         `ScalarDenseFeatures`
+    embeddings   `keras.layers.DenseFeatures`         `ScalarDenseFeatures`
 
 A peer to measure against: recipes are trained by `training.train`.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.config import TrainConfig
 from training.loader.tensorflow import KerasSequenceLoader
@@ -108,10 +109,10 @@ class Native(DLRMConfig):
         columns = feature_columns(spec, self, accelerated=False)
         numbers, embeddings = columns[: len(spec.continuous)], columns[len(spec.continuous) :]
         inputs = keras_inputs(spec)
-        side_by_side = tf.keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
-        vectors = tf.keras.layers.Reshape((len(embeddings), self.embedding_dim))(side_by_side)
-        dense = tf.keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
-        return tf.keras.Model(inputs, score(head(vectors, dense, self, step), inputs, spec, self, step))
+        side_by_side = keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
+        vectors = keras.layers.Reshape((len(embeddings), self.embedding_dim))(side_by_side)
+        dense = keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
+        return keras.Model(inputs, score(head(vectors, dense, self, step), inputs, spec, self, step))
 
 
 def peer(config: TrainConfig, *, accelerated: bool) -> TrainConfig:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.dense import Dense
 from training.layers.mlp import product, with_leading_axes_of
@@ -36,7 +37,7 @@ def masked_softmax(scores: Any, present: Any) -> Any:
     return tf.where(is_present, weights, 0.0)
 
 
-class DotAttention(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DotAttention(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The items of the history, weighed by the softmax of their dot products with the candidate.
 
     Call with `[targets, history, present]`: (N, C, D), (N, T, D), and (N, T) or (N, C, T); and with what is added to
@@ -60,7 +61,7 @@ class DinAttention(DotAttention):
 
     Args:
         units: of the hidden layers of the unit.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
@@ -78,7 +79,7 @@ class DinAttention(DotAttention):
         return self._unit([targets, history, present])
 
 
-class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DinUnit(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The activation unit of DIN (Zhou et al. 2018, arXiv:1706.06978), as NVIDIA's SIM has it.
 
     concat[q, s, q − s, q∘s] of a candidate q and an item s → sigmoid layers → one number.
@@ -90,7 +91,7 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
 
     Args:
         units: of the hidden layers, at least one.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, units: Sequence[int] = _UNITS, **kwargs: Any) -> None:
@@ -131,7 +132,7 @@ class DinUnit(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return with_leading_axes_of(hidden, x)[..., 0]
 
 
-class SmoothedMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class SmoothedMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Sum of the items that are present, divided by one more than their number, as in NVIDIA's SIM.
 
     Call with `[history, present]`: (N, T, D), and (N, T) or (N, C, T). Returns (N, C, D); C is 1 for (N, T).

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.mlp import SIGMOID, Mlp, product
 from workflows.errors import ConfigError
@@ -29,7 +30,7 @@ def auxiliary_loss(clicked: Any, not_clicked: Any, present: Any, *, over_all: bo
     return tf.math.divide_no_nan(tf.reduce_sum(losses), num_cells)
 
 
-class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Adds `auxiliary_loss` to the losses of the model while it is trained.
 
     A network with sigmoid layers takes the state at step t beside an item, and gives the logit that it is the one at
@@ -42,7 +43,7 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         units: of the hidden layers of the network, at least one.
         weight: factor of the loss.
         reference: count the step from padding to the first item too, and divide by all cells, as NVIDIA's SIM does.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: there is no hidden layer.
@@ -60,7 +61,7 @@ class AuxiliaryLoss(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             raise ConfigError("aux_hidden has no units, expected at least one hidden layer. Or set aux_weight to 0.")
         self.units, self.weight, self.reference = tuple(units), weight, reference
         self._hidden = Mlp(self.units[1:], SIGMOID)
-        self._logit = tf.keras.layers.Dense(1, dtype=tf.float32)
+        self._logit = keras.layers.Dense(1, dtype=tf.float32)
 
     def build(self, input_shape: Any) -> None:
         self._sizes = [input_shape[1][-1], input_shape[2][-1]]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from workflows.errors import ConfigError
 
@@ -55,9 +56,9 @@ def width_of(column: Any) -> int:
 def initializer_of(column: Any) -> Any:
     """The initializer of an embedding column as a Keras one; the default of `embedding_column` is of TensorFlow 1."""
     initializer = column.initializer
-    if isinstance(initializer, tf.keras.initializers.Initializer):
+    if isinstance(initializer, keras.initializers.Initializer):
         return initializer
-    return getattr(tf.keras.initializers, type(initializer).__name__).from_config(initializer.get_config())
+    return getattr(keras.initializers, type(initializer).__name__).from_config(initializer.get_config())
 
 
 def column_config(column: Any) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def column_config(column: Any) -> dict[str, Any]:
     if kind == "embedding":
         if column.combiner not in COMBINERS:
             raise ConfigError(f"combiner is {column.combiner!r}. Available: {sorted(COMBINERS)}.")
-        initializer = tf.keras.initializers.serialize(initializer_of(column))
+        initializer = keras.initializers.serialize(initializer_of(column))
         config |= {"dimension": column.dimension, "combiner": column.combiner, "initializer": initializer}
         config["trainable"] = column.trainable
     return config
@@ -88,7 +89,7 @@ def column_from_config(config: Mapping[str, Any]) -> Any:
     ids = tf.feature_column.categorical_column_with_identity(config["key"], config["num_buckets"])
     if config["kind"] == "indicator":
         return tf.feature_column.indicator_column(ids)
-    initializer = tf.keras.initializers.deserialize(config["initializer"])
+    initializer = keras.initializers.deserialize(config["initializer"])
     return tf.feature_column.embedding_column(
         ids, config["dimension"], config["combiner"], initializer=initializer, trainable=config["trainable"]
     )

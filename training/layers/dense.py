@@ -3,17 +3,18 @@
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 
-class Dense(tf.keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no types
+class Dense(keras.layers.Dense):  # type: ignore[misc]  # tensorflow has no types
     """Keras' dense layer, for inputs of shape (N, D).
 
     TensorFlow's kernels for CPUs add bfloat16 up in bfloat16: the gradient of a bias, a sum over the batch, was off by
     45 % for 4,000 rows. Here it is added up in float32. In float32 the layer is Keras'.
 
     Args:
-        *args: of `tf.keras.layers.Dense`.
-        **kwargs: of `tf.keras.layers.Dense`.
+        *args: of `keras.layers.Dense`.
+        **kwargs: of `keras.layers.Dense`.
     """
 
     def call(self, inputs: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.columns import (
     COMBINERS,
@@ -34,11 +35,11 @@ class Lists(NamedTuple):
     num_rows: Any
 
 
-class DenseFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Turns a dict of feature tensors into one dense matrix, column by column in the order of their names.
 
     Takes what `tf.feature_column` makes: `embedding_column` and `indicator_column` over
-    `categorical_column_with_identity`, and `numeric_column`. Unlike `tf.keras.layers.DenseFeatures` it takes lists
+    `categorical_column_with_identity`, and `numeric_column`. Unlike `keras.layers.DenseFeatures` it takes lists
     as two flat tensors, the way the loader hands them out. The lookup is one gather, or one gather and segment
     reduction for a list, and its gradient touches the rows that were looked up, never the whole table. An empty list
     gives zeros. Every id must lie in [0, num_buckets).
@@ -50,7 +51,7 @@ class DenseFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
 
     Args:
         feature_columns: the columns; a name may occur once.
-        **kwargs: of `tf.keras.layers.Layer`. An `activity_regularizer` acts on the looked-up rows of the batch.
+        **kwargs: of `keras.layers.Layer`. An `activity_regularizer` acts on the looked-up rows of the batch.
 
     Raises:
         ConfigError: a column of another kind, or two of the same name.

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.attention import DinUnit, masked_softmax
 from training.layers.mlp import Mlp, product
 from workflows.errors import ConfigError
 
 
-class _Recurrent(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class _Recurrent(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Weights and steps of a GRU whose update gates are scaled from outside.
 
     Args:
         units: width of the state.
         reference: see the layers.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, units: int, reference: bool = False, **kwargs: Any) -> None:
@@ -88,7 +89,7 @@ class Gru(_Recurrent):
     Args:
         units: width of the state.
         reference: let steps without an item, whose input is zero, change the state, as NVIDIA's SIM does.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: T is not known when the graph is made.
@@ -110,7 +111,7 @@ class Augru(_Recurrent):
         units: width of the state.
         reference: the form of NVIDIA's SIM: r, u = σ(Wx + Us + b), c = tanh(Wx + U(r∘s) + b), u ← (1 − a)u,
             s ← u∘s + (1 − u)∘c, in which every step changes the state.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: T is not known when the graph is made.
@@ -129,7 +130,7 @@ class Augru(_Recurrent):
         return new + _scaled(1 - rate, tf.sigmoid(of_item[1] + keep)) * (state - new)
 
 
-class DienBlock(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DienBlock(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """GRU over the history, attention of each candidate over its states, AUGRU over the states.
 
     The attention is a `DinUnit` of the states and a PReLU layer on the candidate.
@@ -140,7 +141,7 @@ class DienBlock(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
     Args:
         units: width of both states.
         reference: see `Gru` and `Augru`.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: T is not known when the graph is made.

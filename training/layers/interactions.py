@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.dense import add_bias
 from workflows.errors import ConfigError
 
 
-class DotProductInteraction(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Dot products of each pair of F vectors, as in DLRM (Naumov et al. 2019, arXiv:1906.00091).
 
     Call with vectors of shape (N, F, D). Returns (N, F(F - 1)/2), the products of vector 1 with 0, 2 with 0, 2 with 1,
@@ -20,7 +21,7 @@ class DotProductInteraction(tf.keras.layers.Layer):  # type: ignore[misc]  # ten
     Args:
         self_interaction: take the product of each vector with itself too; then there are F(F + 1)/2.
         pad_to: the width of the result is a multiple of this.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: `pad_to` is below 1.
@@ -49,7 +50,7 @@ class DotProductInteraction(tf.keras.layers.Layer):  # type: ignore[misc]  # ten
         return {**super().get_config(), "self_interaction": self.self_interaction, "pad_to": self.pad_to}
 
 
-class Cross(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """One cross layer of DCN-V2: x ↦ x₀ ⊙ (W x + b) + x (Wang et al. 2020, arXiv:2008.13535).
 
     Call with x₀ and x, both of shape (N, D); returns the same shape. l layers one behind the other, all with the same
@@ -57,7 +58,7 @@ class Cross(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
 
     Args:
         rank: W is a product of a (D, rank) and a (rank, D) matrix; 0 takes one (D, D) matrix.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, rank: int = 0, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.dense import Dense, add_bias
 from workflows.errors import ConfigError
@@ -12,7 +13,7 @@ PRELU, SIGMOID = "prelu", "sigmoid"
 ACTIVATIONS = (PRELU, SIGMOID)
 
 
-class Prelu(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """x where it is positive, a learned share of it elsewhere (He et al. 2015, arXiv:1502.01852).
 
     One share per unit, whatever the rank of the input; Keras' own would have one per candidate too, and adds the
@@ -20,7 +21,7 @@ class Prelu(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
 
     Args:
         share: where the shares start.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
@@ -29,7 +30,7 @@ class Prelu(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
 
     def build(self, input_shape: Any) -> None:
         """Make the shares."""
-        initializer = tf.keras.initializers.Constant(self.share)
+        initializer = keras.initializers.Constant(self.share)
         shape, float32 = (input_shape[-1],), tf.float32
         self._shares = self.add_weight(
             "shares", shape, dtype=float32, initializer=initializer, experimental_autocast=False
@@ -44,7 +45,7 @@ class Prelu(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no t
         return {**super().get_config(), "share": self.share}
 
 
-class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Dense layers with an activation and dropout, one behind the other.
 
     Call with (…, D), such as (N, C, D) for C candidates of each of N rows; returns (…, units[-1]).
@@ -53,7 +54,7 @@ class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
         units: of each layer; without any, the input is returned.
         activation: one of `ACTIVATIONS`, of each layer.
         dropout: share of each layer's units that is dropped in training.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: an activation that is not known.
@@ -70,7 +71,7 @@ class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
             if activation == PRELU:
                 self._layers.append(Prelu())
             if dropout:
-                self._layers.append(tf.keras.layers.Dropout(dropout))
+                self._layers.append(keras.layers.Dropout(dropout))
 
     def build(self, input_shape: Any) -> None:
         width = input_shape[-1]
@@ -82,7 +83,7 @@ class Mlp(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no typ
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         x = tf.reshape(inputs, (-1, inputs.shape[-1]))
         for layer in self._layers:
-            x = layer(x, training=training) if isinstance(layer, tf.keras.layers.Dropout) else layer(x)
+            x = layer(x, training=training) if isinstance(layer, keras.layers.Dropout) else layer(x)
         return with_leading_axes_of(inputs, x)
 
     def get_config(self) -> dict[str, Any]:

@@ -7,18 +7,19 @@ products, where it lifts all of them; see docs/amazon.md.
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.attention import masked_softmax
 
 
-class Recency(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Recency(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """A learned number for each place of a history, by how many items were chosen since.
 
     Call with a tensor (N, T, …), T at most `max_items`; returns float32 (1, 1, T). The numbers start at zero.
 
     Args:
         max_items: of the longest history.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, max_items: int, **kwargs: Any) -> None:
@@ -37,14 +38,14 @@ class Recency(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return {**super().get_config(), "max_items": self.max_items}
 
 
-class RecencyMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class RecencyMean(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The items of the history, weighed by the softmax of `Recency`; whatever the candidate.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns (N, D); zeros for a row without items.
 
     Args:
         max_items: of the longest history.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, max_items: int, **kwargs: Any) -> None:
@@ -65,14 +66,14 @@ class RecencyMean(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow ha
         return {**super().get_config(), "max_items": self.max_items}
 
 
-class DotProductFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class DotProductFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The dot product of the candidate and a summary of the history, feature by feature, each with a learned factor.
 
     Call with `[targets, summary]`: (N, C, D), and (N, C, D) or (N, D). Returns float32 (N, C), to join a logit.
 
     Args:
         dimension: of each feature; D is a multiple of it.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, dimension: int, **kwargs: Any) -> None:
@@ -97,7 +98,7 @@ class DotProductFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensor
         return {**super().get_config(), "dimension": self.dimension}
 
 
-class PriorShift(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class PriorShift(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Lowers logits while a model learns, as much as drawing more than one negative for each positive does.
 
     With k negatives the odds that a model learns are k times too low; lowered by log k, the logit stays that of the
@@ -107,7 +108,7 @@ class PriorShift(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
 
     Args:
         num_negatives: k, at least 1.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_negatives: int, **kwargs: Any) -> None:

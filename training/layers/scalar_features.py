@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.columns import key_of, kind_of, num_ids, width_of
 from training.layers.dense_features import DenseFeatures
@@ -77,7 +78,7 @@ class ScalarDenseFeatures(DenseFeatures):
         """The layer with fused tables; they are a copy if its own are not."""
         if self.fused:
             return self
-        zeros = tf.keras.initializers.Zeros()  # draws nothing that is not kept
+        zeros = keras.initializers.Zeros()  # draws nothing that is not kept
         columns = [c._replace(initializer=zeros) if kind_of(c) == "embedding" else c for c in self._columns]
         layer = type(self)(columns, self.aggregation, name=self.name, dtype=self.dtype_policy)
         layer.build(None)

@@ -8,12 +8,13 @@ is gathered, and the gradient has no sum whose order is left to chance.
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.attention import per_candidate
 from workflows.errors import ConfigError
 
 
-class SoftSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Keeps the items that attention scores highest, of equal scores the latest.
 
     Call with `[scores, present]`: scores float32 (N, C, T), of which only the order counts, and present (N, T), 1 where
@@ -22,7 +23,7 @@ class SoftSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
 
     Args:
         num_searched: number of items to keep.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: `num_searched` is below 1.
@@ -49,7 +50,7 @@ class SoftSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return {**super().get_config(), "num_searched": self.num_searched}
 
 
-class HardSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Keeps the latest items that have something in common with the candidate, such as the category.
 
     Call with `same`, (N, C, T), 1 at the items that have; returns float32 (N, C, T), 1 at those that are kept. It has
@@ -57,7 +58,7 @@ class HardSearch(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
 
     Args:
         num_searched: number of items to keep at most.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         ConfigError: `num_searched` is below 1.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.dense_features import Lists
 from training.layers.tables import Section, add_table, rows_of
@@ -24,7 +25,7 @@ class PaddedLists(NamedTuple):
     nnzs: Any
 
 
-class SequenceFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Looks up user, target and history features: tables shared by target, history and negatives.
 
     N rows with C candidates each (1 in training), histories of T items, D = `dimension` × number of item features.
@@ -54,7 +55,7 @@ class SequenceFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorfl
         same: see above.
         length: T, fixed, as XLA wants it; longer histories lose their oldest items. Without it they do so beyond the
             spec's `max_length`.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
 
     Raises:
         SpecError: the spec has no histories.
@@ -85,7 +86,7 @@ class SequenceFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorfl
         )
         self.dimension, self.num_recent, self.length = dimension, num_recent, length
         self.users, self.biases, self.same = users, biases, same
-        self.initializer = tf.keras.initializers.get(initializer)
+        self.initializer = keras.initializers.get(initializer)
         self.tables: dict[str, Any] = {}
         self.bias_tables: dict[str, Any] = {}
 
@@ -144,7 +145,7 @@ class SequenceFeatures(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorfl
         return {
             **super().get_config(),
             "spec": self._spec.to_yaml(),
-            "initializer": tf.keras.initializers.serialize(self.initializer),
+            "initializer": keras.initializers.serialize(self.initializer),
             **{name: getattr(self, name) for name in names},
         }
 

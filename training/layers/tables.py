@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 
 from training.splitting import current_splitting
 from training.table_parts import TablePart
@@ -149,8 +150,8 @@ def _own_rows(sections: Sequence[Section], rank: int, size: int) -> Any:
 
 
 def _blocks(section: Section, dimension: int, dtype: Any) -> Iterator[Any]:
-    initializer, whole = tf.keras.initializers.get(section.initializer), (section.num_rows, dimension)
-    if isinstance(initializer, tf.keras.initializers.VarianceScaling):
+    initializer, whole = keras.initializers.get(section.initializer), (section.num_rows, dimension)
+    if isinstance(initializer, keras.initializers.VarianceScaling):
         initializer = _by_columns(initializer, whole)
     per_block = max(1, _BLOCK_BYTES // (dimension * dtype.size))
     for first in range(0, section.num_rows, per_block):
@@ -163,4 +164,4 @@ def _by_columns(initializer: Any, whole: tuple[int, int]) -> Any:
     config = initializer.get_config()
     num_inputs = {"fan_in": whole[0], "fan_out": whole[1], "fan_avg": sum(whole) / 2}[config["mode"]]
     config |= {"mode": "fan_out", "scale": config["scale"] * whole[1] / num_inputs}
-    return tf.keras.initializers.VarianceScaling.from_config(config)
+    return keras.initializers.VarianceScaling.from_config(config)

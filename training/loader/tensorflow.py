@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
+import tf_keras as keras
 
 from training.loader.epochs import ParquetLoader
 from training.loader.stream import Batch, StreamOptions
@@ -30,7 +31,7 @@ _ID_COLUMNS = (
 _ALIGNMENT_BYTES = 64  # TensorFlow aborts the process where less is given
 
 
-class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
+class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequence):  # type: ignore[misc]  # tensorflow has no types
     """Batches of Parquet files as tensors, for `model.fit` or a loop of one's own.
 
     A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
@@ -213,7 +214,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], tf.keras.utils.Sequ
         return _tensor(column.reshape(-1, 1))
 
 
-class KerasSequenceValidater(tf.keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
+class KerasSequenceValidater(keras.callbacks.Callback):  # type: ignore[misc]  # tensorflow has no types
     """Evaluates on a loader after each epoch and adds `val_loss` and the other `val_` metrics to the logs.
 
     Args:

@@ -1,6 +1,6 @@
 """What Keras models are built from.
 
-Each is a functional `tf.keras.Model`: its inputs are those of `keras_inputs`, its output "output" is a probability, (N,
+Each is a functional `keras.Model`: its inputs are those of `keras_inputs`, its output "output" is a probability, (N,
 1), or (N, C) of the C candidates of a row with a history.
 
 Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
 from training.models.config import NetworkConfig, StepConfig
@@ -20,8 +21,8 @@ from workflows.feature_spec import Feature, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
 
-@tf.keras.utils.register_keras_serializable("rankline")
-class UniformIds(tf.keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
+@keras.utils.register_keras_serializable("rankline")
+class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
     """Starts an embedding table uniform in ± `scale`, with zeros for the reserved ids.
 
     An id that training never showed then adds nothing instead of noise.
@@ -57,10 +58,10 @@ def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
     inputs = {}
     for name, dtype in spec.model_dtypes.items():
         if spec[name].is_list:
-            inputs[name + VALUES] = tf.keras.Input((1,), name=name + VALUES, dtype=dtype)
-            inputs[name + NNZS] = tf.keras.Input((1,), name=name + NNZS, dtype=tf.int32)
+            inputs[name + VALUES] = keras.Input((1,), name=name + VALUES, dtype=dtype)
+            inputs[name + NNZS] = keras.Input((1,), name=name + NNZS, dtype=tf.int32)
         else:
-            inputs[name] = tf.keras.Input((1,), name=name, dtype=dtype)
+            inputs[name] = keras.Input((1,), name=name, dtype=dtype)
     return inputs
 
 
@@ -105,12 +106,12 @@ def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepCon
 
 def dropped(x: Any, share: float) -> Any:
     """`x` with dropout in training."""
-    return tf.keras.layers.Dropout(share)(x) if share else x
+    return keras.layers.Dropout(share)(x) if share else x
 
 
 def penalty(weight: float) -> Any:
     """A penalty on the squared norm of what a layer gives, averaged over the rows; None without weight."""
-    return tf.keras.regularizers.L2(weight) if weight else None
+    return keras.regularizers.L2(weight) if weight else None
 
 
 def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initializer: Any = "glorot_uniform") -> Any:
@@ -123,17 +124,17 @@ def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initiali
 
 def logit(x: Any) -> Any:
     """One linear unit, (N, 1) in float32."""
-    return tf.keras.layers.Dense(1, dtype=tf.float32)(x)
+    return keras.layers.Dense(1, dtype=tf.float32)(x)
 
 
 def score(logit: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
     """The probability "output", (N, 1): with `linear_terms` the weights of the row's ids are added to the logit."""
     if model.linear_terms and spec.categorical:
-        columns = [_embedding_column(feature, 1, tf.keras.initializers.Zeros()) for feature in spec.categorical]
+        columns = [_embedding_column(feature, 1, keras.initializers.Zeros()) for feature in spec.categorical]
         options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
         weights = feature_layer(columns, spec.categorical, step, **options)(inputs)
         logit += model.linear_scale * tf.reduce_sum(weights, axis=1, keepdims=True)
-    return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name="output")(logit)
+    return keras.layers.Activation("sigmoid", dtype=tf.float32, name="output")(logit)
 
 
 def _embedding_column(feature: Feature, dimension: int, initializer: Any) -> Any:

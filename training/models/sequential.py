@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import DotProductFeatures, Mlp, PriorShift, RecencyMean, SequenceFeatures
 from training.models import check_rows
@@ -91,7 +92,7 @@ def recent(found: dict[str, Any], max_items: int, model: SequentialConfig) -> tu
     if not model.recency:
         return None, None
     mean = RecencyMean(max_items)([found["history"], found["mask"]])
-    return mean, tf.keras.layers.Multiply()([found["target"], mean[:, None]])
+    return mean, keras.layers.Multiply()([found["target"], mean[:, None]])
 
 
 def score(x: Any, found: dict[str, Any], summaries: Iterable[Any], spec: FeatureSpec, model: SequentialConfig) -> Any:
@@ -120,10 +121,10 @@ def probability(logits: Any, name: str, spec: FeatureSpec) -> Any:
     """Their sigmoid, float32; of one negative for each positive, however many the rows of `spec` have."""
     if (num_negatives := spec.metadata.negatives or 1) > 1:
         logits = PriorShift(num_negatives)(logits)
-    return tf.keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
+    return keras.layers.Activation("sigmoid", dtype=tf.float32, name=name)(logits)
 
 
-class Beside(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Beside(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Puts tensors side by side: (N, C, D), and (N, D), which is the same for all candidates.
 
     Call with a list whose first tensor is (N, C, D); returns (N, C, sum of all D).
@@ -138,7 +139,7 @@ class Beside(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no 
         return tf.concat(parts, axis=-1)
 
 
-class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class SplitHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Cuts a history before its latest items.
 
     Call with `[history, present]`: (N, T, D) and (N, T). Returns four tensors: the earlier part, (N, max(T - R, 1), D),
@@ -147,7 +148,7 @@ class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
 
     Args:
         num_recent: R, the number of latest items.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:
@@ -176,7 +177,7 @@ class SplitHistory(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow h
 
 def _held(x: Any, l2: float, name: str) -> Any:
     """`x` with a penalty on its squared norm, averaged over the rows; in float32, in which no square overflows."""
-    return tf.keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
+    return keras.layers.ActivityRegularization(l2=l2, dtype=tf.float32, name=f"{name}_penalty")(x) if l2 else x
 
 
 def _initializer(model: SequentialConfig) -> Any:
@@ -184,5 +185,5 @@ def _initializer(model: SequentialConfig) -> Any:
     if model.embedding_init:
         return UniformIds(model.embedding_init)
     if model.is_reference:  # uniform in ± 1/√rows
-        return tf.keras.initializers.VarianceScaling(scale=1 / 3, mode="fan_in", distribution="uniform")
-    return tf.keras.initializers.TruncatedNormal(stddev=model.embedding_dim**-0.5)
+        return keras.initializers.VarianceScaling(scale=1 / 3, mode="fan_in", distribution="uniform")
+    return keras.initializers.TruncatedNormal(stddev=model.embedding_dim**-0.5)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras as keras
 from tensorflow.python.framework import config as tensorflow_config
 
 from training import saved_model
@@ -63,7 +64,7 @@ class TensorFlowTrainer(Trainer):
         world: World = SOLO,
         laid_out_for: int | None = None,
     ) -> None:
-        tf.keras.utils.set_random_seed(config.seed)
+        keras.utils.set_random_seed(config.seed)
         self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)
         step = replace(config, xla=learns_with_xla, batch_size=laid_out_for or config.batch_size)
@@ -358,7 +359,7 @@ class _Network:
             tape.watch(rows)
             outputs = tf.nest.flatten(self._head(rows, training=True))
             # Keras takes the loss from the logits where the scores come straight from a sigmoid.
-            losses = [tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, output)) for output in outputs]
+            losses = [tf.reduce_mean(keras.losses.binary_crossentropy(labels, output)) for output in outputs]
             loss = tf.add_n(losses) / len(losses)
             added = tf.add_n([tf.zeros(()), *self._penalties(rows), *self._head.losses])
             objective = loss + added if scale is None else (loss + added) * scale
@@ -416,7 +417,7 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
         keep.append(create(**arguments))
         return keep[-1]
 
-    precision, random = tf.keras.mixed_precision, tf.keras.backend.experimental
+    precision, random = keras.mixed_precision, keras.backend.experimental
     policy_before, had_generators = precision.global_policy(), random.is_tf_random_generator_enabled()
     precision.set_global_policy(policy)
     random.enable_tf_random_generator()

@@ -24,6 +24,7 @@ class WideConfig(ModelConfig):
 def build(spec: FeatureSpec, model: WideConfig, step: StepConfig) -> Any:
     """The sum of the weights of a row's ids, through a sigmoid."""
     import tensorflow as tf
+    import tf_keras as keras
 
     from training.models.base import feature_layer, keras_inputs
 
@@ -32,10 +33,10 @@ def build(spec: FeatureSpec, model: WideConfig, step: StepConfig) -> Any:
         tf.feature_column.embedding_column(
             tf.feature_column.categorical_column_with_identity(feature.name, feature.embedding_shape[0]),
             dimension=1,
-            initializer=tf.keras.initializers.Constant(model.first_weight),
+            initializer=keras.initializers.Constant(model.first_weight),
         )
         for feature in spec.categorical
     ]
     weights = feature_layer(columns, spec.categorical, step, name="features")(inputs)
     logit = tf.reduce_sum(weights, axis=1, keepdims=True)
-    return tf.keras.Model(inputs, tf.keras.layers.Activation("sigmoid", name="output")(logit))
+    return keras.Model(inputs, keras.layers.Activation("sigmoid", name="output")(logit))

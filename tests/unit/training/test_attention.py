@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -186,8 +187,8 @@ def test_the_units_weights_are_those_of_dense_layers_on_the_concatenation() -> N
     unit = DinUnit((6, 4))
     got = unit([targets, history, mask])
     assert [tuple(weight.shape) for weight in unit.weights] == [(20, 6), (6,), (6, 4), (4,), (4, 1), (1,)]
-    layers = [tf.keras.layers.Dense(width, activation="sigmoid") for width in (6, 4)] + [tf.keras.layers.Dense(1)]
-    plain = tf.keras.Sequential(layers)
+    layers = [keras.layers.Dense(width, activation="sigmoid") for width in (6, 4)] + [keras.layers.Dense(1)]
+    plain = keras.Sequential(layers)
     q, s = targets[:, :, None] + 0 * history[:, None], history[:, None] + 0 * targets[:, :, None]
     x = tf.concat([q, s, q - s, q * s], axis=-1)
     plain(x)
@@ -235,7 +236,7 @@ def test_in_half_precision_gradients_of_many_rows_add_up(half: str) -> None:
     inputs = [tf.constant(x) for x in arrays]
     of_precision = []
     for dtype in (f"mixed_{half}", "float32"):
-        tf.keras.mixed_precision.set_global_policy(dtype)
+        keras.mixed_precision.set_global_policy(dtype)
         layer = DinAttention()
         layer(inputs)
         layer.set_weights([random(*weight.shape) * 0.3 for weight in layer.weights])

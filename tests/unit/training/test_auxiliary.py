@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import ROUNDING
 from training.layers.auxiliary import AuxiliaryLoss, auxiliary_loss
@@ -105,8 +106,8 @@ def test_its_gradient_reaches_states_items_and_negatives_that_count() -> None:
 
 def test_a_model_has_the_loss_while_it_is_trained_only_and_the_weights_always() -> None:
     inputs = example()
-    keras_inputs = [tf.keras.Input(x.shape[1:]) for x in inputs]
-    model = tf.keras.Model(keras_inputs, AuxiliaryLoss((6, 4))(keras_inputs))
+    keras_inputs = [keras.Input(x.shape[1:]) for x in inputs]
+    model = keras.Model(keras_inputs, AuxiliaryLoss((6, 4))(keras_inputs))
     assert len(model.trainable_variables) == 6
 
     @tf.function
@@ -130,7 +131,7 @@ def test_half_precision_comes_close(half: str) -> None:
     layer(inputs, training=True)
     (got,) = layer.losses
     assert got.dtype == tf.float32
-    tf.keras.mixed_precision.set_global_policy("float32")
+    keras.mixed_precision.set_global_policy("float32")
     single = AuxiliaryLoss((100, 50))
     single(inputs)
     single.set_weights(layer.get_weights())

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import ROUNDING
 from tests.support.specs import scalar_spec
@@ -36,7 +37,7 @@ def test_its_score_is_cross_layers_and_then_dense_ones(rank: int) -> None:
             *matrices, bias = layer.get_weights()
             assert [matrix.shape for matrix in matrices] == ([(6, 2), (2, 6)] if rank else [(6, 6)])
             x = start * (np.linalg.multi_dot([x, *matrices]) + bias) + x
-    hidden, output = (layer.get_weights() for layer in model.layers if isinstance(layer, tf.keras.layers.Dense))
+    hidden, output = (layer.get_weights() for layer in model.layers if isinstance(layer, keras.layers.Dense))
     logit = np.maximum(x @ hidden[0] + hidden[1], 0) @ output[0] + output[1]
     np.testing.assert_allclose(model(inputs), 1 / (1 + np.exp(-logit)), **ROUNDING)
 
@@ -44,7 +45,7 @@ def test_its_score_is_cross_layers_and_then_dense_ones(rank: int) -> None:
 def test_there_are_as_many_cross_layers_as_asked_for_and_hidden_ones_may_be_left_out() -> None:
     model = replace(CONFIG, cross_layers=4, hidden=()).build(SPEC, STEP)
     assert sum(isinstance(layer, Cross) for layer in model.layers) == 4
-    assert [layer.units for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)] == [1]
+    assert [layer.units for layer in model.layers if isinstance(layer, keras.layers.Dense)] == [1]
 
 
 def test_embedding_dropout_acts_in_training_only() -> None:

@@ -3,19 +3,20 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers.dense import Dense
 
 
 @pytest.fixture
 def bfloat16() -> Iterator[None]:
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
     yield
-    tf.keras.mixed_precision.set_global_policy(before)
+    keras.mixed_precision.set_global_policy(before)
 
 
-def weights_and_gradients(layer: tf.keras.layers.Dense, x: tf.Tensor) -> list[np.ndarray]:
+def weights_and_gradients(layer: keras.layers.Dense, x: tf.Tensor) -> list[np.ndarray]:
     @tf.function(autograph=False)
     def gradients() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -30,7 +31,7 @@ def weights_and_gradients(layer: tf.keras.layers.Dense, x: tf.Tensor) -> list[np
 
 def test_in_float32_it_is_keras_layer() -> None:
     x = tf.random.stateless_normal((50, 3), (1, 2))
-    ours, theirs = Dense(4, activation="relu"), tf.keras.layers.Dense(4, activation="relu")
+    ours, theirs = Dense(4, activation="relu"), keras.layers.Dense(4, activation="relu")
     for got, expected in zip(weights_and_gradients(ours, x), weights_and_gradients(theirs, x), strict=True):
         np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(ours(x), theirs(x))
@@ -41,7 +42,7 @@ def test_in_float32_it_is_keras_layer() -> None:
 def test_in_bfloat16_gradients_of_a_large_batch_add_up(bfloat16: None, use_bias: bool) -> None:
     x = tf.ones((20_000, 3))
     half = Dense(4, activation="relu", use_bias=use_bias)
-    single = tf.keras.layers.Dense(4, activation="relu", use_bias=use_bias, dtype=tf.float32)
+    single = keras.layers.Dense(4, activation="relu", use_bias=use_bias, dtype=tf.float32)
     gradients = zip(weights_and_gradients(half, x), weights_and_gradients(single, x), strict=True)
     for got, expected in gradients:
         assert got.dtype == np.float32

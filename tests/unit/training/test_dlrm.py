@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import ROUNDING
 from training.models.config import StepConfig
@@ -51,7 +52,7 @@ def rows(num_rows: int = 5) -> dict[str, Any]:
 
 
 def build(model: DLRMConfig, precision: str = "float32") -> Any:
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     return model.build(SPEC, StepConfig(precision=precision))
 
 
@@ -68,7 +69,7 @@ def test_the_notebooks_sizes_have_its_numbers_of_weights_and_padding_adds_its_ow
 def test_its_score_is_the_papers_formula() -> None:
     model, inputs = build(TINY), rows()
     embedded = [model.get_layer("features").table(f"C{n}").numpy()[inputs[f"C{n}"][:, 0]] for n in range(2)]
-    weights = [layer.get_weights() for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)]
+    weights = [layer.get_weights() for layer in model.layers if isinstance(layer, keras.layers.Dense)]
     relu = [True, False, True, True, False]
     assert [kernel.shape for kernel, _ in weights] == [(2, 5), (5, 4), (7, 8), (8, 6), (6, 1)]
 
@@ -105,7 +106,7 @@ def first_kernel(model: Any) -> Any:
 
 
 def test_the_initializer_of_padding_can_be_saved() -> None:
-    again = tf.keras.initializers.deserialize(tf.keras.initializers.serialize(ZerosForPadding(3)))
+    again = keras.initializers.deserialize(keras.initializers.serialize(ZerosForPadding(3)))
     assert (type(again), again.padding) == (ZerosForPadding, 3)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import ROUNDING
 from training.layers.evolution import Augru, DienBlock, Gru
@@ -195,7 +196,7 @@ def test_half_precision_comes_close_and_stays_finite(reference: bool, half: str)
     layer = DienBlock(UNITS, reference)
     state, states = layer(inputs)
     assert state.dtype.name == states.dtype.name == half
-    tf.keras.mixed_precision.set_global_policy("float32")
+    keras.mixed_precision.set_global_policy("float32")
     single = DienBlock(UNITS, reference)
     single(inputs)
     single.set_weights(layer.get_weights())
@@ -208,7 +209,7 @@ def test_in_half_precision_gradients_of_many_rows_add_up(half: str) -> None:
     inputs = [tf.constant(x) for x in (random(2000, 1, 3) + 1, random(2000, 2, 3) + 1, np.ones((2000, 2), np.float32))]
     of_precision = []
     for policy in (f"mixed_{half}", "float32"):
-        tf.keras.mixed_precision.set_global_policy(policy)
+        keras.mixed_precision.set_global_policy(policy)
         layer = DienBlock(UNITS)
         layer(inputs)
         layer.set_weights([random(*weight.shape, seed=n) * 0.3 for n, weight in enumerate(layer.weights)])
@@ -244,7 +245,7 @@ def test_gates_start_open_and_there_is_no_loop() -> None:
 
 def test_a_history_of_unknown_length_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown length"):
-        Gru(UNITS)([tf.keras.Input((None, WIDTH)), tf.keras.Input((None,))])
+        Gru(UNITS)([keras.Input((None, WIDTH)), keras.Input((None,))])
 
 
 @pytest.mark.parametrize("make", [Gru, Augru, DienBlock])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from training.graph_cut import split_at_features
 from training.models.config import StepConfig
@@ -20,16 +21,16 @@ def test_the_two_parts_one_behind_the_other_are_the_model(spec: FeatureSpec) -> 
 
 def test_a_model_of_keras_own_feature_layers_has_two_parts_too() -> None:
     ids = tf.feature_column.categorical_column_with_identity("user", 5)
-    inputs = {"user": tf.keras.Input((1,), name="user", dtype=tf.int64)}
-    looked_up = tf.keras.layers.DenseFeatures([tf.feature_column.embedding_column(ids, 2)])(inputs)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(looked_up))
+    inputs = {"user": keras.Input((1,), name="user", dtype=tf.int64)}
+    looked_up = keras.layers.DenseFeatures([tf.feature_column.embedding_column(ids, 2)])(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(looked_up))
     layers, head = split_at_features(model)
     assert [weight.shape.as_list() for weight in layers[0].weights] == [[5, 2]]
     assert [weight.shape.as_list() for weight in head.weights] == [[2, 1], [1]]
 
 
 def test_an_input_that_is_used_otherwise_is_refused() -> None:
-    inputs = {"age": tf.keras.Input((1,), name="age")}
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs["age"]))
+    inputs = {"age": keras.Input((1,), name="age")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs["age"]))
     with pytest.raises(ExportError, match="uses an input outside of DenseFeatures"):
         split_at_features(model)

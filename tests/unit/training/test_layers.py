@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import ROUNDING
 from training.layers import DenseFeatures, ScalarDenseFeatures
@@ -85,7 +86,7 @@ def test_indicator_columns_count_ids() -> None:
 
 
 def test_the_columns_initializer_is_used() -> None:
-    layer = DenseFeatures([embedding("user", 5, 3, initializer=tf.keras.initializers.Constant(0.25))])
+    layer = DenseFeatures([embedding("user", 5, 3, initializer=keras.initializers.Constant(0.25))])
     np.testing.assert_array_equal(layer(inputs()), np.full((3, 3), 0.25))
 
 
@@ -100,10 +101,10 @@ def test_config_round_trip_gives_an_equal_layer() -> None:
 
 
 def test_works_in_a_functional_model_with_the_right_static_shape() -> None:
-    keras_inputs = {name: tf.keras.Input((1,), name=name, dtype=tensor.dtype) for name, tensor in inputs().items()}
+    keras_inputs = {name: keras.Input((1,), name=name, dtype=tensor.dtype) for name, tensor in inputs().items()}
     x = DenseFeatures(columns())(keras_inputs)
     assert tuple(x.shape) == (None, 6)
-    model = tf.keras.Model(keras_inputs, x)
+    model = keras.Model(keras_inputs, x)
     np.testing.assert_array_equal(model(inputs()), model.layers[-1](inputs()))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ def test_it_is_each_pairs_product_then_what_is_beside_then_zeros(
 
 
 def test_the_documents_vector_of_359_is_padded_to_368() -> None:
-    vectors, dense = tf.keras.Input((27, 8)), tf.keras.Input((8,))
+    vectors, dense = keras.Input((27, 8)), keras.Input((8,))
     assert tuple(DotProductInteraction()(vectors).shape) == (None, 351)
     assert tuple(DotProductInteraction()(vectors, beside=dense).shape) == (None, 359)
     assert tuple(DotProductInteraction(pad_to=16)(vectors, beside=dense).shape) == (None, 368)

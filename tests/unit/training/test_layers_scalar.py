@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,19 +134,19 @@ def test_numbers_are_stacked_where_their_width_fits() -> None:
 @pytest.mark.parametrize("aggregation", ["concat", "stack"])
 def test_works_in_a_functional_model_with_the_right_static_shape(aggregation: str) -> None:
     layer = ScalarDenseFeatures(COLUMNS, aggregation=aggregation)
-    keras_inputs = {name: tf.keras.Input((1,), name=name, dtype=tf.int64) for name in "abc"}
+    keras_inputs = {name: keras.Input((1,), name=name, dtype=tf.int64) for name in "abc"}
     out = layer(keras_inputs)
     expected = (None, 12) if aggregation == "concat" else (None, 3, 4)
     assert tuple(out.shape) == expected
     assert tuple(layer.compute_output_shape(dict.fromkeys("abc", (None, 1)))) == expected
     rows = inputs(COLUMNS, 3)
-    np.testing.assert_array_equal(tf.keras.Model(keras_inputs, out)(rows), layer(rows))
+    np.testing.assert_array_equal(keras.Model(keras_inputs, out)(rows), layer(rows))
 
 
 def test_each_column_starts_as_its_own_initializer_says() -> None:
     columns = [
         embedding("a", 5, 2, initializer=UniformIds(0.5)),
-        embedding("b", 6, 2, initializer=tf.keras.initializers.Constant(3.0)),
+        embedding("b", 6, 2, initializer=keras.initializers.Constant(3.0)),
         embedding("c", 50, 2, initializer=UniformIds(0.5)),
     ]
     layer = ScalarDenseFeatures(columns)
@@ -173,7 +174,7 @@ def test_an_id_outside_its_own_column_is_an_error_and_no_row_of_the_next(bad: di
 def test_under_mixed_precision_rows_are_cast_and_gradients_stay_float32(kind: Any, policy: str) -> None:
     columns = [*COLUMNS, fc.numeric_column("n")]
     rows = inputs(columns, 4)
-    exact, mixed = kind(columns), kind(columns, dtype=tf.keras.mixed_precision.Policy(policy))
+    exact, mixed = kind(columns), kind(columns, dtype=keras.mixed_precision.Policy(policy))
     expected = exact(rows)
     mixed(rows)
     mixed.set_weights(exact.get_weights())

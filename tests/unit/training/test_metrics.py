@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
+import tf_keras as keras
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ def test_gauc_does_not_see_differences_between_groups() -> None:
 
 
 def keras_auc(label: object, score: object, num_thresholds: int) -> float:
-    metric = tf.keras.metrics.AUC(num_thresholds=num_thresholds)
+    metric = keras.metrics.AUC(num_thresholds=num_thresholds)
     metric.update_state(label, score)
     return float(metric.result())
 

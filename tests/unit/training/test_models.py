@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.unit.training.keras_policy import policy
 from training.frameworks import TENSORFLOW
@@ -131,7 +132,7 @@ def test_embedding_dimensions_follow_the_spec_up_to_the_cap(spec: FeatureSpec) -
     model = MLPConfig(embedding_dim_cap=12).build(spec, STEP)
     shapes = {name: tuple(table.shape) for name, table in model.get_layer("features").tables.items()}
     assert shapes == {"userId": (60, 12), "movieId": (40, 12), "genres": (8, 4)}
-    assert [layer.units for layer in model.layers if isinstance(layer, tf.keras.layers.Dense)] == [128, 128, 128, 1]
+    assert [layer.units for layer in model.layers if isinstance(layer, keras.layers.Dense)] == [128, 128, 128, 1]
 
 
 def test_an_embedding_dim_is_that_of_every_table(spec: FeatureSpec) -> None:
@@ -173,7 +174,7 @@ def test_reserved_ids_start_at_zero_and_known_ones_within_the_scale() -> None:
     table = UniformIds(0.1)((50, 4)).numpy()
     assert not table[:3].any()
     assert 0.05 < np.abs(table[3:]).max() <= 0.1
-    again = tf.keras.initializers.deserialize(tf.keras.initializers.serialize(UniformIds(0.1)))
+    again = keras.initializers.deserialize(keras.initializers.serialize(UniformIds(0.1)))
     assert (type(again), again.scale) == (UniformIds, 0.1)
 
 

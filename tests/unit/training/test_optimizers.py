@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,11 +49,11 @@ def test_rows_that_were_not_looked_up_do_not_change(make: Any) -> None:
 
 def test_plain_sgd_takes_the_steps_of_keras_and_keeps_no_momentum() -> None:
     ours, theirs = (table(), table("kernel")), (table(), table("kernel"))
-    plain, keras = PlainSGD(0.05), tf.keras.optimizers.SGD(0.05, jit_compile=False)
+    plain, momentum_free = PlainSGD(0.05), keras.optimizers.SGD(0.05, jit_compile=False)
     for seed in range(3):
         gradients = [sparse([3, 0, 3], seed), tf.convert_to_tensor(sparse([1, 2], seed))]
         plain.apply_gradients(zip(gradients, ours, strict=True))
-        keras.apply_gradients(zip(gradients, theirs, strict=True))
+        momentum_free.apply_gradients(zip(gradients, theirs, strict=True))
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
     assert [tuple(slot.shape) for slot in plain.variables] == [()]  # the number of the step
@@ -60,7 +61,7 @@ def test_plain_sgd_takes_the_steps_of_keras_and_keeps_no_momentum() -> None:
 
 def test_lazy_adam_is_adam_when_every_row_is_touched() -> None:
     lazy_table, lazy_dense, adam_table, adam_dense = table(), table("kernel"), table(), table("kernel")
-    lazy, adam = LazyAdam(0.05), tf.keras.optimizers.Adam(0.05, jit_compile=False)
+    lazy, adam = LazyAdam(0.05), keras.optimizers.Adam(0.05, jit_compile=False)
     lazy.build([lazy_table, lazy_dense])
     adam.build([adam_table, adam_dense])
     for seed in range(5):
@@ -75,7 +76,7 @@ def test_lazy_adam_is_adam_when_every_row_is_touched() -> None:
 def test_rowwise_adagrad_follows_its_formula_and_leaves_dense_weights_to_adam() -> None:
     kernel, rows, adam_kernel = table("kernel"), table(), table("kernel")
     optimizer = RowwiseAdagrad(0.1, initial_accumulator=0.5, table_lr_scale=2.0)
-    adam = tf.keras.optimizers.Adam(0.1, jit_compile=False)
+    adam = keras.optimizers.Adam(0.1, jit_compile=False)
     optimizer.build([kernel, rows])
     adam.build([adam_kernel])
     expected, total = rows.numpy(), np.full(6, 0.5)
@@ -120,7 +121,7 @@ def test_config_round_trip(make: Any) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_lowers_a_loss_with_a_schedule(name: str) -> None:
-    schedule = tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0)
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0)
     scale = 1.0 if name == "rowwise_adagrad" else None
     optimizer = make_optimizer(name, learning_rate=schedule, batch_size=3, table_lr_scale=scale)
     rows, kernel = table(), tf.Variable([[0.2], [0.2]], name="kernel")
@@ -166,12 +167,12 @@ def test_a_scheduled_rate_is_the_schedule_in_tensorflow(decay: str, warmup: int,
 
 
 def test_without_warmup_the_rates_are_those_of_keras() -> None:
-    keras = {
-        "linear": tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0),
-        "quadratic": tf.keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0, power=2.0),
-        "cosine": tf.keras.optimizers.schedules.CosineDecay(0.1, 20),
+    schedules = {
+        "linear": keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0),
+        "quadratic": keras.optimizers.schedules.PolynomialDecay(0.1, 20, end_learning_rate=0.0, power=2.0),
+        "cosine": keras.optimizers.schedules.CosineDecay(0.1, 20),
     }
-    for decay, theirs in keras.items():
+    for decay, theirs in schedules.items():
         ours = ScheduledRate(0.1, Schedule(num_steps=20, decay=decay))
         for step in range(22):
             np.testing.assert_allclose(ours(step), theirs(step), rtol=1e-5, atol=1e-8)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.specs import scalar_spec
@@ -194,14 +195,14 @@ def test_a_model_that_bypasses_dense_features_is_refused(spec: FeatureSpec, tmp_
     keras_model = MLPConfig().build(spec, StepConfig())
     shifted = keras_model.output * keras_model.input["age"]
     with pytest.raises(ExportError, match="outside of DenseFeatures"):
-        export_saved_model(tf.keras.Model(keras_model.input, shifted), spec, tmp_path / "m")
+        export_saved_model(keras.Model(keras_model.input, shifted), spec, tmp_path / "m")
 
 
 def test_a_model_with_keras_own_dense_features_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
-    inputs = {"age": tf.keras.Input((1,), name="age")}
-    x = tf.keras.layers.DenseFeatures([tf.feature_column.numeric_column("age")])(inputs)
+    inputs = {"age": keras.Input((1,), name="age")}
+    x = keras.layers.DenseFeatures([tf.feature_column.numeric_column("age")])(inputs)
     with pytest.raises(ExportError, match="expected those of training.layers"):
-        export_saved_model(tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x)), spec, tmp_path / "m")
+        export_saved_model(keras.Model(inputs, keras.layers.Dense(1)(x)), spec, tmp_path / "m")
 
 
 def test_what_is_no_savedmodel_or_lacks_the_signature_is_refused(model: tuple[Any, Path], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -265,7 +266,7 @@ def test_in_a_functional_model_shapes_are_known_as_far_as_they_can_be(
     length: int | None, num_steps: int | None
 ) -> None:
     rows = Rows(LENGTHS)
-    inputs = {name: tf.keras.Input((1,), name=name, dtype=tensor.dtype) for name, tensor in rows.batch().items()}
+    inputs = {name: keras.Input((1,), name=name, dtype=tensor.dtype) for name, tensor in rows.batch().items()}
     features = make_layer(num_recent=2, length=length, biases=True, same=True)(inputs)
     assert {name: tuple(part.shape) for name, part in features.items()} == {
         "target": (None, 1, 2 * DIMENSION),
@@ -276,7 +277,7 @@ def test_in_a_functional_model_shapes_are_known_as_far_as_they_can_be(
         "same": (None, 1, num_steps),
         "negatives": (None, 2, 2 * DIMENSION),
     }
-    model = tf.keras.Model(inputs, features)
+    model = keras.Model(inputs, features)
     assert_equal(model(rows.batch()), model.layers[-1].call(rows.batch()))
 
 

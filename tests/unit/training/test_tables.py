@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +20,9 @@ NUM_ROWS, DIMENSION = 70, 3
 
 
 def make(world: Any, sections: list[Section], above_bytes: int = 0, seed: int = 1) -> Any:
-    tf.keras.utils.set_random_seed(seed)
+    keras.utils.set_random_seed(seed)
     with splitting(Splitting(world=world, above_bytes=above_bytes)):
-        return add_table(tf.keras.layers.Layer(), "x_embedding", sections, DIMENSION)
+        return add_table(keras.layers.Layer(), "x_embedding", sections, DIMENSION)
 
 
 def whole_table(size: int, make_sections: Any, dimension: int = DIMENSION) -> Any:
@@ -38,9 +39,9 @@ def test_a_table_starts_the_same_whatever_the_number_of_workers(size: int, num_r
     def sections() -> list[Section]:
         return [
             Section(UniformIds(0.1), num_rows),
-            Section(tf.keras.initializers.TruncatedNormal(), 5),
+            Section(keras.initializers.TruncatedNormal(), 5),
             Section("zeros", 2),
-            Section(tf.keras.initializers.VarianceScaling(mode="fan_in"), num_rows),
+            Section(keras.initializers.VarianceScaling(mode="fan_in"), num_rows),
         ]
 
     np.testing.assert_array_equal(whole_table(size, sections), whole_table(1, sections))
@@ -48,7 +49,7 @@ def test_a_table_starts_the_same_whatever_the_number_of_workers(size: int, num_r
 
 def test_rows_are_drawn_in_blocks_that_do_not_repeat_and_only_the_first_has_reserved_ids() -> None:
     num_rows = 2_000_000  # two blocks
-    for initializer in (UniformIds(0.1), tf.keras.initializers.RandomUniform(-0.1, 0.1)):
+    for initializer in (UniformIds(0.1), keras.initializers.RandomUniform(-0.1, 0.1)):
         part = make(Place(1, 2), [Section(initializer, num_rows)]).part.numpy()
         assert part.shape == (num_rows // 2, DIMENSION)
         is_reserved = ~part.any(axis=1)
@@ -61,7 +62,7 @@ def test_rows_are_drawn_in_blocks_that_do_not_repeat_and_only_the_first_has_rese
 @pytest.mark.parametrize("mode", ["fan_in", "fan_out", "fan_avg"])
 def test_the_variance_is_that_of_the_whole_table(mode: str) -> None:
     def initializer() -> Any:
-        return tf.keras.initializers.VarianceScaling(0.3, mode, "uniform")
+        return keras.initializers.VarianceScaling(0.3, mode, "uniform")
 
     part = make(Place(0, 2), [Section(initializer(), 4000)]).part
     assert part.numpy().std() == pytest.approx(initializer()((4000, DIMENSION)).numpy().std(), rel=0.02)
@@ -94,11 +95,11 @@ def test_only_tables_above_the_limit_are_split_and_only_in_the_block() -> None:
     assert isinstance(make(Place(0, 2), sections, above_bytes=num_bytes - 1), SplitTable)
     for table in (
         make(Place(0, 2), sections, above_bytes=num_bytes),
-        add_table(tf.keras.layers.Layer(), "x_embedding", sections, DIMENSION),
+        add_table(keras.layers.Layer(), "x_embedding", sections, DIMENSION),
     ):
         assert isinstance(table, tf.Variable)
         assert table.shape == (NUM_ROWS, DIMENSION)
-    assert split_tables([tf.keras.layers.Layer()]) == []
+    assert split_tables([keras.layers.Layer()]) == []
 
 
 def test_the_limit_is_a_share_of_the_least_memory_that_a_worker_has() -> None:

@@ -181,7 +181,9 @@ def test_buckets_are_a_share_of_the_distinct_values_over_all_parts(num_distinct:
 
 @pytest.mark.parametrize("num_distinct", [0, 1, 10, 1_000, 10_000, 40_000, 80_000, 1_000_000])
 def test_distinct_values_are_counted_within_three_standard_errors(num_distinct: int) -> None:
-    values = pd.Series(np.arange(num_distinct) * 0x9E3779B97F4A7C15 % 2**63, dtype=np.int64)
+    values = pd.Series(
+        np.arange(num_distinct, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(2**63), dtype=np.int64
+    )
     assert num_distinct_of(sketch_of(values)) == pytest.approx(num_distinct, rel=0.024)
 
 

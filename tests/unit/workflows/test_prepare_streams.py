@@ -148,7 +148,7 @@ def test_a_damaged_row_stops_it_and_leaves_nothing(rows: pa.Table, tmp_path: Pat
 
 
 def test_one_class_in_a_stream_is_refused(rows: pa.Table, tmp_path: Path) -> None:
-    column = np.array(rows["label"])
+    column = rows["label"].to_numpy().copy()
     column[2400:] = 0
     with pytest.raises(DataError, match="every label of the valid rows is 0"):
         changed = rows.set_column(0, "label", pa.array(column))

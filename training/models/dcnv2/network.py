@@ -6,7 +6,7 @@ size. Without `hidden` it is the cross network alone.
 
 from typing import Any
 
-import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import Cross
 from training.models.base import dense_layers, embedded, keras_inputs, logit, score
@@ -27,4 +27,4 @@ def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
     for _ in range(model.cross_layers):
         x = Cross(model.cross_rank)([start, x])
     x = dense_layers(x, model.hidden, model.dropout)
-    return tf.keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))
+    return keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))

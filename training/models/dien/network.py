@@ -7,7 +7,7 @@ candidate, user ─────────────────────�
 
 from typing import Any
 
-import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import AuxiliaryLoss, DienBlock
 from training.models.base import keras_inputs
@@ -36,7 +36,7 @@ def build(
     state = evolved(found["target"], found["history"], found["mask"], found.get("negatives"), model)
     mean, product = recent(found, model.short_history, model)
     x = hidden([found["target"], state, mean, product, found.get("user")], model.hidden, model)
-    return tf.keras.Model(inputs, score(x, found, [mean], spec, model))
+    return keras.Model(inputs, score(x, found, [mean], spec, model))
 
 
 def evolved(target: Any, latest: Any, present: Any, negatives: Any, model: EvolutionConfig) -> Any:

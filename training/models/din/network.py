@@ -6,7 +6,7 @@ is better: AUC 0.800, with the scores 0.788; with dot products in place of the a
 
 from typing import Any
 
-import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import DinAttention, DotAttention, Recency
 from training.models.base import keras_inputs
@@ -31,7 +31,7 @@ def build(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
     attention = DotAttention() if model.is_reference else DinAttention()
     recency = [Recency(longest_history(spec))(found["history"])] if model.recency else []
     attended, _ = attention([target, found["history"], found["mask"], *recency])
-    product = None if model.is_reference else tf.keras.layers.Multiply()([target, attended])
+    product = None if model.is_reference else keras.layers.Multiply()([target, attended])
     mean, mean_product = recent(found, longest_history(spec), model)
     x = hidden([target, attended, product, mean, mean_product, found.get("user")], model.hidden, model)
-    return tf.keras.Model(inputs, score(x, found, [attended, mean], spec, model))
+    return keras.Model(inputs, score(x, found, [attended, mean], spec, model))

@@ -7,6 +7,7 @@ ids ─▶ embeddings, all of one width ──────┴─▶ product of e
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import Dense, DotProductInteraction
 from training.models.base import (
@@ -46,7 +47,7 @@ def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
     )(inputs)
     numbers = scalar_layer(number_columns(spec.continuous), step, name="numbers")(inputs)
     logit = head(embeddings, numbers, model, step)
-    return tf.keras.Model(inputs=inputs, outputs=score(logit, inputs, spec, model, step))
+    return keras.Model(inputs=inputs, outputs=score(logit, inputs, spec, model, step))
 
 
 def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> Any:
@@ -76,8 +77,8 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
     return logit(dense_layers(x, model.top_mlp, model.dropout, first_initializer=initializer))
 
 
-@tf.keras.utils.register_keras_serializable("rankline")
-class ZerosForPadding(tf.keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
+@keras.utils.register_keras_serializable("rankline")
+class ZerosForPadding(keras.initializers.Initializer):  # type: ignore[misc]  # tensorflow has no types
     """Starts a kernel as Keras does, with zeros for inputs that are padding.
 
     Args:
@@ -89,7 +90,7 @@ class ZerosForPadding(tf.keras.initializers.Initializer):  # type: ignore[misc] 
 
     def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
         """Draw a kernel of shape (inputs, units)."""
-        drawn = tf.keras.initializers.GlorotUniform()((shape[0] - self.padding, shape[1]), dtype=dtype)
+        drawn = keras.initializers.GlorotUniform()((shape[0] - self.padding, shape[1]), dtype=dtype)
         return tf.pad(drawn, [[0, self.padding], [0, 0]])
 
     def get_config(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import tensorflow as tf
+import tf_keras as keras
 
 from training.models.base import dense_layers, embedded, keras_inputs, logit, score
 from training.models.config import StepConfig
@@ -19,4 +19,4 @@ def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
     """
     inputs = keras_inputs(spec)
     x = dense_layers(embedded(inputs, spec, model, step), model.hidden, model.dropout)
-    return tf.keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))
+    return keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))

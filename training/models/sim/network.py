@@ -15,6 +15,7 @@ alone, and by dot products.
 from typing import Any
 
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import DinAttention, DotAttention, HardSearch, Recency, SmoothedMean, SoftSearch
 from training.models.base import keras_inputs, logit
@@ -73,16 +74,16 @@ def build(spec: FeatureSpec, model: SIMConfig, step: StepConfig) -> Any:
         seen = WithLatest(model.short_history)([kept, found["mask"]])
         recency = Recency(max_items)(found["history"])
         attended, _ = DinAttention()([target, found["history"], seen, recency])
-        product = tf.keras.layers.Multiply()([target, attended])
+        product = keras.layers.Multiply()([target, attended])
     mean = SmoothedMean()([earlier, kept])
     recent_mean, recent_product = recent(found, max_items, model)
     state = evolved(target, latest, present_latest, found.get("negatives"), model)
     parts = [target, attended, product, mean, state, recent_mean, recent_product, user]
     x = hidden(parts, model.hidden, model)
-    return tf.keras.Model(inputs, [score(x, found, [attended, recent_mean], spec, model), *outputs])
+    return keras.Model(inputs, [score(x, found, [attended, recent_mean], spec, model), *outputs])
 
 
-class Earlier(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class Earlier(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """What is said of a whole history, for its earlier part.
 
     Call with `[same, present]`: (N, C, T), and where the earlier part has items, (N, E). Returns (N, C, E).
@@ -93,14 +94,14 @@ class Earlier(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         return same[:, :, : tf.shape(present)[1]] * present[:, None]
 
 
-class WithLatest(tf.keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class WithLatest(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """The items that a search kept of the earlier part, and all of the latest, of a whole history.
 
     Call with `[kept, present]`: (N, C, max(T - R, 1)), and where the history has items, (N, T). Returns (N, C, T).
 
     Args:
         num_recent: R, the number of latest items; see `SplitHistory`.
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: of `keras.layers.Layer`.
     """
 
     def __init__(self, num_recent: int, **kwargs: Any) -> None:

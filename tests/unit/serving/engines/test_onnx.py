@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 import torch
 
 from serving.engines import engine_for
@@ -57,7 +58,7 @@ def publish_model(path: Path, written: str, write: Callable[[Path], object], spe
 
 
 def keras_mlp(path: Path) -> TrainedModel:
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = MLPConfig(hidden=(16, 16), linear_terms=True).build(SPEC, StepConfig())
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))
@@ -122,7 +123,7 @@ FUSED: list[ModelConfig] = [
 
 @pytest.mark.parametrize("config", FUSED, ids=lambda config: config.name)
 def test_models_with_fused_tables_score_as_they_did(config: ModelConfig, tmp_path: Path) -> None:
-    tf.keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(0)
     model = config.build(SCALARS, StepConfig(precision="bfloat16"))
     for variable in model.trainable_variables:
         variable.assign(tf.random.normal(variable.shape, stddev=0.3))

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 
 from training.layers import DenseFeatures
 from training.loader.tensorflow import KerasSequenceLoader, KerasSequenceValidater
@@ -25,10 +26,10 @@ def loader_of(prepared: Path, **options: Any) -> KerasSequenceLoader:
 
 
 def small_model() -> Any:
-    inputs = {"userId": tf.keras.Input((1,), name="userId", dtype=tf.int64)}
+    inputs = {"userId": keras.Input((1,), name="userId", dtype=tf.int64)}
     ids = tf.feature_column.categorical_column_with_identity("userId", 60)
     x = DenseFeatures([tf.feature_column.embedding_column(ids, 4)])(inputs)
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(x))
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(x))
     model.compile("sgd", "binary_crossentropy", metrics=["AUC"])
     return model
 
@@ -96,7 +97,7 @@ def test_contradictory_options_are_refused(prepared: Path, options: dict[str, An
         len(loader_of(prepared, **options))
 
 
-class _Seen(tf.keras.layers.Layer):  # type: ignore[misc]
+class _Seen(keras.layers.Layer):  # type: ignore[misc]
     """Adds up the ages that pass through in training."""
 
     def build(self, input_shape: Any) -> None:
@@ -108,9 +109,9 @@ class _Seen(tf.keras.layers.Layer):  # type: ignore[misc]
 
 
 def test_fit_sees_every_row_once_per_epoch_although_keras_looks_ahead(prepared: Path) -> None:
-    age = tf.keras.Input((1,), name="age", dtype=tf.float32)
+    age = keras.Input((1,), name="age", dtype=tf.float32)
     seen = _Seen()
-    model = tf.keras.Model({"age": age}, tf.keras.layers.Dense(1)(seen(age)))
+    model = keras.Model({"age": age}, keras.layers.Dense(1)(seen(age)))
     model.compile("sgd", "mse")
     loader = loader_of(prepared, cat_names=[])
     model.fit(loader, epochs=2, verbose=0)  # with Keras's default of shuffling the indices
@@ -140,8 +141,8 @@ def ages(loader: KerasSequenceLoader) -> Any:
 
 
 def test_predict_with_several_workers_keeps_the_order_of_the_rows(prepared: Path) -> None:
-    age = tf.keras.Input((1,), name="age", dtype=tf.float32)
-    model = tf.keras.Model({"age": age}, tf.keras.layers.Lambda(lambda x: x)(age))
+    age = keras.Input((1,), name="age", dtype=tf.float32)
+    model = keras.Model({"age": age}, keras.layers.Lambda(lambda x: x)(age))
     loader = loader_of(prepared, cat_names=[], batch_size=20, shuffle=False)
     expected = ages(loader)
     np.testing.assert_array_equal(model.predict(loader, workers=4, verbose=0), expected)
@@ -172,7 +173,7 @@ def test_a_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
 
 
 def test_a_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: Path) -> None:
-    class Fails(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("on purpose")
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,8 +184,8 @@ def test_it_is_a_dataset_for_fit_whose_passes_are_epochs(spec: FeatureSpec, reco
     assert int(dataset.cardinality()) == len(loader) == 7
     expected = loader_of(records, spec)
     assert [rows_of(dataset), rows_of(dataset)] == [rows_of(expected), rows_of(expected)]
-    age = tf.keras.Input((1,), name="age", dtype=tf.float32)
-    model = tf.keras.Model({"age": age}, tf.keras.layers.Dense(1)(age))
+    age = keras.Input((1,), name="age", dtype=tf.float32)
+    model = keras.Model({"age": age}, keras.layers.Dense(1)(age))
     model.compile("sgd", "mse")
     model.fit(dataset.map(lambda inputs, labels: ({"age": inputs["age"]}, labels)), epochs=2, verbose=0)
     assert int(model.optimizer.iterations) == 14

@@ -9,6 +9,7 @@ import mlflow
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from fitting import Batch, assert_goes_on_like_one_without_a_break, assert_same, fitted, learn
 from sequence_rows import LISTS, batches_of, keras_batch, make_prepared, make_spec, make_table
 from tensorflow.python.framework.config import is_op_determinism_enabled
@@ -134,7 +135,7 @@ def test_a_step_takes_the_gradients_of_all_losses_that_keras_takes(batches: list
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
         losses = [
-            tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, output))
+            tf.reduce_mean(keras.losses.binary_crossentropy(labels, output))
             for output in trainer.model(inputs, training=True)
         ]
         loss, added = tf.add_n(losses) / 2, tf.add_n(trainer.model.losses)

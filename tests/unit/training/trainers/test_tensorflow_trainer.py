@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras as keras
 from fitting import (
     NUM_STEPS,
     Batch,
@@ -120,7 +121,7 @@ def test_a_step_takes_the_gradients_that_keras_takes(spec: FeatureSpec, batches:
     inputs, labels = batches[0]
     with tf.GradientTape() as tape:
         scores = trainer.model(inputs, training=True)
-        loss = tf.reduce_mean(tf.keras.losses.binary_crossentropy(labels, scores))
+        loss = tf.reduce_mean(keras.losses.binary_crossentropy(labels, scores))
         objective = tf.add_n([loss, *trainer.model.losses])
     variables = trainer.model.trainable_variables
     gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(objective, variables)]
@@ -148,12 +149,12 @@ def test_xla_changes_nothing_but_rounding(spec: FeatureSpec, batches: list[Batch
 def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
     spec: FeatureSpec, batches: list[Batch], precision: str, tmp_path: Path
 ) -> None:
-    before = tf.keras.mixed_precision.global_policy().name
+    before = keras.mixed_precision.global_policy().name
     config = CONFIG.with_choices(learning_rate=0.003, table_lr_scale=None, l2_embedding=1e-4)
     mixed, single = (
         fitted(TensorFlowTrainer, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )
-    assert tf.keras.mixed_precision.global_policy().name == before
+    assert keras.mixed_precision.global_policy().name == before
     assert {array.dtype.name for name, array in mixed.state().items() if name.startswith("model/")} == {"float32"}
     assert_score_alike(mixed, single, batches, np.concatenate([label.numpy()[:, 0] for _, label in batches]))
     mixed.export(tmp_path / "model")
