@@ -25,6 +25,7 @@ from workflows.pool import HERE, Pool
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import CATALOG, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
+from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
@@ -87,7 +88,7 @@ def prepare(
     with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
         with scratch_beside(directory) as scratch, quiet_nvtabular():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
-            workflow = dataset.graph(raw, config, choices)
+            workflow = with_stable_hashes(dataset.graph(raw, config, choices))
             keep_vocabularies_in(workflow, scratch)
             training_rows = rows.write_training_rows(workflow, job)
             details |= {"rows": dict(rows.num_rows), "dropped": {**raw.dropped, **rows.dropped}}
