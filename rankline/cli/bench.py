@@ -65,17 +65,22 @@ def bench_command(
 
     rankline bench --against bench.json --max-regression 0.05
     """
-    from rankline.pipeline import write_json
-    from rankline.report_tables import print_report
-    from rankline.tracking import find_report, log_report
-    from serving.ensemble import ExportedEnsemble
-    from workflows.prepared import PreparedData
-
     config = overrides.apply(LoadConfig())
     sizes = batch_sizes_of(batch_sizes or (BATCH_SIZES if config.is_closed_loop else "1"))
     check_writable(json_file)
+    if config.is_trace:
+        config.arrivals_at(1)  # reads it, and has rates of its own
     workspace = workspace_of(recipe, work_dir, repository)
+
+    from rankline.pipeline import write_json
+    from rankline.report_tables import print_report
+    from rankline.tracking import find_report, log_report
+    from serving.benchmark.load import check_batch_sizes
+    from serving.ensemble import ExportedEnsemble
+    from workflows.prepared import PreparedData
+
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
+    check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
     report = _measure(ensemble, prepared, workspace, sizes, config, url)
     if json_file:
