@@ -7,7 +7,8 @@ import typer
 
 from rankline.cli.arguments import BATCH_SIZES, JsonFile, RecipeName, Repository, Url, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.display import CONSOLE, Stages, say
+from rankline.cli.reports import save_report
+from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
@@ -74,7 +75,7 @@ def bench_command(
 
     from rankline.pipeline import write_json
     from rankline.report_tables import print_report
-    from rankline.tracking import find_report, log_report
+    from rankline.tracking import find_report
     from serving.benchmark.load import check_batch_sizes
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
@@ -89,8 +90,7 @@ def bench_command(
         print_report(report, CONSOLE)
         has_regressed = earlier is not None and _compare(earlier, report, max_regression)
     finally:  # a pipe that was closed costs no report
-        log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
-    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
+        save_report(report, ensemble, workspace)
     if report.problems or has_regressed:
         raise typer.Exit(1)
 
