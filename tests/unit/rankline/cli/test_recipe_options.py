@@ -73,6 +73,8 @@ def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
         (["prepare", "amazon-din", "--split", "time"], "prepare amazon-din does not take --split. This recipe has"),
         (["train", "movielens", "--model", "dllm"], "no model 'dllm'. Available: dcnv2, "),
         (["train", "movielenz", "--epochs", "4"], "no recipe 'movielenz'. Available: movielens, "),
+        (["train", "movielenz", "--epochs", "4"], "Did you mean 'movielens' by 'movielenz'?"),
+        (["train", "movielens", "--epoch", "4"], "Did you mean '--epochs' by '--epoch'?"),
     ],
 )
 def test_what_a_recipe_does_not_take_is_an_error(arguments: list[str], message: str) -> None:
