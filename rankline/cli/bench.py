@@ -1,7 +1,6 @@
 """The verb `bench`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,6 @@ from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.benchmark.config import LoadConfig
 
 if TYPE_CHECKING:
-    from rankline.tracking import ReportNotSavedError
     from serving.benchmark.report import BenchmarkReport
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
@@ -67,7 +65,9 @@ def bench_command(
 
     rankline bench --against bench.json --max-regression 0.05
     """
-    from rankline.tracking import find_report
+    from rankline.pipeline import write_json
+    from rankline.report_tables import print_report
+    from rankline.tracking import find_report, log_report
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
@@ -77,11 +77,14 @@ def bench_command(
     workspace = workspace_of(recipe, work_dir, repository)
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
-    report, not_saved = _measure(ensemble, prepared, workspace, sizes, config, url)
-    _show(report, json_file)
-    has_regressed = earlier is not None and _compare(earlier, report, max_regression)
-    if not_saved:
-        raise not_saved
+    report = _measure(ensemble, prepared, workspace, sizes, config, url)
+    if json_file:
+        write_json(report.to_dict(), json_file)
+    try:
+        print_report(report, CONSOLE)
+        has_regressed = earlier is not None and _compare(earlier, report, max_regression)
+    finally:  # a pipe that was closed costs no report
+        log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
     if report.problems or has_regressed:
         raise typer.Exit(1)
@@ -94,35 +97,17 @@ def _measure(
     batch_sizes: Sequence[int],
     config: LoadConfig,
     url: str | None,
-) -> tuple["BenchmarkReport", "ReportNotSavedError | None"]:
-    """The report, and the error to raise once it was shown, where it could not be saved completely."""
+) -> "BenchmarkReport":
     from rankline import pipeline
-    from rankline.tracking import ReportNotSavedError
 
     with (
         Stages(["bench"]) as stages,
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        try:
-            report, served_auc = pipeline.bench(
-                server, prepared, ensemble, workspace, batch_sizes, config, progress=progress
-            )
-        except ReportNotSavedError as error:
-            return error.report, error
+        report, served_auc = pipeline.bench(server, prepared, ensemble, batch_sizes, config, progress=progress)
         progress.update(1, 1, f"served AUC {served_auc:.4f}")
-    return report, None
-
-
-def _show(report: "BenchmarkReport", json_file: Path | None) -> None:
-    from rankline.pipeline import write_json
-    from rankline.report_tables import print_report
-
-    try:
-        print_report(report, CONSOLE)
-    finally:  # a pipe that was closed costs no file
-        if json_file:
-            write_json(report.to_dict(), json_file)
+    return report
 
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:

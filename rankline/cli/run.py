@@ -38,16 +38,18 @@ def run_command(
     """
     from rankline import pipeline
     from rankline.summary import print_summary
+    from rankline.tracking import log_report
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
     sizes = batch_sizes_of(batch_sizes)
     check_writable(json_file)
+    workspace = workspace_of(recipe, work_dir, repository)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(
             chosen,
             source,
-            workspace_of(recipe, work_dir, repository),
+            workspace,
             stages,
             export_config=export_config,
             num_seeds=seeds,
@@ -55,4 +57,7 @@ def run_command(
         )
     if json_file:
         pipeline.write_json(result.to_dict(), json_file)
-    print_summary(result, CONSOLE)
+    try:
+        print_summary(result, CONSOLE)
+    finally:  # a pipe that was closed costs no report
+        log_report(result.report, result.ensemble.tracking_uri, result.ensemble.run_id, workspace.report)

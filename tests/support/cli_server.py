@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -95,11 +96,21 @@ def _become_a_command(connection: socket.socket) -> None:
 
 
 def _import_libraries() -> None:
-    """All that a verb may need, as `rankline` does: with its environment, and without a word."""
+    """All that a verb may need, as `rankline` does: with its environment, and without a word.
+
+    They start no threads that do work: TensorFlow makes its own at the first operation, which is in the child.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     quiet_libraries()
-    import tritonclient.grpc  # noqa: F401
+    for name in (
+        "mlflow.store.tracking.sqlalchemy_store",
+        "serving.export",
+        "training.trainers.tensorflow",
+        "training.train",
+        "workflows.prepare",
+    ):
+        import_module(name)
 
 
 if __name__ == "__main__":

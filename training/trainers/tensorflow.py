@@ -422,7 +422,8 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
     random.enable_tf_random_generator()
     try:
         with tf.variable_creator_scope(variable):
-            return build()
+            # The steps are traced without AutoGraph; rewriting the layers for this one trace would take longer than it.
+            return tf.autograph.experimental.do_not_convert(build)()
     finally:
         precision.set_global_policy(policy_before)
         if not had_generators:

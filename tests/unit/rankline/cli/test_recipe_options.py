@@ -1,10 +1,12 @@
 """Options of the recipe that a verb is called with."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
-from rankline.recipes import recipe_named
+from rankline.recipes import available, recipe_named
 from workflows.errors import ConfigError
 
 
@@ -41,6 +43,14 @@ def test_help_without_a_recipe_has_the_general_options_and_says_where_the_others
     assert f"rankline {verb} RECIPE --help" in text
     assert "--work-dir" in text
     assert not any(flag in text for flag in ("--seed ", "--hidden", "--split-seed", "--negatives"))
+
+
+def test_the_help_says_what_can_be_downloaded_of_which_dataset() -> None:
+    text = text_of("prepare")
+    for recipe in available().recipes.values():
+        assert all(archive in text for archive in recipe.dataset.archives)
+        if not recipe.dataset.archives:
+            assert re.search(rf"{recipe.dataset.name}[^;]* have none", text, re.IGNORECASE)
 
 
 def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
