@@ -211,14 +211,17 @@ from training.models import MODELS
 from training.tracking import TrackingConfig
 from training.train import train
 train(Path({prepared!r}), Path("model"), TrainConfig(model=MODELS[{model!r}](), batch_size=512, epochs=1),
-      tracking=TrackingConfig(directory=Path("work"), experiment="x"))
+      tracking=TrackingConfig(directory=Path({work!r}), experiment="movielens-torch"))
 assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if module}}
 """
 
 
 @pytest.mark.parametrize(("model", "hidden"), [("torch_mlp", "tensorflow"), ("mlp", "torch")])
-def test_training_with_one_framework_needs_no_other(model: str, hidden: str, prepared: Path, tmp_path: Path) -> None:
-    code = TRAIN.format(hide=HIDE[hidden], prepared=str(prepared), model=model, hidden=hidden)
+def test_training_with_one_framework_needs_no_other(
+    model: str, hidden: str, prepared: Path, tmp_path: Path, trained: TrainedModel, work: Path
+) -> None:
+    assert trained.path.is_relative_to(work)  # so the store is there: making one takes seconds
+    code = TRAIN.format(hide=HIDE[hidden], prepared=str(prepared), model=model, hidden=hidden, work=str(work))
     root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{code}"],
