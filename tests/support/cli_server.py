@@ -31,7 +31,7 @@ _MODULES = (
     "training.trainers.tensorflow",
     "workflows.prepare",
 )
-"""What verbs import when they run. Not ONNX Runtime: it starts a thread, which a fork lacks and waits for at its end."""
+"""What verbs import. Not ONNX Runtime: it starts a thread, which a fork lacks and waits for at its end."""
 
 
 class CliServer:
