@@ -45,6 +45,13 @@ def test_help_without_a_recipe_has_the_general_options_and_says_where_the_others
     assert not any(flag in text for flag in ("--seed ", "--hidden", "--split-seed", "--negatives"))
 
 
+def test_a_verb_names_the_recipes_and_the_front_page_says_what_they_are() -> None:
+    for recipe in available().recipes.values():
+        assert recipe.name in text_of("train")
+        assert recipe.summary not in text_of("train")
+        assert f"{recipe.name}: {recipe.summary}" in text_of()
+
+
 def test_the_help_says_what_can_be_downloaded_of_which_dataset() -> None:
     text = text_of("prepare")
     for recipe in available().recipes.values():
