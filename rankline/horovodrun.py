@@ -127,6 +127,8 @@ def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s
     number, script = sum(hosts.values()), Path(sys.executable).with_name("horovodrun")
     if not script.is_file():
         raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
+    if not options.mpi:
+        script = Path(__file__).with_name("gloorun.py")
     # Workers of this machine alone talk over loopback, and horovodrun takes no other interface for them.
     goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [
