@@ -24,7 +24,7 @@ from serving.launched import Launched
 from serving.server_log import ServerLog
 from workflows.errors import RanklineError
 
-HOROVODRUN = (sys.executable, str(Path(__file__).with_name("quick_horovodrun.py")))
+HOROVODRUN = (sys.executable, str(Path(__file__).with_name("patched_horovodrun.py")))
 """What horovodrun's arguments are given to."""
 
 _END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
