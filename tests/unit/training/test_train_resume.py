@@ -78,13 +78,15 @@ def tracking(work: Path) -> TrackingConfig:
 
 
 @pytest.fixture(scope="module")
-def straight(prepared: Path, work: Path, tracking: TrackingConfig) -> Any:
+def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig) -> Any:
     """Models of whole runs, each trained when it is first asked for."""
     trained: dict[str, TrainedModel] = {}
 
     def model(name: str) -> TrainedModel:
         if name not in trained:
-            trained[name] = train(prepared, work / f"straight-{name}", CONFIGS[name], tracking=tracking)
+            trained[name] = train(
+                prepared, tmp_path_factory.mktemp("straight") / "model", CONFIGS[name], tracking=tracking
+            )
         return trained[name]
 
     return model
@@ -143,14 +145,13 @@ def history(model: TrainedModel, name: str) -> dict[int, float]:
 
 
 @pytest.fixture(scope="module")
-def killed(prepared: Path, work: Path, tracking: TrackingConfig, straight: Any) -> Path:
+def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of models that two runs would have made.
 
     Each was killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
     """
-    directory = work / "killed"
+    directory = tmp_path_factory.mktemp("killed")
     runs = {str(directory / name / "model"): CONFIGS[name].to_dict() for name in ("tensorflow", "torch")}
-    straight("tensorflow")  # makes the store
     code = KILLED.format(kill_at=2 * NUM_ROWS, prepared=str(prepared), runs=json.dumps(runs), every=7, work=str(work))
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
     return directory

@@ -189,8 +189,8 @@ def test_a_step_in_float16_moves_the_weights_as_one_in_float32(by_keras: KerasSt
 
 
 @pytest.fixture(scope="module")
-def tracking(tmp_path_factory: pytest.TempPathFactory) -> TrackingConfig:
-    return TrackingConfig(directory=tmp_path_factory.mktemp("work"), experiment="sequences")
+def tracking(work: Path) -> TrackingConfig:
+    return TrackingConfig(directory=work, experiment="sequences")
 
 
 class CutError(Exception):
