@@ -1,6 +1,7 @@
 """horovodrun 0.28.1 without two of its habits: python patched_horovodrun.py --gloo …, with horovodrun's arguments.
 
-At each start it imports TensorFlow in a process of its own, for three seconds, to learn whether Horovod has Gloo or MPI.
+At each start it imports TensorFlow in a process of its own, for three seconds, to learn whether Horovod has Gloo or
+MPI.
 
 With Gloo it writes the environment's secrets into the command lines of ssh and of workers, which everybody on a machine
 can read. Here workers of this machine have secrets by inheriting them, and those of other machines from the standard
