@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import google.protobuf.descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
+from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 
