@@ -253,22 +253,20 @@ def bench(
     server: Server,
     prepared: "PreparedData",
     ensemble: "ExportedEnsemble",
-    workspace: Workspace,
     batch_sizes: Sequence[int],
     config: LoadConfig,
     *,
     progress: Progress = SILENT,
 ) -> tuple[BenchmarkReport, float]:
-    """Score the held-out rows once and compare with training, then measure, and log to the run that trained the model.
+    """Score the held-out rows once and compare with training, then measure.
 
     Returns:
         The report, and the AUC of the served scores.
 
     Raises:
-        ArtifactError: the ensemble was exported from other data, or the report could not be saved completely.
+        ArtifactError: the ensemble was exported from other data.
         ServingError: the served scores do not rank as the model did offline.
     """
-    from rankline.tracking import log_report
     from serving.benchmark.load import measure
     from serving.client import Client
     from workflows.auc import exact_auc
@@ -292,7 +290,6 @@ def bench(
             process_ids=server.process_ids,
             progress=progress,
         )
-    log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     return report, served_auc
 
 
@@ -306,7 +303,7 @@ def run(
     num_seeds: int,
     batch_sizes: Sequence[int],
 ) -> RunResult:
-    """All stages, one after another.
+    """All stages, one after another. To show the result and to log its report is on the caller, in this order.
 
     Raises:
         RanklineError: a stage failed; what the earlier ones published stays.
@@ -322,8 +319,8 @@ def run(
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
             progress.update(1, 1, f"tritonserver on {server.url}")
         with stages.stage("bench") as progress:
-            report, served_auc = bench(server, prepared, ensemble, workspace, batch_sizes, _SHORT, progress=progress)
-            progress.update(1, 1, f"logged to MLflow run {ensemble.run_id[:8]}")
+            report, served_auc = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
+            progress.update(1, 1, f"served AUC {served_auc:.4f}")
     quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served_auc=served_auc)
     return RunResult(
         recipe=recipe,

@@ -53,7 +53,7 @@ def sim_command(*, overrides: Overrides) -> None:
 
     rankline sim --dataset_dir work/amazon-sim/prepared --epochs 3 --global_batch_size 4096
 
-    rankline sim --dataset_dir work/amazon-sim/prepared --mode inference --amp --benchmark
+    rankline sim --dataset_dir work/amazon-sim/prepared --mode inference --benchmark --global_batch_size 4096
     """
     config = overrides.apply(SimOptions())
     require(TENSORFLOW.module, feature="sim", extra=TENSORFLOW.extra)

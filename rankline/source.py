@@ -20,7 +20,8 @@ class SourceConfig:
 
     Attributes:
         data_dir: directory with raw files, in any layout in which the dataset ships.
-        download: name of an archive to download, e.g. ml-latest-small, ml-1m or ml-25m.
+        download: name of an archive to download, where the dataset has some: MovieLens has ml-latest-small, ml-1m and
+            ml-25m; Criteo and Amazon have none, and take --data-dir.
         rows: number of rows to generate when neither is given.
         data_seed: seed of the generated rows.
         cardinality_scale: multiplies the number of distinct ids in generated rows.

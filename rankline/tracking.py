@@ -20,25 +20,12 @@ _FOLDER = "bench"  # among the artifacts of a run
 _JSON = "bench.json"
 
 
-class ReportNotSavedError(ArtifactError):
-    """A report could not be saved completely; it comes along, so that it can still be shown.
-
-    Args:
-        message: what is missing where, and why.
-        report: what was measured.
-    """
-
-    def __init__(self, message: str, report: BenchmarkReport) -> None:
-        super().__init__(message)
-        self.report = report
-
-
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
-    """Write JSON, table, page, plot and raw histograms into `directory`, and log them with the figures to a run.
+    """Write JSON, table, raw histograms, page and plot into `directory`, and log them with the figures to a run.
 
     Figures become metrics such as `bench/rows_1/p50_ms` or `bench/rows_1/rate_500/p99_ms`, so that `mlflow ui` compares
     models by them as columns beside the AUC; measuring again adds a newer value. What is not reported becomes none. One
-    file that cannot be written keeps no other from being written, nor the run from getting it.
+    file that cannot be written or drawn keeps no other from being written, nor the run from getting it.
 
     Args:
         report: what was measured.
@@ -47,7 +34,7 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         directory: made when it is missing; files of an earlier report are replaced.
 
     Raises:
-        ReportNotSavedError: a file could not be written, the run was deleted, or the store does not take it.
+        ArtifactError: a file could not be written, the run was deleted, or the store does not take it.
     """
     failures = _write(report, directory)
     kept = f"MLflow run {run_id} has the whole report"
@@ -58,15 +45,15 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
             client.log_artifacts(run_id, str(directory), artifact_path=_FOLDER)
             return
         with TemporaryDirectory(prefix="rankline-report-") as spare:  # the store may be where there is room
-            _write(report, Path(spare))
+            if _write(report, Path(spare)):
+                kept = f"MLflow run {run_id} has the rest"
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
     except (MlflowException, OSError) as error:
         kept = "everything else was saved"
         failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {_in_a_line(error)}")
-    raise ReportNotSavedError(
+    raise ArtifactError(
         f"the report was not saved completely: {'; '.join(failures)}. "
-        f"But {kept}; free some space or correct the path before the next run.",
-        report,
+        f"But {kept}; free some space or correct the path before the next run."
     )
 
 
@@ -115,7 +102,7 @@ def read_report(tracking_uri: str, run_id: str) -> BenchmarkReport:
 
 
 def _write(report: BenchmarkReport, directory: Path) -> list[str]:
-    """Write all that can be written; what was not, and why."""
+    """Write all that can be written, what is drawn last; what was not, and why."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -133,8 +120,8 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
     files: dict[str, Callable[[], None]] = {
         _JSON: lambda: write_whole(directory / _JSON, report.to_json().encode()),
         "bench.csv": lambda: write_whole(directory / "bench.csv", report.to_csv().encode()),
-        "bench.html": lambda: write_whole(directory / "bench.html", to_html(report).encode()),
         "histograms": write_histograms,
+        "bench.html": lambda: write_whole(directory / "bench.html", to_html(report).encode()),
         "bench.png": write_picture,
     }
     unwritten: dict[str, list[str]] = {}
@@ -143,6 +130,8 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
             write()
         except OSError as error:
             unwritten.setdefault(error.strerror or str(error), []).append(name)
+        except Exception as error:  # whatever a drawing library thinks of the figures, they are kept
+            unwritten.setdefault(f"{type(error).__name__}: {_in_a_line(error)}", []).append(name)
     return [f"{', '.join(names)} cannot be written to {directory}: {why}" for why, names in unwritten.items()]
 
 

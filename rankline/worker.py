@@ -20,7 +20,7 @@ from rich.console import Console
 from rankline.display import CONSOLE, Display, Stages, in_a_line, say
 from training.affinity import set_affinity
 from training.config import WorkersConfig
-from training.join import join_world
+from training.join import join_world, num_started
 from training.observers import Observer
 from training.world import World
 from workflows.errors import ConfigError, RanklineError, WorkerLostError
@@ -127,6 +127,19 @@ class Worker:
             report(model=dict(model))
         else:
             say(f"model: {model['path']}\nMLflow run: {model['run_id']} in {model['tracking_uri']}")
+
+
+def refuse_several(verb: str, environment: Mapping[str, str]) -> None:
+    """Refuse a verb that one of several processes would do alone, in the place where the others do it too.
+
+    Raises:
+        ConfigError: a launcher started several of this process.
+    """
+    if (number := num_started(environment)) > 1:
+        raise ConfigError(
+            f"rankline {verb} was started as one of {number} processes, and each would do all of the work in the same "
+            "place. Start it once; what trains on several workers is rankline train RECIPE --workers N."
+        )
 
 
 def limit_threads(threads: int, num_processes: int) -> None:

@@ -7,8 +7,9 @@ standard output, reads the program and its arguments from standard input up to i
 program in HOME, and writes its process id. The program's output goes to standard error.
 
 SIGTERM stops the program. SIGUSR1 says that it is now at work, so that it is from then on asked to stop, and killed
-only after STOP_TIMEOUT_S; before, there is nothing that it could lose. In the end everything that the program started,
-its shared memory and HOME are gone, and the exit status is its.
+only after STOP_TIMEOUT_S, or when its own processes have ended and all its threads sleep; before, there is nothing that
+it could lose. In the end everything that the program started, its shared memory and HOME are gone, and the exit status
+is its.
 """
 
 import contextlib
@@ -61,10 +62,7 @@ def _run(command: list[bytes], home: str, parent_pid: int, stop_timeout_s: float
     pid = _start(command, home, libc)
     _report(b"%d\n" % pid)
     if _watch(pid, parent_pid):
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + stop_timeout_s
-        while not _has_ended(pid) and time.monotonic() < deadline:
-            signal.sigtimedwait((signal.SIGCHLD,), _POLL_INTERVAL_S)
+        _ask_to_stop(pid, stop_timeout_s)
     return _end_all()[pid]
 
 
@@ -100,23 +98,60 @@ def _watch(pid: int, parent_pid: int) -> bool:
     return at_work
 
 
+def _ask_to_stop(pid: int, timeout_s: float) -> None:
+    """Return when the program has ended, has nothing left to do or has had its time.
+
+    tritonserver answers its requests, ends the models and their processes, and then sleeps: it looks for its models but
+    once a second, waits as long for a thread that collects metrics, and to the end for a model whose process has died.
+    """
+    workers = {worker for worker in _children(pid) if not _has_died(worker)}
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while not _has_ended(pid) and time.monotonic() < deadline:
+        signal.sigtimedwait((signal.SIGCHLD,), _POLL_INTERVAL_S)
+        if workers and workers.isdisjoint(_children(pid)) and _sleeps(pid):
+            return
+
+
+def _has_died(pid: int) -> bool:
+    """It has ended; its parent may have heard of it or not."""
+    try:
+        return _stat(Path(f"/proc/{pid}"))[0] == "Z"
+    except OSError:
+        return True
+
+
+def _sleeps(pid: int) -> bool:
+    """No thread of the program runs or could run: what it was told of the end of a process is dealt with."""
+    try:
+        return all(_stat(thread)[0] == "S" for thread in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # a thread has ended since it was listed
+        return False
+
+
 def _end_all() -> dict[int, int]:
     """Kill all children and what they leave, until there is nobody; the exit status of each."""
     ended: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while True:
-            for child in _children():
+            for child in _children(os.getpid()):
                 os.kill(child, signal.SIGKILL)
             pid, status = os.wait()
             ended[pid] = os.waitstatus_to_exitcode(status)
     return ended
 
 
-def _children() -> Iterator[int]:
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def _children(parent_pid: int) -> Iterator[int]:
+    """Also those that have ended and that their parent has not yet heard of."""
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended since it was listed
-            if int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]) == os.getpid():
-                yield int(stat.parent.name)
+            if int(_stat(process)[1]) == parent_pid:
+                yield int(process.name)
+
+
+def _stat(process: Path) -> list[str]:
+    """Its state, its parent, and so on: what is behind the name in `proc(5)`."""
+    return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
 def _has_ended(pid: int) -> bool:

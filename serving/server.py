@@ -322,18 +322,20 @@ class EmbeddedServer:
         self._running_control().load(model, config)
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
-    def unload(self, model: str) -> None:
-        """Unload a model, and wait until its requests are answered and its processes gone.
+    def unload(self, *models: str) -> None:
+        """Unload models, and wait until their requests are answered and their processes gone.
 
         Raises:
-            ServerError: it is not gone in time, or the config names no models, so that nobody may unload any.
+            ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
         """
-        self._running_control().unload(model)
-        del self._num_processes[model]
+        control = self._running_control()
+        for model in models:
+            control.unload(model)
+            del self._num_processes[model]
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
-        while self._count_processes()[model]:
+        while left := sorted(set(models) & self._count_processes().keys()):
             if time.monotonic() > deadline:
-                raise ServerError(f"model {model!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+                raise ServerError(f"model {left[0]!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:

@@ -52,7 +52,7 @@ def evaluate(
         See `quality`; the same for all workers, bit by bit.
 
     Raises:
-        DataError: the split has one class only.
+        DataError: the split has one class only, or labels other than 0 and 1.
         FloatingPointError: a score is not finite.
     """
     scores: list[Array] = []
@@ -74,7 +74,9 @@ def evaluate(
         figures: dict[str, float] = world.all_gather_object(quality(labelled, scored, grouped))[0]
         return figures
     except ValueError as error:
-        raise DataError(f"the {split} data cannot be measured: {error} Prepare a larger share of it.") from None
+        raise DataError(
+            f"the {split} data cannot be measured: {error} Prepare it again, with the labels 0 and 1 and rows of both."
+        ) from None
 
 
 def quality(

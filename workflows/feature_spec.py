@@ -81,7 +81,12 @@ class FeatureSpec:
             _ = feature.embedding_shape
         self._check_sequences()
         if not self.channel(LABEL):
-            raise SpecError("channel 'label' is empty: a model needs at least one label column.")
+            raise SpecError("channel 'label' is empty: a model needs one label column.")
+        if len(self.channel(LABEL)) > 1:
+            raise SpecError(
+                f"channel 'label' holds {list(self.channels[LABEL])}, and a model trains on one label. Leave the "
+                "others out of the channel; they may stay in the files."
+            )
 
     def __getitem__(self, name: str) -> Feature:
         """The feature called `name`.
@@ -159,7 +164,7 @@ class FeatureSpec:
 
     @property
     def label(self) -> Feature:
-        """The first label, the one that is trained on."""
+        """What is trained on: 1 where somebody chose the item, else 0."""
         return self.channel(LABEL)[0]
 
     def source(self, split: str) -> Source:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from workflows.errors import ConfigError
 from workflows.operators import arrow_columns, frame_of
+from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import nvt, quiet_nvtabular
 
 
@@ -13,17 +14,18 @@ class OnlineWorkflow:
     """Makes columns from raw ones, as the loaders' `map` has it.
 
     Args:
-        workflow: a fitted workflow.
+        workflow: a fitted workflow. What it hashes, NVTabular would hash with the row's position; here a value gets
+            the same id in every row.
         keep: columns, such as labels, that come from the files where the workflow does not make them.
 
     Raises:
-        ConfigError: the workflow is not fitted.
+        ConfigError: the workflow is not fitted, or hashes what has no stable form.
     """
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
-        self._workflow = workflow
+        self._workflow = with_stable_hashes(workflow)
         self._reads = list(workflow.input_schema.column_names)
         self._arrow = arrow_columns(workflow)
         self._keep = [name for name in keep if name not in workflow.output_schema.column_names]

@@ -25,6 +25,7 @@ from workflows.pool import HERE, Pool
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import CATALOG, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
+from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
@@ -62,7 +63,8 @@ def prepare(
         pool: does the work; where it is of other processes, they see `output` and the raw files under the same paths.
 
     Raises:
-        DataError: a row is no row, nothing is left to train or to validate on, or a split holds only one class.
+        DataError: a row is no row, nothing is left to train or to validate on, a label is neither 0 nor 1, or a split
+            holds only one class.
         ConfigError: an option is out of range, or of no use for the dataset.
         SpecError: the graph does not make the columns that the encoding needs.
     """
@@ -87,7 +89,7 @@ def prepare(
     with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
         with scratch_beside(directory) as scratch, quiet_nvtabular():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
-            workflow = dataset.graph(raw, config, choices)
+            workflow = with_stable_hashes(dataset.graph(raw, config, choices))
             keep_vocabularies_in(workflow, scratch)
             training_rows = rows.write_training_rows(workflow, job)
             details |= {"rows": dict(rows.num_rows), "dropped": {**raw.dropped, **rows.dropped}}

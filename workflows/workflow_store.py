@@ -1,87 +1,31 @@
 """Saved NVTabular workflows, loaded without running code from the file.
 
-NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read by an unpickler that resolves an
-exact list of names that hold data, and operator classes; a tampered file is refused before it runs.
-What this rules out is `LambdaOp` with a lambda, whose code lives in the pickle: write an operator class instead.
+NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of ours
+(`workflows/saved_parts.py`); what is loaded reads no file but those beside it. What this rules out is `LambdaOp` with a
+lambda, whose code lives in the pickle: write an operator class instead.
 
 An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
 `log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
 by the file that is read.
 """
 
-import pickle
-from importlib.metadata import entry_points
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from workflows.errors import ArtifactError
-from workflows.upstream import nvt, quiet_nvtabular
+from workflows.inert_pickle import read_inert
+from workflows.saved_parts import GROUP, check_name, make_parts
+from workflows.upstream import nvt, ops, quiet_nvtabular
 
-from merlin.dag import Graph, iter_nodes  # isort: skip
+from merlin.dag import Graph, Node  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
-from nvtabular.ops import ColumnSimilarity, Operator, StatOperator  # isort: skip
+from nvtabular.ops import StatOperator  # isort: skip
 
-# What a saved workflow is made of beside its operators, name by name.
-_NAMES = {
-    "builtins": {"slice", "set", "frozenset", "list", "dict", "tuple", "object", "range"},
-    "collections": {"OrderedDict", "defaultdict"},
-    "dask.dataframe.core": {"DataFrame", "Series"},
-    "dask.highlevelgraph": {"HighLevelGraph", "MaterializedLayer"},
-    "merlin.core.dispatch": {"ExtData"},
-    "merlin.dag.executors": {"DaskExecutor", "Device", "LocalExecutor"},
-    "merlin.dag.graph": {"Graph"},
-    "merlin.dag.node": {"Node"},
-    "merlin.dag.operator": {"DataFormats"},
-    "merlin.dag.ops.concat_columns": {"ConcatColumns"},
-    "merlin.dag.ops.selection": {"SelectionOp"},
-    "merlin.dag.ops.subgraph": {"Subgraph"},
-    "merlin.dag.ops.subset_columns": {"SubsetColumns"},
-    "merlin.dag.selector": {"ColumnSelector"},
-    "merlin.dtypes.base": {"DType", "ElementType", "ElementUnit", "Signedness"},
-    "merlin.dtypes.shape": {"Dimension", "Shape"},
-    "merlin.io.dataframe_engine": {"DataFrameDatasetEngine"},
-    "merlin.io.dataset": {"Dataset"},
-    "merlin.schema.schema": {"ColumnSchema", "Schema"},
-    "merlin.schema.tags": {"Tags", "TagSet"},
-    "numpy": {
-        "dtype", "ndarray",
-        # Scalar types, as operators are told what to put out; calling one makes a number.
-        "bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-        "float64",
-    },
-    "numpy.core.multiarray": {"_reconstruct", "scalar"},
-    "numpy.core.numeric": {"_frombuffer"},
-    "nvtabular.workflow.node": {"WorkflowNode"},
-    "nvtabular.workflow.workflow": {"Workflow"},
-    "pandas._libs.internals": {"_unpickle_block"},
-    "pandas.core.frame": {"DataFrame"},
-    "pandas.core.indexes.base": {"Index", "_new_Index"},
-    "pandas.core.indexes.range": {"RangeIndex"},
-    "pandas.core.internals.managers": {"BlockManager", "SingleBlockManager"},
-    "pandas.core.series": {"Series"},
-    "scipy.sparse._csr": {"csr_matrix"},
-}  # fmt: skip
-_OPERATORS = ("nvtabular.ops.", "workflows.operators", "workflows.item_attributes", "workflows.datasets.")
-GROUP = "rankline.operators"
-
-
-class _DataUnpickler(pickle.Unpickler):
-    """Resolves classes and reconstruction helpers of the data libraries, nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _NAMES.get(module, ()):
-            return super().find_class(module, name)
-        if (module.startswith(_OPERATORS) and "." not in name) or f"{module}:{name}" in _installed():
-            found = super().find_class(module, name)
-            # Defined there, not merely imported there: modules hold much more than their own classes.
-            if isinstance(found, type) and issubclass(found, Operator) and found.__module__ == module:
-                return found
-        raise ArtifactError(f"it refers to {module}.{name}, which is not data")
-
-
-def _installed() -> set[str]:
-    """Operator classes of installed packages, as MODULE:CLASS."""
-    return {entry.value for entry in entry_points(group=GROUP)}
+# Which files an operator has, by column.
+_FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
+# NVTabular and we walk a graph from its output along every path.
+_MOST_PATHS = 100_000
 
 
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
@@ -98,9 +42,10 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     path = directory / "workflow.pkl"
     try:
         with path.open("rb") as stream, quiet_nvtabular():
-            workflow = _DataUnpickler(stream).load()
-            if isinstance(workflow, nvt.Workflow):
-                _check_matrices(workflow.output_node)
+            workflow = make_parts(read_inert(stream, check_name))
+        if isinstance(workflow, nvt.Workflow):
+            for operator in _operators(workflow.graph):
+                _keep_files_in(operator, directory)
     except FileNotFoundError:
         raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
     except ArtifactError as error:
@@ -118,15 +63,77 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     return workflow
 
 
-def _check_matrices(output_node: Any) -> None:
-    """Refuse sparse matrices whose indices lead outside of them: SciPy and NVTabular follow them unchecked."""
-    for node in iter_nodes([output_node]):
-        if isinstance(node.op, Subgraph):
-            _check_matrices(node.op.graph.output_node)
-        elif isinstance(node.op, ColumnSimilarity):
-            for matrix in (node.op.left_features, node.op.right_features):
-                if matrix is not None:
-                    matrix.check_format(full_check=True)
+def _operators(graph: Any) -> list[Any]:
+    """Every operator of a graph and of the graphs in it.
+
+    Raises:
+        ArtifactError: it is no graph, goes round in circles, or would take for ever to walk.
+    """
+    if not isinstance(graph, Graph):
+        raise ArtifactError("it has no graph")
+    nodes = _walked([graph.output_node], _sources)
+    if any(not isinstance(node.op, ops.Operator) for node in nodes):
+        raise ArtifactError("its graph has a node without an operator")
+    _walked(nodes, lambda node: node.children)
+    return [node.op for node in nodes]
+
+
+def _sources(node: Any) -> list[Any]:
+    inner = [node.op.graph.output_node] if isinstance(node.op, Subgraph) else []
+    return [*node.parents_with_dependencies, *inner]
+
+
+def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[Any]:
+    """The nodes that can be reached, each after those that follow it."""
+    walked: list[Any] = []
+    num_paths: dict[int, int] = {}  # from a node on; 0 while those that follow it are looked at
+
+    def walk(node: Any) -> None:
+        if not isinstance(node, Node):
+            raise ArtifactError(f"its graph holds {type(node).__name__} where a node should be")
+        num_paths[id(node)] = 0
+        counts = []
+        for other in following(node):
+            if id(other) not in num_paths:
+                walk(other)
+            counts.append(num_paths[id(other)])
+        if 0 in counts or sum(counts) > _MOST_PATHS:
+            raise ArtifactError(f"its graph goes round in circles, or has more than {_MOST_PATHS} paths")
+        num_paths[id(node)] = max(1, sum(counts))
+        walked.append(node)
+
+    for start in starts:
+        if id(start) not in num_paths:
+            walk(start)
+    return walked
+
+
+def _keep_files_in(operator: Any, directory: Path) -> None:
+    """Point an operator of NVTabular to its files, which lay in another directory when the workflow was saved.
+
+    Raises:
+        ArtifactError: one of them was not in it.
+    """
+    for kind, attribute in _FILES.items():
+        if isinstance(operator, kind):
+            files = getattr(operator, attribute)
+            setattr(operator, attribute, {key: _moved(files[key], operator.out_path, directory) for key in files})
+            operator.out_path = str(directory)
+    if isinstance(operator, ops.Categorify):  # NVTabular moves vocabularies that were given only as what they became
+        operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
+    if isinstance(operator, ops.JoinExternal):
+        if not isinstance(operator.df_ext, nvt.Dataset):
+            raise ArtifactError("a JoinExternal in it has no frame to join")
+        operator._ext_cache = None
+
+
+def _moved(file: str, saved_in: str, directory: Path) -> str:
+    name = file.removeprefix(saved_in).lstrip("/")
+    path = directory / name
+    is_address = "::" in name or "://" in name  # to fsspec, which NVTabular opens files with
+    if is_address or not file.startswith(saved_in) or not path.resolve().is_relative_to(directory.resolve()):
+        raise ArtifactError(f"it names the file {file!r}, which is not in the directory that it was saved in")
+    return str(path)
 
 
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:

@@ -1,21 +1,20 @@
 """The verb `bench`."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankline.cli.arguments import BATCH_SIZES, JsonFile, RecipeName, Repository, Url, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.display import CONSOLE, Stages, say
+from rankline.cli.reports import save_report
+from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.benchmark.config import LoadConfig
 
 if TYPE_CHECKING:
-    from rankline.tracking import ReportNotSavedError
     from serving.benchmark.report import BenchmarkReport
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
@@ -67,22 +66,31 @@ def bench_command(
 
     rankline bench --against bench.json --max-regression 0.05
     """
-    from rankline.tracking import find_report
-    from serving.ensemble import ExportedEnsemble
-    from workflows.prepared import PreparedData
-
     config = overrides.apply(LoadConfig())
     sizes = batch_sizes_of(batch_sizes or (BATCH_SIZES if config.is_closed_loop else "1"))
     check_writable(json_file)
+    if config.is_trace:
+        config.arrivals_at(1)  # reads it, and has rates of its own
     workspace = workspace_of(recipe, work_dir, repository)
+
+    from rankline.pipeline import write_json
+    from rankline.report_tables import print_report
+    from rankline.tracking import find_report
+    from serving.benchmark.load import check_batch_sizes
+    from serving.ensemble import ExportedEnsemble
+    from workflows.prepared import PreparedData
+
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
+    check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
-    report, not_saved = _measure(ensemble, prepared, workspace, sizes, config, url)
-    _show(report, json_file)
-    has_regressed = earlier is not None and _compare(earlier, report, max_regression)
-    if not_saved:
-        raise not_saved
-    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
+    report = _measure(ensemble, prepared, workspace, sizes, config, url)
+    if json_file:
+        write_json(report.to_dict(), json_file)
+    try:
+        print_report(report, CONSOLE)
+        has_regressed = earlier is not None and _compare(earlier, report, max_regression)
+    finally:  # a pipe that was closed costs no report
+        save_report(report, ensemble, workspace)
     if report.problems or has_regressed:
         raise typer.Exit(1)
 
@@ -94,35 +102,17 @@ def _measure(
     batch_sizes: Sequence[int],
     config: LoadConfig,
     url: str | None,
-) -> tuple["BenchmarkReport", "ReportNotSavedError | None"]:
-    """The report, and the error to raise once it was shown, where it could not be saved completely."""
+) -> "BenchmarkReport":
     from rankline import pipeline
-    from rankline.tracking import ReportNotSavedError
 
     with (
         Stages(["bench"]) as stages,
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        try:
-            report, served_auc = pipeline.bench(
-                server, prepared, ensemble, workspace, batch_sizes, config, progress=progress
-            )
-        except ReportNotSavedError as error:
-            return error.report, error
+        report, served_auc = pipeline.bench(server, prepared, ensemble, batch_sizes, config, progress=progress)
         progress.update(1, 1, f"served AUC {served_auc:.4f}")
-    return report, None
-
-
-def _show(report: "BenchmarkReport", json_file: Path | None) -> None:
-    from rankline.pipeline import write_json
-    from rankline.report_tables import print_report
-
-    try:
-        print_report(report, CONSOLE)
-    finally:  # a pipe that was closed costs no file
-        if json_file:
-            write_json(report.to_dict(), json_file)
+    return report
 
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:

@@ -28,6 +28,7 @@ from rankline.display import ERRORS, in_a_line, say
 from rankline.quiet import quiet_libraries
 from rankline.recipes import available
 from rankline.sim import CONTEXT, sim_command
+from rankline.worker import refuse_several
 from workflows.errors import RanklineError
 
 
@@ -47,6 +48,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     help="From raw interactions to served scores, measured. Start with: **rankline run movielens**",
+    epilog="**Recipes**\n\n" + "\n\n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items()),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -60,8 +62,13 @@ def _show_version(is_asked_for: bool) -> None:
         raise typer.Exit
 
 
+_FOR_SEVERAL = ("train", "doctor")
+"""Verbs that several processes may be started with."""
+
+
 @app.callback()
 def options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")] = False,
     show_version: Annotated[  # noqa: ARG001  (its callback has done it: without a verb this function is not called)
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
@@ -74,6 +81,9 @@ def options(
         quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
+    verb = context.invoked_subcommand
+    if verb is not None and verb not in _FOR_SEVERAL:
+        refuse_several(verb, os.environ)
     for problem in available().problems:
         ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 

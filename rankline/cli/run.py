@@ -3,6 +3,7 @@
 from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.recipe_options import with_recipe_options
+from rankline.cli.reports import save_report
 from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
@@ -43,11 +44,12 @@ def run_command(
     source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
     sizes = batch_sizes_of(batch_sizes)
     check_writable(json_file)
+    workspace = workspace_of(recipe, work_dir, repository)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(
             chosen,
             source,
-            workspace_of(recipe, work_dir, repository),
+            workspace,
             stages,
             export_config=export_config,
             num_seeds=seeds,
@@ -55,4 +57,7 @@ def run_command(
         )
     if json_file:
         pipeline.write_json(result.to_dict(), json_file)
-    print_summary(result, CONSOLE)
+    try:
+        print_summary(result, CONSOLE)
+    finally:  # a pipe that was closed costs no report
+        save_report(result.report, result.ensemble, workspace)

@@ -33,7 +33,7 @@ def write_plot(report: BenchmarkReport, path: Path) -> None:
     """Draw a report.
 
     Args:
-        report: at least one result.
+        report: what was measured; a picture says so where it has nothing to show.
         path: file to write; its suffix says the format, e.g. `.png` or `.svg`.
     """
     with rc_context(_PLAIN):
@@ -70,7 +70,8 @@ def _draw_latency(axes: Axes, results: Sequence[LoadResult]) -> None:
             axes.plot(loads, values, "o-", label=label)
     axes.set_title("Latency of a request")
     axes.set_ylabel("milliseconds")
-    axes.legend(frameon=False)
+    if axes.lines:
+        axes.legend(frameon=False)
     _scale(axes, results, key)
 
 
@@ -91,7 +92,7 @@ def _draw_curves(axes: Axes, results: Sequence[LoadResult]) -> None:
     for name, (shares, values) in _curves(results).items():
         axes.plot(shares, values, label=name)
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    _scale_heights(axes)
     axes.set_xticks([1 / (1 - share) for share in _SHARES], [f"p{100 * share:g}" for share in _SHARES])
     _plain_numbers(axes)
     axes.set_title("Latency of all requests")
@@ -141,15 +142,26 @@ def _some(items: Sequence[_Item]) -> Sequence[_Item]:
 
 def _scale(axes: Axes, results: Sequence[LoadResult], key: str) -> None:
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    _scale_heights(axes)
     ticks = _apart(sorted({float(getattr(result, key)) for result in results}))
     axes.set_xticks(ticks, [f"{load:,.0f}" for load in ticks], rotation=45)
     _plain_numbers(axes)
     axes.set_xlabel(_AXES[key])
 
 
+def _scale_heights(axes: Axes) -> None:
+    """A logarithmic axis, or a word in place of the lines where there is nothing that has a logarithm."""
+    heights = np.concatenate([[], *(np.asarray(line.get_ydata(), float) for line in axes.lines)])
+    if (heights > 0).any():  # never where a value is missing
+        axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "not reported", ha="center", va="center", transform=axes.transAxes)
+
+
 def _apart(values: Sequence[float]) -> list[float]:
     """Of ascending values, those whose ticks do not cover each other."""
+    if not values:
+        return []
     least = math.log(values[-1] / values[0]) / (_MOST_SHOWN + 1)
     shown = list(values[:1])
     for value in values[1:]:

@@ -92,6 +92,41 @@ def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> Non
     server.stop()  # twice is once
 
 
+def test_stopping_answers_what_was_asked_and_lets_models_finish(tmp_path: Path) -> None:
+    backend, asked, go, finished = (tmp_path / name for name in ("backends/identity", "asked", "go", "finished"))
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(
+        "import pathlib, time\n"
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        f"        pathlib.Path({str(asked)!r}).touch()\n"
+        f"        while not pathlib.Path({str(go)!r}).exists():\n"
+        "            time.sleep(0.02)\n"
+        "        x = pb_utils.get_input_tensor_by_name(requests[0], 'x').as_numpy()\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('y', x)])]\n"
+        "    def finalize(self):\n"
+        "        time.sleep(0.5)\n"
+        f"        pathlib.Path({str(finished)!r}).touch()\n"
+    )
+    write_model(tmp_path / "repository", identity_config())
+    log = tmp_path / "log.txt"
+    config = ServerConfig(repositories=(tmp_path / "repository",), backends=(tmp_path / "backends",), log_path=log)
+    with (
+        ThreadPoolExecutor() as pool,
+        EmbeddedServer(config) as server,
+        Client(server.endpoints.grpc, "identity") as client,
+    ):
+        answer = pool.submit(client.predict, {"x": [7]})
+        wait_until(asked.exists)
+        stopped = pool.submit(server.stop)
+        wait_until(lambda: "Waiting for in-flight requests" in log.read_text())
+        go.touch()
+        assert answer.result().tolist() == [7]
+        stopped.result()
+    assert finished.exists()
+
+
 def test_client_of_a_stopped_server_is_told_so(identity: ServerConfig) -> None:
     with EmbeddedServer(identity) as server:
         client = Client(server.endpoints.grpc, "identity")

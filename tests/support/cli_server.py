@@ -21,6 +21,17 @@ ROOT = Path(__file__).parents[2]
 RANKLINE = Path(sys.executable).with_name("rankline")
 _SEPARATOR = "\0"
 _LONGEST_REQUEST = 1 << 20
+_MODULES = (
+    "mlflow.store.tracking.sqlalchemy_store",
+    "rankline.recommend",
+    "rankline.tracking",
+    "serving.benchmark.load",
+    "serving.export",
+    "training.train",
+    "training.trainers.tensorflow",
+    "workflows.prepare",
+)
+"""What verbs import. Not ONNX Runtime: it starts a thread, which a fork lacks and waits for at its end."""
 
 
 class CliServer:
@@ -103,14 +114,8 @@ def _import_libraries() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     quiet_libraries()
-    for name in (
-        "mlflow.store.tracking.sqlalchemy_store",
-        "serving.export",
-        "training.trainers.tensorflow",
-        "training.train",
-        "workflows.prepare",
-    ):
-        import_module(name)
+    for module in _MODULES:
+        import_module(module)
 
 
 if __name__ == "__main__":

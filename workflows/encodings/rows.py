@@ -44,6 +44,7 @@ from merlin.dag import Graph  # isort: skip
 
 _PARTITIONS_PER_FILE = 16
 _GROUPS_PER_PARTITION = 2
+_MOST_SHOWN = 3
 
 
 class RowEncoding:
@@ -295,7 +296,7 @@ def _encode(files: _EncodedFiles, splits: Sequence[RawSplit], job: Job) -> tuple
         Split → its files; list column → length of its longest list.
 
     Raises:
-        DataError: a split holds only one class.
+        DataError: a label is neither 0 nor 1, or a split holds only one class.
     """
     tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
     # The large files first: at the end, when there are fewer files than workers, the small ones are left.
@@ -348,7 +349,9 @@ def _write_file(task: _FileTask, report: Report) -> _Seen:
         for number, rows in enumerate(task.rows, 1):
             raw = rows.read()
             encoded = encoder.encoded(raw)
-            classes.update(pc.unique(encoded[label.name]).to_pylist())
+            labels = frozenset(pc.unique(encoded[label.name]).to_pylist())
+            _refuse_other_labels(labels, label.name)
+            classes |= labels
             writers[task.name].write(files.raw(raw, *files.inputs, label.name) if files.is_online else encoded)
             if task.heldout:
                 writers[task.heldout].write(files.raw(raw, *files.inputs).append_column(label, encoded[label.name]))
@@ -357,6 +360,15 @@ def _write_file(task: _FileTask, report: Report) -> _Seen:
             (path,) = writer.close()
             path.replace(files.directory / name)
     return _Seen(classes=frozenset(classes), longest=encoder.longest)
+
+
+def _refuse_other_labels(labels: frozenset[Any], name: str) -> None:
+    if odd := sorted("missing" if label is None else str(label) for label in labels - {0, 1}):
+        shown = odd if len(odd) <= _MOST_SHOWN else [*odd[:_MOST_SHOWN], "…"]
+        raise DataError(
+            f"the label {name!r} is {', '.join(shown)} in some rows, expected 0 or 1. Make it so in the dataset's "
+            "graph, such as with workflows.operators.GreaterThan, or leave such rows out."
+        )
 
 
 def _refuse_one_class(labels: frozenset[Any], split: str) -> None:

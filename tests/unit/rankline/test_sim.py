@@ -332,6 +332,15 @@ def test_a_saved_model_is_not_said_to_score_in_another_way_than_it_is_served(
 # --- Benchmarks
 
 
+def test_the_examples_of_the_help_follow_each_other(prepared: Path, straight: Path) -> None:
+    lines = [line.split() for line in (sim_command.__doc__ or "").splitlines() if "rankline sim " in line]
+    (training,), (scoring,) = ([line for line in lines if ("inference" in line) == is_second] for is_second in (0, 1))
+    # `straight` is the first; both are run with the small sizes of this file.
+    assert {"--save_checkpoint_path", "--results_dir", "--amp"}.isdisjoint(training)
+    small = [*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--benchmark_steps", 2]
+    assert "samples/s" in sim(*scoring[2:], *small)
+
+
 def test_a_benchmark_of_training_takes_its_steps_and_keeps_nothing(prepared: Path, tmp_path: Path) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--benchmark"]
     sim(*arguments, "--benchmark_warmup_steps", 2, "--benchmark_steps", 20)

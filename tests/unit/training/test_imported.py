@@ -267,6 +267,7 @@ def edited(old: str, new: str) -> str:
     [
         (edited("{continuous:", "{numeric_inputs:"), r"channel_spec has \['numeric_inputs'\], which no model kn"),
         (edited("label: [label]}", "}"), "channel 'label' is empty"),
+        (edited("label: [label]}", "label: [label, unused]}"), r"'label' holds \['label', 'unused'\], and a "),
         (edited("user_gender, user_id, tags]", "user_age]"), r"feature_spec\.user_age.* lacks 'cardinality'"),
         (edited("[user_age]", "[tags]").replace(", tags]", "]", 1), r"feature_spec\.tags"),
         (edited("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32"), r"user_id\.dtype is float32.*takes"),

@@ -35,10 +35,12 @@ def notes() -> ProgressRecord:
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: ProgressRecord) -> TrainedModel:
+def trained(
+    prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig, notes: ProgressRecord
+) -> TrainedModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
-        return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
+        return train(prepared, tmp_path_factory.mktemp("trained") / "model", CONFIG, tracking=tracking, progress=notes)
 
 
 def valid_rows(prepared: Path) -> tuple[Any, dict[str, Any]]:
@@ -195,7 +197,7 @@ def test_validation_data_of_one_class_is_refused(new_prepared: Any, tmp_path: Pa
         return table.set_column(table.schema.get_field_index("rating"), "rating", ones)
 
     prepared = new_prepared(tmp_path / "prepared", num_train=200, num_valid=200, change=all_liked)
-    with pytest.raises(DataError, match="validation data cannot be measured"):
+    with pytest.raises(DataError, match="validation data cannot be measured.*with the labels 0 and 1 and rows of both"):
         train(prepared, tmp_path / "model", TrainConfig(epochs=1), tracking=tracking)
 
 

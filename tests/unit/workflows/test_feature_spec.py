@@ -86,6 +86,10 @@ def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> Non
         (lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("z",)}), r"holds \['z'\].*Available: \['y'\]"),
         (lambda: FeatureSpec(features=(LABELS,), channels={}), "'label' is empty"),
         (
+            lambda: FeatureSpec(features=(LABELS, Feature(name="z", dtype="float32")), channels={LABEL: ("y", "z")}),
+            r"'label' holds \['y', 'z'\], and a model trains on one label. Leave the others out",
+        ),
+        (
             lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CATEGORICAL: ("y",)}),
             "'y' has no cardinality",
         ),

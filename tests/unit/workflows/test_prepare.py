@@ -17,7 +17,7 @@ from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT
-from workflows.upstream import quiet_nvtabular
+from workflows.upstream import nvt, ops, quiet_nvtabular
 
 prepare = partial(prepare_rows, source="generated")
 
@@ -146,6 +146,24 @@ def test_one_class_only_is_refused_and_the_old_artifact_stays(raw: RawData, tmp_
         prepare(MOVIELENS, replace(raw, rows=rows), tmp_path / "prepared")
     assert PreparedData.load(tmp_path / "prepared").manifest == old.manifest
     assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
+
+
+@pytest.mark.parametrize("encode", ["offline", "online"])
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [([1, 2, 3, 4, 5], r"2\.0, 3\.0, 4\.0, …"), ([0, 1, 1, 0, 0.5], r"0\.5"), ([0, 1, 1, 0, None], "missing|nan")],
+)
+def test_labels_other_than_0_and_1_are_refused_before_anything_trains(
+    raw: RawData, tmp_path: Path, labels: list[float | None], named: str, encode: str
+) -> None:
+    few = raw.rows.slice(0, 100)
+    rows = few.set_column(2, "rating", pa.array(labels * 20, pa.float32()))
+    ungraded = replace(
+        MOVIELENS, graph=lambda *_: nvt.Workflow((["userId", "movieId"] >> ops.Categorify()) + ["rating"])
+    )
+    with pytest.raises(DataError, match=rf"the label 'rating' is ({named}) in some rows, expected 0 or 1.*GreaterThan"):
+        prepare(ungraded, replace(raw, rows=rows), tmp_path / "prepared", encoding=RowsConfig(encode=encode))
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_written_beside_the_artifact(prepared: PreparedData) -> None:

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 
 from tests.support.graphs import fitted
+from tests.support.pickles import Made, Name, pickled
 from workflows.errors import ArtifactError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -87,12 +88,6 @@ def test_a_matrix_that_leads_outside_of_itself_is_refused(tmp_path: Path, wrap: 
         load_workflow(tmp_path / "tampered")
 
 
-def test_a_matrix_larger_than_memory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "workflow.pkl").write_bytes(b"cscipy.sparse._csr\ncsr_matrix\n((L4611686018427387904L\nL1L\nttR.")
-    with pytest.raises(ArtifactError, match="cannot be read .*Prepare the data again"):
-        load_workflow(tmp_path)
-
-
 def test_a_graph_that_loops_until_a_function_says_so_is_refused(tmp_path: Path) -> None:
     saved(["user"] >> Subgraph("inner", ["user"] >> ops.Categorify(), loop_until=pickle.dumps), tmp_path)
     with pytest.raises(ArtifactError, match=r"refers to _pickle\.dumps, which is not data"):
@@ -124,8 +119,8 @@ def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(
     """pandas evaluates text in `Expr`, and re-exports it under pandas.core."""
     marker = tmp_path / "pwned"
     code = f"@pickle.codecs.builtins.open({str(marker)!r}, 'w')"
-    stream = b"cpandas.core.computation.expr\nExpr\n(" + pickle.dumps(code, protocol=0)[:-1] + b"tR."
-    (tmp_path / "workflow.pkl").write_bytes(stream)
+    expression = Made(Name("pandas.core.computation.expr", "Expr"), (code,))
+    (tmp_path / "workflow.pkl").write_bytes(pickled(expression))
     with pytest.raises(ArtifactError, match=r"refers to pandas\.core\.computation\.expr\.Expr, which is not data"):
         load_workflow(tmp_path)
     assert not marker.exists()
@@ -148,7 +143,7 @@ def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(
 )
 def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
     module, attribute = name.rsplit(".", 1)
-    (tmp_path / "workflow.pkl").write_bytes(f"c{module}\n{attribute}\n.".encode())
+    (tmp_path / "workflow.pkl").write_bytes(pickled(Name(module, attribute)))
     with pytest.raises(ArtifactError, match=f"refers to {name}, which is not data"):
         load_workflow(tmp_path)
 

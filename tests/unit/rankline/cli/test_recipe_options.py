@@ -1,10 +1,12 @@
 """Options of the recipe that a verb is called with."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
-from rankline.recipes import recipe_named
+from rankline.recipes import available, recipe_named
 from workflows.errors import ConfigError
 
 
@@ -43,6 +45,21 @@ def test_help_without_a_recipe_has_the_general_options_and_says_where_the_others
     assert not any(flag in text for flag in ("--seed ", "--hidden", "--split-seed", "--negatives"))
 
 
+def test_a_verb_names_the_recipes_and_the_front_page_says_what_they_are() -> None:
+    for recipe in available().recipes.values():
+        assert recipe.name in text_of("train")
+        assert recipe.summary not in text_of("train")
+        assert f"{recipe.name}: {recipe.summary}" in text_of()
+
+
+def test_the_help_says_what_can_be_downloaded_of_which_dataset() -> None:
+    text = text_of("prepare")
+    for recipe in available().recipes.values():
+        assert all(archive in text for archive in recipe.dataset.archives)
+        if not recipe.dataset.archives:
+            assert re.search(rf"{recipe.dataset.name}[^;]* have none", text, re.IGNORECASE)
+
+
 def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
     for model in (["--model", "dlrm"], ["--model=dlrm"], ["--model", "mlp", "--model", "dlrm"]):
         text = text_of("train", *model, "criteo-dcnv2")
@@ -63,6 +80,8 @@ def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
         (["prepare", "amazon-din", "--split", "time"], "prepare amazon-din does not take --split. This recipe has"),
         (["train", "movielens", "--model", "dllm"], "no model 'dllm'. Available: dcnv2, "),
         (["train", "movielenz", "--epochs", "4"], "no recipe 'movielenz'. Available: movielens, "),
+        (["train", "movielenz", "--epochs", "4"], "Did you mean 'movielens' by 'movielenz'?"),
+        (["train", "movielens", "--epoch", "4"], "Did you mean '--epochs' by '--epoch'?"),
     ],
 )
 def test_what_a_recipe_does_not_take_is_an_error(arguments: list[str], message: str) -> None:

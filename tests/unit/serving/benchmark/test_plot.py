@@ -1,13 +1,15 @@
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from serving.benchmark.html import to_html
 from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Load
-from tests.support.reports import report_of, result_of
+from tests.support.reports import ALONE, report_of, result_of
 
 
 def report(*loads: Load) -> BenchmarkReport:
@@ -56,3 +58,19 @@ def test_what_has_no_latency_is_left_out(tmp_path: Path) -> None:
     write_plot(both, tmp_path / "bench.svg")
     assert ">rows 4" in (tmp_path / "bench.svg").read_text()
     assert ">rows 1<" not in (tmp_path / "bench.svg").read_text()
+
+
+@pytest.mark.parametrize("load", [Load(batch_size=1, rate_per_s=20_000.0, arrivals="poisson"), ALONE])
+@pytest.mark.parametrize("latencies_ms", [range(1, 401), (), (0.0,)])
+def test_figures_that_are_not_reported_have_a_word_in_their_place(
+    tmp_path: Path, load: Load, latencies_ms: Iterable[float]
+) -> None:
+    refused = report_of(result_of(load, latencies_ms, is_stable=False, problem="not sent in time", is_refused=True))
+    write_plot(refused, tmp_path / "bench.svg")
+    assert ">not reported<" in (tmp_path / "bench.svg").read_text()
+    assert "not sent in time" in to_html(refused)
+
+
+def test_a_report_of_nothing_is_drawn(tmp_path: Path) -> None:
+    write_plot(report_of(), tmp_path / "bench.svg")
+    assert (tmp_path / "bench.svg").read_text().count(">not reported<") == 3
