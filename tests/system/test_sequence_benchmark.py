@@ -99,7 +99,7 @@ def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_rati
     report = serving.run(
         1,
         recipe="amazon-sim",
-        num_rows=1_000,
+        num_rows=NUM_ROWS,
         small_layers=True,
         batch_sizes=(1, 8),
         turn_s=0.1,
