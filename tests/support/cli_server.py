@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -21,17 +20,6 @@ ROOT = Path(__file__).parents[2]
 RANKLINE = Path(sys.executable).with_name("rankline")
 _SEPARATOR = "\0"
 _LONGEST_REQUEST = 1 << 20
-_MODULES = (
-    "mlflow.store.tracking.sqlalchemy_store",
-    "rankline.recommend",
-    "rankline.tracking",
-    "serving.benchmark.load",
-    "serving.export",
-    "training.train",
-    "training.trainers.tensorflow",
-    "workflows.prepare",
-)
-"""What verbs import. Not ONNX Runtime: it starts a thread, which a fork lacks and waits for at its end."""
 
 
 class CliServer:
@@ -111,8 +99,7 @@ def _import_libraries() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     quiet_libraries()
-    for module in _MODULES:
-        import_module(module)
+    import tritonclient.grpc  # noqa: F401
 
 
 if __name__ == "__main__":
