@@ -4,7 +4,7 @@ On a CPU, NVTabular 23.8 warns at import (PyTorch absent, an escape sequence in 
 dataset ("CPU mode"). None of it tells a user anything to act on.
 
 Importing merlin-core or merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for every child of this
-process, in which a server then takes ten times as long to read a SavedModel. The variable is put back as it was.
+process, in which a server then takes eight times as long to read a SavedModel. The variable is put back as it was.
 """
 
 import os
