@@ -8,6 +8,7 @@ process, in which a server then takes eight times as long to read a SavedModel. 
 """
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,15 +40,40 @@ with importing_merlin():
 __all__ = ["importing_merlin", "nvt", "ops", "quiet_nvtabular"]
 
 
+_entering = threading.Lock()
+_num_inside = 0
+_filters: "warnings.catch_warnings[None] | None" = None
+
+
 @contextmanager
 def quiet_nvtabular() -> Iterator[None]:
-    """Silence the warnings that NVTabular raise in normal use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*CPU mode.*", category=UserWarning)
-        # NVTabular's own advice against num_buckets; `HashedCategorify` is the answer to it.
-        warnings.filterwarnings("ignore", message=".*hash-based transformation.*", category=UserWarning)
-        warnings.filterwarnings("ignore", message=".*num_buckets without using.*", category=UserWarning)
-        # merlin-core passes datasets through fsspec and pandas calls that are deprecated by now.
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+    """Silence the warnings that NVTabular raises in normal use.
+
+    Python's filters are those of all threads, and loaders transform in several: the first one that enters sets them,
+    the last one that leaves puts them back.
+    """
+    global _num_inside, _filters
+    with _entering:
+        if not _num_inside:
+            _filters = _ignored()
+        _num_inside += 1
+    try:
         yield
+    finally:
+        with _entering:
+            _num_inside -= 1
+            if not _num_inside and _filters is not None:
+                _filters.__exit__(None, None, None)
+
+
+def _ignored() -> "warnings.catch_warnings[None]":
+    filters = warnings.catch_warnings()
+    filters.__enter__()
+    warnings.filterwarnings("ignore", message=".*CPU mode.*", category=UserWarning)
+    # NVTabular's own advice against num_buckets; `HashedCategorify` is the answer to it.
+    warnings.filterwarnings("ignore", message=".*hash-based transformation.*", category=UserWarning)
+    warnings.filterwarnings("ignore", message=".*num_buckets without using.*", category=UserWarning)
+    # merlin-core passes datasets through fsspec and pandas calls that are deprecated by now.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    return filters
