@@ -1,5 +1,6 @@
 """What a piece of code does to the world, as Python's own audit events tell it."""
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ def watched_acts() -> Iterator[list[str]]:
         sys.addaudithook(_note)  # for good: Python has no way to take one out
         _is_installed.append(True)
     acts = _watched[threading.get_ident()] = []
+    gc.disable()  # it would end, in this thread, what other code has left lying about
     try:
         yield acts
     finally:
+        gc.enable()
         del _watched[threading.get_ident()]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.checkpoints import Checkpoint, checkpoint_path
@@ -50,6 +51,7 @@ NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
+import torch
 import training.trainers.tensorflow, training.trainers.torch
 from training.config import SessionConfig, TrainConfig
 from training.tracking import TrackingConfig
@@ -60,6 +62,7 @@ class Killer:
         if done >= {kill_at}:
             os.kill(os.getpid(), signal.SIGKILL)
 
+torch.set_num_threads({threads})
 for output, config in json.loads({runs!r}).items():
     if not (pid := os.fork()):
         train(
@@ -152,7 +155,14 @@ def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory)
     """
     directory = tmp_path_factory.mktemp("killed")
     runs = {str(directory / name / "model"): CONFIGS[name].to_dict() for name in ("tensorflow", "torch")}
-    code = KILLED.format(kill_at=2 * NUM_ROWS, prepared=str(prepared), runs=json.dumps(runs), every=7, work=str(work))
+    code = KILLED.format(
+        kill_at=2 * NUM_ROWS,
+        prepared=str(prepared),
+        runs=json.dumps(runs),
+        every=7,
+        work=str(work),
+        threads=torch.get_num_threads(),  # which another test may have set, and which sums are rounded by
+    )
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
     return directory
 
