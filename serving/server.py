@@ -39,6 +39,8 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MOST_STARTS = 3
+_IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
+_IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
 LOOPBACK = "127.0.0.1"
@@ -140,7 +142,7 @@ class Endpoints:
 
 
 class _CrashError(ServerError):
-    """A signal such as SIGABRT ended tritonserver before it was ready."""
+    """A signal such as SIGABRT ended tritonserver before it was ready, or it hangs."""
 
 
 class EmbeddedServer:
@@ -204,8 +206,9 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until every model is ready.
 
-        Triton's Python backend at times corrupts its shared memory under load (triton-inference-server/server#8882). A
-        server that crashes while it starts has lost nothing yet, so it is started again, twice at most.
+        Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
+        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, or in which nothing
+        happens for a minute, has lost nothing yet, so it is started again, twice at most.
 
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
@@ -224,14 +227,14 @@ class EmbeddedServer:
             )
         for starts_left in reversed(range(_MOST_STARTS)):
             try:
-                self._start_once(installation)
+                self._start_once(installation, may_hang=not starts_left)
                 break
             except _CrashError as crash:
                 if not starts_left:
                     raise
                 _LOGGER.warning("%s It is started again.", crash)
 
-    def _start_once(self, installation: Installation) -> None:
+    def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
         grpc_port, http_port, metrics_port = choose_ports(
             *(
                 Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
@@ -273,7 +276,7 @@ class EmbeddedServer:
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
             )
-            self._wait_until_ready(self._control, server_id)
+            self._wait_until_ready(self._control, server_id, may_hang=may_hang)
         except EOFError:
             reason = f"tritonserver could not be started{self._where()}. {self._reason()}"
             self.stop()
@@ -372,9 +375,10 @@ class EmbeddedServer:
             self._log.close()
         self._launcher = self._pid = self._endpoints = self._control = self._log = None
 
-    def _wait_until_ready(self, control: ModelControl, server_id: str) -> None:
+    def _wait_until_ready(self, control: ModelControl, server_id: str, *, may_hang: bool) -> None:
         assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
+        cpu_s, idle_since = 0.0, time.monotonic()
         while not control.is_ready(server_id):
             self._refuse_an_end()
             if time.monotonic() > deadline:
@@ -382,9 +386,26 @@ class EmbeddedServer:
                     f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
                     f"{self._reason()}"
                 )
+            used_s = self._cpu_seconds_of_models()
+            if used_s is None or used_s > cpu_s + _IDLE_CPU_S:
+                cpu_s, idle_since = used_s or 0.0, time.monotonic()
+            if not may_hang and time.monotonic() > idle_since + _IDLE_S:
+                raise _CrashError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
+
+    def _cpu_seconds_of_models(self) -> float | None:
+        """What the processes of models have used, as the server's own grows with each question; None without any."""
+        processes = self.process_ids()[1:]
+        if not processes:
+            return None
+        used_s = 0.0
+        for pid in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(pid).cpu_times()
+                used_s += times.user + times.system
+        return used_s
 
     def _refuse_an_end(self) -> None:
         assert self._launcher is not None
