@@ -378,7 +378,7 @@ class EmbeddedServer:
     def _wait_until_ready(self, control: ModelControl, server_id: str, *, may_hang: bool) -> None:
         assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
-        cpu_s, idle_since = 0.0, time.monotonic()
+        cpu_s, look_at = 0.0, time.monotonic() + _IDLE_S
         while not control.is_ready(server_id):
             self._refuse_an_end()
             if time.monotonic() > deadline:
@@ -386,11 +386,11 @@ class EmbeddedServer:
                     f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
                     f"{self._reason()}"
                 )
-            used_s = self._cpu_seconds_of_models()
-            if used_s is None or used_s > cpu_s + _IDLE_CPU_S:
-                cpu_s, idle_since = used_s or 0.0, time.monotonic()
-            if not may_hang and time.monotonic() > idle_since + _IDLE_S:
-                raise _CrashError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+            if not may_hang and time.monotonic() > look_at:
+                used_s = self._cpu_seconds_of_models()
+                if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
+                    raise _CrashError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
