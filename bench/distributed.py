@@ -23,6 +23,7 @@ from bench.report import Report, Turn, median_ratio, medians, scratch_directory,
 from bench.rows import write_rows
 from rankline import pipeline
 from rankline.display import Stages
+from rankline.horovodrun import HOROVODRUN
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
 from rankline.worker import THREADS_VARIABLES
@@ -255,9 +256,8 @@ def run_workers(task: str, size: int, *, prefix: Sequence[str] = (), **arguments
         (directory / "task.json").write_text(json.dumps({"task": task, "arguments": arguments}), encoding="utf-8")
         command = [sys.executable, "-m", "bench.distributed_worker", str(directory)]
         if size > 1:
-            horovodrun = [sys.executable, str(Path(sys.executable).with_name("horovodrun")), "--gloo"]
             places = ["-np", str(size), "-H", f"localhost:{size}", "--network-interface", "lo", "--disable-cache"]
-            command = [*horovodrun, *places, *command]
+            command = [*HOROVODRUN, "--gloo", *places, *command]
         done = subprocess.run(
             [*prefix, *command],
             cwd=ROOT,

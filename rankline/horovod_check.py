@@ -3,12 +3,14 @@
 `scripts/horovod.sh` runs this file before it builds anything and after it installed; `rankline doctor` imports it.
 """
 
+import ctypes
 import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,6 +24,7 @@ except Exception as error:
 print(hvd.size(), *(name for name in ("gloo", "mpi") if getattr(hvd, f"{name}_built")()))
 """
 _TRIAL_TIMEOUT_S = 120
+_TENSORFLOW_LIBRARIES = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")  # what Horovod's is linked with
 _LAUNCHERS = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_")  # variables that would make the trial a worker of a larger world
 
 
@@ -35,13 +38,13 @@ def problem(*, mpi: bool = False) -> str | None:
         Why Horovod does not work, with the remedy, in one line; None where it works.
     """
     remedy = "make horovod MPI=1" if mpi else "make horovod"
-    spec = importlib.util.find_spec("horovod")
-    if spec is None or spec.origin is None:
+    horovod = _directory_of("horovod")
+    if horovod is None:
         return f"Horovod is not installed: {remedy}"
     installed = tensorflow_version()
     if installed is None:
         return "TensorFlow is not installed: pip install -c constraints.txt -e '.[cpu]'"
-    built_for = _built_for(Path(spec.origin).parent)
+    built_for = _built_for(horovod)
     if built_for != installed:
         return f"Horovod was built for TensorFlow {built_for or '(none)'}, got {installed}: {remedy}"
     try:
@@ -63,6 +66,23 @@ def problem(*, mpi: bool = False) -> str | None:
     return f"Horovod was built without {' and '.join(lacking)}: {remedy}" if lacking else None
 
 
+def built_with() -> set[str]:
+    """What workers can be connected with: "gloo", "mpi" or both; nothing where Horovod's library cannot be loaded.
+
+    The library itself is asked, in a fifth of a second; to import it as a module is to import TensorFlow.
+    """
+    horovod, tensorflow = (_directory_of(package) for package in ("horovod", "tensorflow"))
+    if horovod is None or tensorflow is None:
+        return set()
+    try:
+        for name in _TENSORFLOW_LIBRARIES:
+            ctypes.CDLL(str(tensorflow / name), mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(str(horovod / "tensorflow" / f"mpi_lib{sysconfig.get_config_var('EXT_SUFFIX')}"))
+        return {name for name in ("gloo", "mpi") if getattr(library, f"horovod_{name}_built")()}
+    except (OSError, AttributeError):  # of another TensorFlow, or built without one
+        return set()
+
+
 def tensorflow_version() -> str | None:
     """Of the TensorFlow that is installed; None without."""
     for name in ("tensorflow-cpu", "tensorflow"):
@@ -71,6 +91,12 @@ def tensorflow_version() -> str | None:
         except PackageNotFoundError:
             continue
     return None
+
+
+def _directory_of(package: str) -> Path | None:
+    """Where a package is; None where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _built_for(package: Path) -> str | None:

@@ -4,6 +4,7 @@ horovodrun starts our own command line once for each worker, here and over ssh. 
 and what it starts ends with it: `serving.launched` sees to that.
 """
 
+import importlib.util
 import os
 import secrets
 import shutil
@@ -22,6 +23,9 @@ from rankline.worker import LAUNCHED_VARIABLE
 from serving.launched import Launched
 from serving.server_log import ServerLog
 from workflows.errors import RanklineError
+
+HOROVODRUN = (sys.executable, str(Path(__file__).with_name("patched_horovodrun.py")))
+"""What horovodrun's arguments are given to."""
 
 _END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
 _STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
@@ -124,13 +128,13 @@ class WorkerGroup:
 
 
 def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s: float) -> list[str]:
-    number, script = sum(hosts.values()), Path(sys.executable).with_name("horovodrun")
-    if not script.is_file():
+    number = sum(hosts.values())
+    if importlib.util.find_spec("horovod") is None:
         raise RanklineError(f"{number} workers cannot be connected. {problem(mpi=options.mpi)}.")
     # Workers of this machine alone talk over loopback, and horovodrun takes no other interface for them.
     goes_out = options.network_interface and not all(is_local(host) for host in hosts)
     return [
-        *(sys.executable, str(script)),
+        *HOROVODRUN,
         *("-np", str(number), "-H", ",".join(f"{host}:{size}" for host, size in hosts.items())),
         *(("--network-interface", options.network_interface) if goes_out else ()),
         "--mpi" if options.mpi else "--gloo",

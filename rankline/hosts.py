@@ -1,5 +1,6 @@
 """Hosts on which workers run: how many workers each takes, and which can be reached. Imports nothing heavy."""
 
+import re
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ import psutil
 from workflows.errors import ConfigError
 
 LOCAL = "localhost"
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SCRIPT_TIMEOUT_S = 10.0
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=5")
 _SSH_TIMEOUT_S = 10.0
@@ -23,12 +25,13 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
         Host → number of workers that it takes; 1 where none is given.
 
     Raises:
-        ConfigError: a host has no name, is named twice, or its number is not at least 1.
+        ConfigError: a host has no name or one that ssh or a shell would take for something else, is named twice, or its
+            number is not at least 1.
     """
     hosts: dict[str, int] = {}
     for entry in entries:
         host, _, number = entry.strip().partition(":")
-        if not host or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
+        if not _HOST.fullmatch(host) or host in hosts or not (number or "1").isdecimal() or int(number or "1") < 1:
             raise ConfigError(f"{entry!r} is not a host: expected NAME:NUMBER, each name once.")
         hosts[host] = int(number or "1")
     return hosts

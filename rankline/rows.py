@@ -15,6 +15,7 @@ from pyarrow import json as arrow_json
 
 from workflows.artifacts import write_whole
 from workflows.errors import ConfigError, DataError
+from workflows.spelling import did_you_mean
 
 FORMATS = ("csv", "parquet", "jsonl")
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -60,20 +61,44 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
 
 
 def format_of(path: str, format_name: str | None) -> str:
-    """The format of a file: one of FORMATS, by `format_name`, else by the file's ending; JSON lines for stdin ("-").
+    """The format of rows: one of FORMATS, by the file's ending, else by `format_name`; else JSON lines for stdin ("-").
 
     Raises:
         ConfigError: it cannot be told.
         DataError: there is no such file.
     """
-    chosen = format_name or ("jsonl" if path == "-" else _SUFFIXES.get(Path(path).suffix.lower()))
+    if format_name not in (None, *FORMATS):
+        raise ConfigError(f"--format is {format_name!r}. Available: {', '.join(FORMATS)}.")
+    chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name) or ("jsonl" if path == "-" else None)
     if chosen is None:
         raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
-    if chosen not in FORMATS:
-        raise ConfigError(f"--format is {chosen!r}. Available: {', '.join(FORMATS)}.")
     if path != "-" and not Path(path).is_file():
         raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
     return chosen
+
+
+def output_format_of(output: Path | None, format_name: str | None, input_format: str) -> str:
+    """The format of scored rows: one of FORMATS, by the file's ending, else by `format_name`, else that of the rows.
+
+    Raises:
+        ConfigError: Parquet would go to a terminal.
+    """
+    chosen = format_name or input_format
+    if output is not None:
+        return _SUFFIXES.get(output.suffix.lower(), chosen)
+    if chosen == "parquet" and sys.stdout.isatty():
+        raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE, or --format csv or jsonl.")
+    return chosen
+
+
+def check_columns(rows: pa.Table, format_name: str) -> None:
+    """Find out that rows cannot be written with their scores before they are scored.
+
+    Raises:
+        ConfigError: lists would go into CSV.
+    """
+    if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
+        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
 
 
 def read_rows(path: str, format_name: str, text_columns: Collection[str]) -> pa.Table:
@@ -97,7 +122,7 @@ def read_rows(path: str, format_name: str, text_columns: Collection[str]) -> pa.
         return arrow_json.read_json(source)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"{path} cannot be read as {format_name}: {error}. Give --format if it is something else."
+            f"{path} cannot be read as {format_name}: {error}. Give it the ending of what it is, or --format."
         ) from None
 
 
@@ -117,7 +142,9 @@ def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:
         DataError: one is missing.
     """
     if missing := [name for name in inputs if name not in rows.column_names]:
-        raise DataError(f"the rows lack {missing}. Expected {list(inputs)}, got {rows.column_names}.")
+        unused = [name for name in rows.column_names if name not in inputs]
+        hint = did_you_mean(unused, missing)
+        raise DataError(f"the rows lack {missing}. Expected {list(inputs)}, got {rows.column_names}.{hint}")
     return rows.select(list(inputs))
 
 
@@ -127,19 +154,10 @@ def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: st
     Args:
         rows: what was scored.
         scores: [num_rows], or [num_rows, num_candidates], which become lists.
-        format_name: one of FORMATS; the ending of `output` wins where it names one.
+        format_name: one of FORMATS.
         output: file, written whole or not at all; None is stdout.
-
-    Raises:
-        ConfigError: Parquet would go to a terminal, or lists into CSV.
     """
-    if output is not None:
-        format_name = _SUFFIXES.get(output.suffix.lower(), format_name)
-    elif format_name == "parquet" and sys.stdout.isatty():
-        raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE.")
     scored = rows.append_column("score", pa.array(scores if scores.ndim == 1 else list(scores)))
-    if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
-        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
     sink = io.BytesIO()
     if format_name == "parquet":
         parquet.write_table(scored, sink)

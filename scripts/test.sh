@@ -1,7 +1,9 @@
 #!/bin/sh
-# Runs the tests, as many at a time as there are cores (4 at most: each process takes some gigabytes).
-# A file is run by one process, so that it starts its servers once. The longest files are in the folders that come first.
+# Runs the tests, one more at a time than there are cores, since many wait for servers; 4 at most, as each process takes
+# some gigabytes. A file is run by one process, so that it starts its servers once. The longest files are in the folders
+# that come first.
 # Usage: scripts/test.sh [PYTEST'S ARGUMENTS]
-# They start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.
+cd "$(dirname "$0")/.."
+# Tests start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.
 unset PYTHONDONTWRITEBYTECODE
-cd "$(dirname "$0")/.." && exec .venv/bin/pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/pytest -n $(($(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

@@ -111,10 +111,14 @@ class ExportedEnsemble:
         return active_version(self.path, self.name) == self.version
 
     @property
+    def model_config(self) -> Any:
+        """Its `inference.ModelConfig`, as a server describes it."""
+        return _read_config(self.path / self.name / str(self.version) / CONFIG)
+
+    @property
     def config(self) -> str:
         """Its configuration as JSON, which Triton takes in place of the file."""
-        config = _read_config(self.path / self.name / str(self.version) / CONFIG)
-        return str(json_format.MessageToJson(config, preserving_proto_field_name=True))
+        return str(json_format.MessageToJson(self.model_config, preserving_proto_field_name=True))
 
     @property
     def run_id(self) -> str:

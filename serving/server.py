@@ -39,6 +39,8 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MOST_STARTS = 3
+_IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
+_IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
 LOOPBACK = "127.0.0.1"
@@ -140,7 +142,7 @@ class Endpoints:
 
 
 class _CrashError(ServerError):
-    """A signal such as SIGABRT ended tritonserver before it was ready."""
+    """A signal such as SIGABRT ended tritonserver before it was ready, or it hangs."""
 
 
 class EmbeddedServer:
@@ -204,8 +206,9 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until every model is ready.
 
-        Triton's Python backend at times corrupts its shared memory under load (triton-inference-server/server#8882). A
-        server that crashes while it starts has lost nothing yet, so it is started again, twice at most.
+        Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
+        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, or in which nothing
+        happens for a minute, has lost nothing yet, so it is started again, twice at most.
 
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
@@ -224,14 +227,14 @@ class EmbeddedServer:
             )
         for starts_left in reversed(range(_MOST_STARTS)):
             try:
-                self._start_once(installation)
+                self._start_once(installation, may_hang=not starts_left)
                 break
             except _CrashError as crash:
                 if not starts_left:
                     raise
                 _LOGGER.warning("%s It is started again.", crash)
 
-    def _start_once(self, installation: Installation) -> None:
+    def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
         grpc_port, http_port, metrics_port = choose_ports(
             *(
                 Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
@@ -273,7 +276,7 @@ class EmbeddedServer:
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
             )
-            self._wait_until_ready(self._control, server_id)
+            self._wait_until_ready(self._control, server_id, may_hang=may_hang)
         except EOFError:
             reason = f"tritonserver could not be started{self._where()}. {self._reason()}"
             self.stop()
@@ -322,18 +325,20 @@ class EmbeddedServer:
         self._running_control().load(model, config)
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
-    def unload(self, model: str) -> None:
-        """Unload a model, and wait until its requests are answered and its processes gone.
+    def unload(self, *models: str) -> None:
+        """Unload models, and wait until their requests are answered and their processes gone.
 
         Raises:
-            ServerError: it is not gone in time, or the config names no models, so that nobody may unload any.
+            ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
         """
-        self._running_control().unload(model)
-        del self._num_processes[model]
+        control = self._running_control()
+        for model in models:
+            control.unload(model)
+            del self._num_processes[model]
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
-        while self._count_processes()[model]:
+        while left := sorted(set(models) & self._count_processes().keys()):
             if time.monotonic() > deadline:
-                raise ServerError(f"model {model!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+                raise ServerError(f"model {left[0]!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
@@ -370,9 +375,10 @@ class EmbeddedServer:
             self._log.close()
         self._launcher = self._pid = self._endpoints = self._control = self._log = None
 
-    def _wait_until_ready(self, control: ModelControl, server_id: str) -> None:
+    def _wait_until_ready(self, control: ModelControl, server_id: str, *, may_hang: bool) -> None:
         assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
+        cpu_s, look_at = 0.0, time.monotonic() + _IDLE_S
         while not control.is_ready(server_id):
             self._refuse_an_end()
             if time.monotonic() > deadline:
@@ -380,9 +386,26 @@ class EmbeddedServer:
                     f"tritonserver was not ready within {self.config.ready_timeout_s:g} s{self._where()}. "
                     f"{self._reason()}"
                 )
+            if not may_hang and time.monotonic() > look_at:
+                used_s = self._cpu_seconds_of_models()
+                if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
+                    raise _CrashError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
+
+    def _cpu_seconds_of_models(self) -> float | None:
+        """What the processes of models have used, as the server's own grows with each question; None without any."""
+        processes = self.process_ids()[1:]
+        if not processes:
+            return None
+        used_s = 0.0
+        for pid in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = psutil.Process(pid).cpu_times()
+                used_s += times.user + times.system
+        return used_s
 
     def _refuse_an_end(self) -> None:
         assert self._launcher is not None

@@ -124,16 +124,14 @@ class Supervisor:
                 self._server.load(step)
             self._server.load(new.name, new.config)  # not what the file says by now
         except ServerError:
-            for step in new.steps:
-                self._server.unload(step)
+            self._server.unload(*new.steps)
             raise
         self.serving = new
         self._report(f"version {new.version} is active")
-        for step in old.steps:
-            try:
-                self._server.unload(step)
-            except ServerError as error:
-                self._report(f"version {old.version} still takes memory: {error}")
+        try:
+            self._server.unload(*old.steps)
+        except ServerError as error:
+            self._report(f"version {old.version} still takes memory: {error}")
 
     def _revive(self, model: str) -> None:
         self._report_trouble(f"a process of {model} has ended; loading it again")

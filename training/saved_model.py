@@ -127,16 +127,15 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
             return {SCORE: score(_from_padded(spec, inputs))}
 
         self.__call__ = tf.function(flat, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False)
-        # In a dict, where TensorFlow's search for "the" function of this object does not look.
+        # In a dict, where TensorFlow's search for "the" function of this object does not look. Not traced yet: saving
+        # takes no trace that was made before it, and would make another.
         self._signatures = {
-            RAGGED_SIGNATURE: self.__call__.get_concrete_function(),
-            PADDED_SIGNATURE: tf.function(
-                padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False
-            ).get_concrete_function(),
+            RAGGED_SIGNATURE: self.__call__,
+            PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
         }
 
     def signatures(self) -> dict[str, Any]:
-        """Signature name → concrete function."""
+        """Signature name → function."""
         return dict(self._signatures)
 
     def _for_serving(self, layer: Any) -> Any:

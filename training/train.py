@@ -111,7 +111,13 @@ def train(
         if resumed and job.workers.is_elastic:
             resumed = resized(resumed, data.train)
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
-        with kernels, _recorded(job, tracking, resumed, generation) as log, _observed(job, log, observers) as observer:
+        # Inside the record, so that it ends as the run did: other workers may say first that all are being stopped.
+        with (
+            kernels,
+            _recorded(job, tracking, resumed, generation) as log,
+            world.propagating_errors(),
+            _observed(job, log, observers) as observer,
+        ):
             if generation:
                 _log_generation(job, log, generation, resumed)
             trainer = _new_trainer(job, num_steps)
@@ -317,9 +323,9 @@ def _log_inputs(job: _Job, log: RunLog) -> None:
 def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
     """Record how many workers there are from here on, and why that is so."""
     size, step = job.world.size, resumed.position.step if resumed else 0
-    log.log_metrics({"workers": size}, step)
-    if generation.number:
+    if generation.number:  # first, so that no number stands there without its reason where a worker dies in between
         log.note(f"Step {step:,}: {generation.cause.rstrip('.')}. {size} worker{'s go' if size > 1 else ' goes'} on.")
+    log.log_metrics({"workers": size}, step)
 
 
 def _prepare_params(data: PreparedData) -> dict[str, Any]:

@@ -23,9 +23,23 @@ A message says what was got, what was expected and what to do, in one or two lin
 without a traceback and exits with status 1.
 """
 
+import re
+
+_TWO_STOPS = re.compile(r"(?<=[^\s./])\.(\)?)\.(?=\s|$)")
+"""One at the end of a quotation and one after it, not what is in a path."""
+
 
 class RanklineError(Exception):
-    """Anything that a user can cause and correct."""
+    """Anything that a user can cause and correct.
+
+    Args:
+        message: may quote what a library said, which may end with a full stop of its own and hold bytes of a file; the
+            stop is left out before ours, and what a terminal cannot print is escaped.
+    """
+
+    def __init__(self, message: str) -> None:
+        once = _TWO_STOPS.sub(r"\1.", message)
+        super().__init__("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in once))
 
 
 class DataError(RanklineError):

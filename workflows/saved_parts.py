@@ -89,7 +89,7 @@ def check_name(module: str, name: str) -> None:
     Raises:
         ArtifactError: the name is refused.
     """
-    is_known = f"{module}.{name}" in _RULES or any(name in names.get(module, ()) for names in (_TYPES, _INNER))
+    is_known = f"{module}.{name}" in _RULES or _is_no_object(module, name)
     if not is_known and not _is_operator_name(module, name):
         raise _not_data(f"{module}.{name}")
 
@@ -148,12 +148,14 @@ class _Maker:
         return made
 
     def _called(self, call: Call) -> Any:
-        rule = _RULES.get(call.name)
-        if rule is not None:
-            return self.keep(call, rule(self, call))
-        if _is_operator_name(call.module, call.attribute):
-            return _make_operator(self, call)
-        raise _not_data(call.name)
+        if _is_no_object(call.module, call.attribute):
+            raise _unexpected(call)
+        return self.keep(call, _RULES.get(call.name, _make_operator)(self, call))
+
+
+def _is_no_object(module: str, name: str) -> bool:
+    """Whether it is only there as a value, or in the parts of another."""
+    return any(name in names.get(module, ()) for names in (_TYPES, _INNER)) and f"{module}.{name}" not in _RULES
 
 
 def _not_data(name: str) -> ArtifactError:
@@ -178,7 +180,7 @@ def _make_operator(maker: _Maker, call: Call) -> Any:
         return _fill(maker, call, kind)
     if call.state is not None:
         raise _unexpected(call)
-    return maker.keep(call, kind(*maker.all(call.arguments)))
+    return kind(*maker.all(call.arguments))
 
 
 def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
@@ -316,7 +318,7 @@ def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: 
                 by_position.update(zip(positions.tolist(), rows, strict=True))
             case _:
                 raise _unexpected(call)
-    if set(by_position) != set(range(len(columns))):
+    if not by_position or set(by_position) != set(range(len(columns))):
         raise _unexpected(call)
     # By number first: names may be there twice.
     frame = pd.DataFrame({position: by_position[position] for position in range(len(columns))}, index=index)

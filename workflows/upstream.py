@@ -2,19 +2,43 @@
 
 On a CPU, NVTabular 23.8 warns at import (PyTorch absent, an escape sequence in `stringcase`) and each time it opens a
 dataset ("CPU mode"). None of it tells a user anything to act on.
+
+Importing merlin-core or merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for every child of this
+process, in which a server then takes eight times as long to read a SavedModel. The variable is put back as it was.
 """
 
+import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import dask
+from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
+
+_VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+
+
+@contextmanager
+def importing_merlin() -> Iterator[None]:
+    """Import parts of Merlin in the block, with neither their warnings nor their choice of protobuf."""
+    before = os.environ.get(_VARIABLE)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if before is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = before
+
 
 # What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, and a
 # function where it used to be.
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+
+with importing_merlin():
     import dask.dataframe.utils as _dask_utils
     from dask.dataframe.dispatch import hash_object_dispatch
 
@@ -23,18 +47,43 @@ with warnings.catch_warnings():
     from dask.dataframe.io.io import from_map
     from nvtabular import ops
 
-__all__ = ["from_map", "nvt", "ops", "quiet_nvtabular"]
+__all__ = ["from_map", "importing_merlin", "nvt", "ops", "quiet_nvtabular"]
+
+
+_entering = threading.Lock()
+_num_inside = 0
+_filters: "warnings.catch_warnings[None] | None" = None
 
 
 @contextmanager
 def quiet_nvtabular() -> Iterator[None]:
-    """Silence the warnings that NVTabular raise in normal use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*CPU mode.*", category=UserWarning)
-        # NVTabular's own advice against num_buckets; `HashedCategorify` is the answer to it.
-        warnings.filterwarnings("ignore", message=".*hash-based transformation.*", category=UserWarning)
-        warnings.filterwarnings("ignore", message=".*num_buckets without using.*", category=UserWarning)
-        # merlin-core passes datasets through fsspec and pandas calls that are deprecated by now.
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+    """Silence the warnings that NVTabular raises in normal use.
+
+    Python's filters are those of all threads, and loaders transform in several: the first one that enters sets them,
+    the last one that leaves puts them back.
+    """
+    global _num_inside, _filters
+    with _entering:
+        if not _num_inside:
+            _filters = _ignored()
+        _num_inside += 1
+    try:
         yield
+    finally:
+        with _entering:
+            _num_inside -= 1
+            if not _num_inside and _filters is not None:
+                _filters.__exit__(None, None, None)
+
+
+def _ignored() -> "warnings.catch_warnings[None]":
+    filters = warnings.catch_warnings()
+    filters.__enter__()
+    warnings.filterwarnings("ignore", message=".*CPU mode.*", category=UserWarning)
+    # NVTabular's own advice against num_buckets; `HashedCategorify` is the answer to it.
+    warnings.filterwarnings("ignore", message=".*hash-based transformation.*", category=UserWarning)
+    warnings.filterwarnings("ignore", message=".*num_buckets without using.*", category=UserWarning)
+    # merlin-core passes datasets through fsspec and pandas calls that are deprecated by now.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    return filters

@@ -9,9 +9,7 @@ from rankline.recipes import available
 
 RecipeName = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE", help="  \n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items())
-    ),
+    typer.Argument(metavar="RECIPE", help=f"{', '.join(available().recipes)}: see rankline --help."),
 ]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
 Prebatch = Annotated[

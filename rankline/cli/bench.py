@@ -7,7 +7,8 @@ import typer
 
 from rankline.cli.arguments import BATCH_SIZES, JsonFile, RecipeName, Repository, Url, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
-from rankline.display import CONSOLE, Stages, say
+from rankline.cli.reports import save_report
+from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
@@ -65,17 +66,22 @@ def bench_command(
 
     rankline bench --against bench.json --max-regression 0.05
     """
-    from rankline.pipeline import write_json
-    from rankline.report_tables import print_report
-    from rankline.tracking import find_report, log_report
-    from serving.ensemble import ExportedEnsemble
-    from workflows.prepared import PreparedData
-
     config = overrides.apply(LoadConfig())
     sizes = batch_sizes_of(batch_sizes or (BATCH_SIZES if config.is_closed_loop else "1"))
     check_writable(json_file)
+    if config.is_trace:
+        config.arrivals_at(1)  # reads it, and has rates of its own
     workspace = workspace_of(recipe, work_dir, repository)
+
+    from rankline.pipeline import write_json
+    from rankline.report_tables import print_report
+    from rankline.tracking import find_report
+    from serving.benchmark.load import check_batch_sizes
+    from serving.ensemble import ExportedEnsemble
+    from workflows.prepared import PreparedData
+
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
+    check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
     report = _measure(ensemble, prepared, workspace, sizes, config, url)
     if json_file:
@@ -84,8 +90,7 @@ def bench_command(
         print_report(report, CONSOLE)
         has_regressed = earlier is not None and _compare(earlier, report, max_regression)
     finally:  # a pipe that was closed costs no report
-        log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
-    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
+        save_report(report, ensemble, workspace)
     if report.problems or has_regressed:
         raise typer.Exit(1)
 

@@ -48,6 +48,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     help="From raw interactions to served scores, measured. Start with: **rankline run movielens**",
+    epilog="**Recipes**\n\n" + "\n\n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items()),
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

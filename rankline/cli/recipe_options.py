@@ -10,6 +10,7 @@ from rankline.options import Command, Overrides, flags_of, with_options
 from rankline.recipes import Recipe, recipe_named
 from training.models import model_named
 from workflows.errors import ConfigError
+from workflows.spelling import did_you_mean
 
 _MODEL = "--model"
 
@@ -46,9 +47,10 @@ class RecipeCommand(TyperCommand):
         verb = _typer_command(self.callback.for_recipe(recipe))  # type: ignore[union-attr]
         known = {flag for parameter in verb.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
+            of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
             raise ConfigError(
                 f"{info_name} {recipe.name} does not take {', '.join(unknown)}. This recipe has "
-                f"{', '.join(self.callback.flags_of_recipe(recipe))}."  # type: ignore[union-attr]
+                f"{', '.join(of_recipe)}.{did_you_mean(unknown, known)}"
             )
         return verb.make_context(info_name, args, parent, **extra)
 

@@ -3,6 +3,7 @@
 from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.recipe_options import with_recipe_options
+from rankline.cli.reports import save_report
 from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
@@ -38,7 +39,6 @@ def run_command(
     """
     from rankline import pipeline
     from rankline.summary import print_summary
-    from rankline.tracking import log_report
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
@@ -60,4 +60,4 @@ def run_command(
     try:
         print_summary(result, CONSOLE)
     finally:  # a pipe that was closed costs no report
-        log_report(result.report, result.ensemble.tracking_uri, result.ensemble.run_id, workspace.report)
+        save_report(result.report, result.ensemble, workspace)

@@ -14,6 +14,7 @@ from typing import Any
 from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
 from workflows.errors import ConfigError
+from workflows.spelling import did_you_mean
 
 GROUP = "rankline.recipes"
 _MODULES = (movielens, criteo, amazon)
@@ -58,7 +59,9 @@ def recipe_named(name: str) -> Recipe:
     found = available()
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
-        raise ConfigError(f"no recipe {name!r}. Available: {', '.join(found.recipes)}.{problems}")
+        raise ConfigError(
+            f"no recipe {name!r}. Available: {', '.join(found.recipes)}.{problems}{did_you_mean([name], found.recipes)}"
+        )
     return found.recipes[name]
 
 

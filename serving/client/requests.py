@@ -12,6 +12,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 from serving.client.schema import ColumnSchema, ModelSchema
 from serving.client.tensors import Array, Dense, ListRows, WireTensor, to_dense, to_ragged
 from workflows.errors import RequestError, ServerError
+from workflows.spelling import did_you_mean
 from workflows.tensors import Tensor
 
 Columns: TypeAlias = Any  # Mapping[str, list | array] | pa.Table | pandas.DataFrame
@@ -31,6 +32,19 @@ class PreparedRequest:
     messages: tuple[Any, ...]
     num_rows: int
     is_ranking: bool = False
+
+
+def check(columns: Columns, schema: ModelSchema) -> None:
+    """Check rows against a model that no server may have loaded yet.
+
+    Args:
+        columns: see `Client.predict`.
+        schema: of the model.
+
+    Raises:
+        RequestError: see `prepare`.
+    """
+    _check_lengths(_lay_out(_as_mapping(columns), schema))
 
 
 def prepare(
@@ -150,10 +164,14 @@ def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
 def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | ListRows]:
     wanted = _wanted(given, schema)
     names = [column.name for column in schema.columns]
+    unknown = given.keys() - {column.name for column in wanted}
+    hint = did_you_mean(sorted(unknown), names)
     if missing := [column.name for column in wanted if column.name not in given]:
-        raise RequestError(f"missing {missing} for model {schema.name!r}. Expected {names}, got {list(given)}.")
-    if unknown := given.keys() - {column.name for column in wanted}:
-        raise RequestError(f"unknown {sorted(unknown)} for model {schema.name!r}. Expected {names} and nothing else.")
+        raise RequestError(f"missing {missing} for model {schema.name!r}. Expected {names}, got {list(given)}.{hint}")
+    if unknown:
+        raise RequestError(
+            f"unknown {sorted(unknown)} for model {schema.name!r}. Expected {names} and nothing else.{hint}"
+        )
     laid_out: list[Dense | ListRows] = []
     for column in wanted:
         values = given[column.name]

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from serving import server as server_module
 from serving.benchmark.identity import BACKENDS
 from serving.client import Client
 from serving.server import EmbeddedServer, ServerConfig
@@ -325,6 +326,27 @@ def test_a_server_that_crashes_while_it_starts_is_started_again_twice(
             server.stop()
     assert caplog.text.count("It is started again") == min(num_crashes, 2)
     assert leftovers() == before
+
+
+def test_a_server_that_hangs_while_it_starts_is_started_again(
+    identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_IDLE_S", 1.0)
+    backend = tmp_path / "backends" / "identity"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(  # the first two starts hang
+        "import pathlib, time\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        starts = pathlib.Path({str(tmp_path)!r})\n"
+        "        for name in ('first', 'second'):\n"
+        "            if not (starts / name).exists():\n"
+        "                (starts / name).touch()\n"
+        "                time.sleep(600)\n"
+    )
+    with EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(tmp_path / "backends",))) as server:
+        assert server.endpoints.grpc
+    assert caplog.text.count("hangs while starting") == 2
 
 
 def test_a_server_that_is_not_ready_in_time_is_stopped(identity: ServerConfig) -> None:

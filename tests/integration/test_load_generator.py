@@ -229,7 +229,9 @@ def test_a_trace_is_sent_as_it_is(target: Target, tmp_path: Path) -> None:
 
 
 def test_the_search_finds_no_more_than_the_capacity_of_the_server(target: Target) -> None:
-    config = LoadConfig(slo="p50=60ms", arrivals="constant", warmup_s=0.2, min_duration_s=1.0, time_limit_s=1.0)
+    config = LoadConfig(
+        slo="p50=60ms", arrivals="constant", warmup_s=0.2, min_duration_s=0.75, time_limit_s=0.75, window_s=0.25
+    )
     report = target.report("steady", config)
     assert report.searches is not None
     found, failed = report.searches[1].rate_per_s, report.searches[1].failed_per_s

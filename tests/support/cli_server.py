@@ -4,6 +4,7 @@ A command takes ten seconds of processor time to import them, and the tests run 
 process of its own, with its own directory, files and exit code. The commands that documents show are run by a shell.
 """
 
+import gc
 import os
 import socket
 import subprocess
@@ -21,6 +22,17 @@ ROOT = Path(__file__).parents[2]
 RANKLINE = Path(sys.executable).with_name("rankline")
 _SEPARATOR = "\0"
 _LONGEST_REQUEST = 1 << 20
+_MODULES = (
+    "mlflow.store.tracking.sqlalchemy_store",
+    "rankline.recommend",
+    "rankline.tracking",
+    "serving.benchmark.load",
+    "serving.export",
+    "training.train",
+    "training.trainers.tensorflow",
+    "workflows.prepare",
+)
+"""What verbs import. Not ONNX Runtime: it starts a thread, which a fork lacks and waits for at its end."""
 
 
 class CliServer:
@@ -103,19 +115,14 @@ def _import_libraries() -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     quiet_libraries()
-    for name in (
-        "mlflow.store.tracking.sqlalchemy_store",
-        "serving.export",
-        "training.trainers.tensorflow",
-        "training.train",
-        "workflows.prepare",
-    ):
-        import_module(name)
+    for module in _MODULES:
+        import_module(module)
 
 
 if __name__ == "__main__":
     from rankline.cli.main import main
 
     _import_libraries()
+    gc.freeze()  # else each command looks at all objects of all libraries once more when it ends, for three seconds
     _become_a_command(socket.socket(fileno=int(sys.argv[1])))
     main()

@@ -1,14 +1,58 @@
-"""Pickles, one instruction after the other."""
+"""Pickles, one instruction after the other: what no honest program would write."""
 
 import pickle
+from dataclasses import dataclass
+from typing import Any
 
 
-def text(value: str) -> bytes:
-    """Puts a string on the stack."""
-    encoded = value.encode()
-    return pickle.BINUNICODE8 + len(encoded).to_bytes(8, "little") + encoded
+@dataclass(frozen=True)
+class Name:
+    """A class or function, as a value."""
+
+    module: str
+    attribute: str
 
 
-def named(module: str, attribute: str) -> bytes:
-    """Puts a class or function on the stack."""
-    return text(module) + text(attribute) + pickle.STACK_GLOBAL
+@dataclass(frozen=True)
+class Made:
+    """What a call of a name makes, filled with a state if it has one.
+
+    Args:
+        name: what is called.
+        arguments: its arguments.
+        state: what is put into the result.
+        how: `pickle.REDUCE`, which calls, or `pickle.NEWOBJ`, which leaves `__init__` out.
+    """
+
+    name: Name
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+    how: bytes = pickle.REDUCE
+
+
+def pickled(value: Any) -> bytes:
+    """A pickle of a value, which may hold names and calls."""
+    return put(value) + pickle.STOP
+
+
+def put(value: Any) -> bytes:
+    """The instructions that put a value on the stack."""
+    match value:
+        case Name():
+            return put(value.module) + put(value.attribute) + pickle.STACK_GLOBAL
+        case Made():
+            filled = b"" if value.state is None else put(value.state) + pickle.BUILD
+            return put(value.name) + put(value.arguments) + value.how + filled
+        case dict():
+            items = b"".join(put(key) + put(item) for key, item in value.items())
+            return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
+        case list():
+            return pickle.EMPTY_LIST + pickle.MARK + b"".join(map(put, value)) + pickle.APPENDS
+        case tuple():
+            return pickle.MARK + b"".join(map(put, value)) + pickle.TUPLE
+        case str():
+            encoded = value.encode()
+            return pickle.BINUNICODE8 + len(encoded).to_bytes(8, "little") + encoded
+        case bytes():
+            return pickle.BINBYTES8 + len(value).to_bytes(8, "little") + value
+    return pickle.dumps(value, protocol=3)[2:-1]

@@ -1,42 +1,44 @@
 """Several workers on this machine: real horovodrun, real training, and what happens when something goes wrong."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from rankline.horovod_check import problem
+from rankline.horovod_check import built_with
 from rankline.launch_config import LaunchConfig
 from rankline.workers import launch
 from tests.support.command_line import RANKLINE, rankline, recorded
+from tests.support.waiting import wait_until
 from training.config import WorkersConfig
+from training.elastic import GENERATION_VARIABLE
 from workflows.errors import RanklineError, WorkerLostError
 from workflows.progress import SILENT
+from workflows.trained import TrainedModel
+
+pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 
 _ENDLESS = ("--epochs", "1000", "--early-stopping-patience", "0", "--checkpoint-every", "2")
+_NUM_EPOCHS = 10
+_ELASTIC = (
+    *("--workers", "2", "--min-workers", "1", "--max-workers", "2", "--commit-every", "25", "--batch-size", "32"),
+    *("--epochs", str(_NUM_EPOCHS), "--early-stopping-patience", "0", "--learning-rate-decay", "linear"),
+)
 _NO_MPI = "Horovod was built without mpi: make horovod MPI=1"
+_HAS_MPI = "mpi" in built_with()
 _RUNS = """
 SELECT runs.run_uuid, status, value FROM runs
 LEFT JOIN params ON params.run_uuid = runs.run_uuid AND key = 'workers.workers'
 """
-
-pytestmark = pytest.mark.usefixtures("horovod_lacks")
-
-
-@pytest.fixture(scope="module")
-def horovod_lacks() -> str | None:
-    """What Horovod was built without, in words: MPI, or nothing."""
-    lack = problem(mpi=True)
-    if lack not in (None, _NO_MPI):
-        pytest.skip(str(lack))
-    return lack
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,18 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("mpi", [(), ("--mpi",)], ids=["gloo", "mpi"])
-def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(
-    workplace: Path, horovod_lacks: str | None, mpi: Sequence[str]
-) -> None:
-    if mpi and horovod_lacks:
-        pytest.skip(horovod_lacks)
+@pytest.fixture
+def without_runs(workplace: Path, tmp_path: Path) -> Path:
+    """Another workplace, with the same data."""
+    prepared = "work/movielens/prepared"
+    shutil.copytree(workplace / prepared, tmp_path / prepared)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "mpi", [(), pytest.param(("--mpi",), marks=pytest.mark.skipif(not _HAS_MPI, reason=_NO_MPI))], ids=["gloo", "mpi"]
+)
+def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(workplace: Path, mpi: Sequence[str]) -> None:
     before = recorded(workplace, _RUNS)
     train = ("train", "movielens", "--workers", "2", "--epochs", "1", "--batch-size", "256")
     done = rankline(*train, *mpi, cwd=workplace)
@@ -81,6 +89,41 @@ def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
         run.kill()
         run.communicate()
         assert _are_gone(below)
+
+
+def test_a_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_run(without_runs: Path) -> None:
+    with subprocess.Popen(
+        [RANKLINE, "train", "movielens", *_ELASTIC], cwd=without_runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        below: set[psutil.Process] = set()
+        for generation, rank in enumerate((1, 0)):
+            wait_until(lambda number=generation: _has_ended(run) or _num_generations(without_runs) > number)
+            wait_until(lambda: _has_ended(run) or (without_runs / "work/movielens/model-checkpoint").exists())
+            below |= {*psutil.Process(run.pid).children(recursive=True)}
+            _worker(run, generation, rank).kill()
+        output, errors = run.communicate()
+    assert run.returncode == 0, errors.decode()
+    assert b"AUC" in output
+    assert [process for process in below if process.is_running() and process.status() != "zombie"] == []
+
+    model = TrainedModel.load(without_runs / "work/movielens/model")
+    assert recorded(without_runs, "SELECT run_uuid, status FROM runs") == [(model.run_id, "FINISHED")]
+    ((note,),) = recorded(without_runs, "SELECT value FROM tags WHERE key = 'mlflow.note.content'")
+    for rank in (1, 0):
+        assert f"worker {rank} was ended by SIGKILL" in note
+    assert note.endswith("2 workers go on.")
+    epochs = recorded(without_runs, "SELECT step FROM metrics WHERE key = 'valid_auc' ORDER BY step")
+    assert sorted({step for (step,) in epochs}) == list(range(1, _NUM_EPOCHS + 1))
+    assert model.metrics["epoch"] == _NUM_EPOCHS
+    assert model.metrics["valid_auc"] > 0.6
+    assert not (without_runs / "work/movielens/model-checkpoint").exists()
+
+
+def test_an_error_that_all_workers_find_ends_the_run_with_one_message(workplace: Path) -> None:
+    done = rankline("train", "movielens", *_ELASTIC, "--global-batch-size", "15", cwd=workplace)
+    assert done.returncode == 1
+    assert "global_batch_size is 15, which 2 workers do not divide" in done.stderr
+    assert done.stderr.count("Error:") == 1
 
 
 def test_plain_horovodrun_trains_too_and_one_worker_says_what_differs(workplace: Path) -> None:
@@ -131,9 +174,8 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
         launch(["true"], WorkersConfig(), hosts, tmp_path, SILENT)
 
 
-def test_what_horovod_was_built_without_is_said_with_the_remedy(horovod_lacks: str | None, tmp_path: Path) -> None:
-    if horovod_lacks is None:
-        pytest.skip("Horovod was built with MPI")
+@pytest.mark.skipif(_HAS_MPI, reason="Horovod was built with MPI")
+def test_what_horovod_was_built_without_is_said_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(RanklineError, match=rf"{_NO_MPI}\. Its log: "):
         launch(["true"], WorkersConfig(workers=2), LaunchConfig(mpi=True), tmp_path, SILENT)
 
@@ -145,6 +187,34 @@ def test_what_no_worker_could_do_is_said_before_any_is_started(workplace: Path, 
     done = rankline("train", "movielens", "--workers", "4", "--hosts", "localhost:2", cwd=workplace)
     assert done.returncode == 1
     assert "--hosts localhost:2 takes 2" in done.stderr
+
+
+def _worker(run: "subprocess.Popen[bytes]", generation: int, rank: int) -> psutil.Process:
+    """The process that trains as this worker."""
+    (found,) = (
+        process for process in psutil.Process(run.pid).children(recursive=True) if _is_worker(process, generation, rank)
+    )
+    return found
+
+
+def _is_worker(process: psutil.Process, generation: int, rank: int) -> bool:
+    try:  # the last one, for there are shells around it
+        variables = process.environ()
+        is_of_rank = variables.get("HOROVOD_RANK") == str(rank) and not process.children()
+        return is_of_rank and json.loads(variables[GENERATION_VARIABLE])["number"] == generation
+    except psutil.Error:  # it has ended
+        return False
+
+
+def _num_generations(workplace: Path) -> int:
+    """Those that went on with the run."""
+    return len(recorded(workplace, "SELECT 1 FROM metrics WHERE key = 'workers'"))
+
+
+def _has_ended(run: "subprocess.Popen[Any]") -> bool:
+    """Never, in the midst of training."""
+    assert run.poll() is None, run.communicate()
+    return False
 
 
 @contextmanager
@@ -160,9 +230,7 @@ def _training(workplace: Path, *options: str) -> "Iterator[tuple[subprocess.Pope
         text=True,
     ) as run:
         try:
-            while not (checkpoint.exists() and checkpoint.stat().st_mtime_ns > before):
-                assert run.poll() is None, run.stderr and run.stderr.read()
-                time.sleep(0.05)
+            wait_until(lambda: _has_ended(run) or (checkpoint.exists() and checkpoint.stat().st_mtime_ns > before))
             yield run, psutil.Process(run.pid).children(recursive=True)
         finally:
             run.kill()

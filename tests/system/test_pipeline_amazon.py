@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from mlflow import MlflowClient
 from tests.support.command_line import commands, rankline, typed
 from tests.support.rounding import SCORE_ROUNDING
 
-SMALL = "--embedding-dim 8 --gru-units 8 --batch-size 512"
-RUN, *OTHERS = commands((Path(__file__).parents[2] / "docs" / "amazon.md").read_text(encoding="utf-8"))
-SHORTER = {"rankline sim": "--embedding_dim 8", "rankline train": "--embedding-dim 8 --batch-size 512"}
+# Each step of the recurrent layers, one for an item of the short history, is in the graph.
+SMALL = "--embedding-dim 8 --gru-units 8 --short-history 3 --batch-size 512"
+RUN, RECOMMEND, *OTHERS = commands((Path(__file__).parents[2] / "docs" / "amazon.md").read_text(encoding="utf-8"))
+SHORTER = {
+    "rankline sim": "--embedding_dim 8 --long_seq_length 97",
+    "rankline train": "--embedding-dim 8 --batch-size 512",
+}
 PREPARED = "work/amazon-sim/prepared"
 
 
@@ -70,35 +75,34 @@ def test_mlflow_has_gauc_and_the_choices_about_histories(result: dict[str, Any])
 
 def test_predict_takes_raw_ids_and_any_history(directory: Path, users: dict[str, list[str]]) -> None:
     user, items = next((user, items) for user, items in users.items() if len(items) > 12)
-    expected = predict_one(directory, user, items[-1], items[:-1])
-    assert 0 < expected < 1
-    assert predict_one(directory, user, items[-1], items[:-1]) == expected
-    # The right-most 100 are kept: what is before them changes nothing.
     latest = (items * 20)[-100:]
-    assert predict_one(directory, user, items[-1], latest) == pytest.approx(
-        predict_one(directory, user, items[-1], ["B0NOTHING", *latest]), abs=SCORE_ROUNDING
-    )
-    for history in ([], ["no such item"], items[:1]):
-        assert 0 < predict_one(directory, "nobody", items[0], history) < 1
+    known = [(user, items[-1], history) for history in (items[:-1], latest, ["B0NOTHING", *latest])]
+    unknown = [("nobody", items[0], history) for history in ([], ["no such item"], items[:1])]
+    together, cut, longer, *of_nobody = predicted(directory, [*known, *unknown])
+    assert all(0 < score < 1 for score in (together, cut, *of_nobody))
+    # The right-most 100 are kept: what is before them changes nothing.
+    assert cut == pytest.approx(longer, abs=SCORE_ROUNDING)
+    (alone,) = predicted(directory, known[:1])
+    assert alone == pytest.approx(together, abs=SCORE_ROUNDING)
 
 
-def predict_one(directory: Path, user: str, item: str, history: list[str]) -> float:
-    row = json.dumps({"user_id": user, "item_id": item, "history": history})
-    done = rankline("predict", "--recipe", "amazon-sim", "--input", "-", cwd=directory, stdin=row + "\n")
+def predicted(directory: Path, rows: list[tuple[str, str, list[str]]]) -> list[float]:
+    """Scores of users, items and histories, by one command."""
+    lines = [json.dumps(dict(zip(("user_id", "item_id", "history"), row, strict=True))) + "\n" for row in rows]
+    done = rankline("predict", "--recipe", "amazon-sim", "--input", "-", cwd=directory, stdin="".join(lines))
     assert done.returncode == 0, done.stderr
-    return float(json.loads(done.stdout)["score"])
+    return [float(json.loads(line)["score"]) for line in done.stdout.splitlines()]
 
 
-def test_recommend_ranks_what_the_user_does_not_have_by_the_history(
+def test_the_recommend_of_the_document_ranks_what_the_user_does_not_have(
     directory: Path, users: dict[str, list[str]]
 ) -> None:
-    user, items = next(iter(users.items()))
-    done = rankline("recommend", "--recipe", "amazon-sim", "--user", user, "--top", "5", cwd=directory)
-    assert done.returncode == 0, done.stderr
-    _, *lines = done.stdout.strip().splitlines()
-    assert len(lines) == 5
+    words = shlex.split(RECOMMEND)
+    user, num_items = (words[words.index(option) + 1] for option in ("--user", "--top"))
+    _, *lines = typed(RECOMMEND, directory).strip().splitlines()
+    assert len(lines) == int(num_items)
     recommended = [line.split()[0] for line in lines]
-    assert not set(recommended) & set(items)
+    assert not set(recommended) & set(users[user])
     scores = [float(line.split()[-1]) for line in lines]
     assert scores == sorted(scores, reverse=True)
 

@@ -67,22 +67,22 @@ def test_mlflow_has_calibration_two_aucs_and_the_numbers_of_parameters(result: d
 def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Path) -> None:
     row = pq.read_table(directory / "work/criteo-dlrm/prepared/heldout").slice(0, 1).to_pylist()[0]
     del row["label"]
-    expected = predict_one(directory, row)
-    assert 0 < expected < 1
     spelt = {name: str(value).upper() if name.startswith("C") and value else value for name, value in row.items()}
-    assert predict_one(directory, spelt) == pytest.approx(expected, abs=SCORE_ROUNDING)
-    nothing = predict_one(directory, dict.fromkeys(row))
-    unseen = predict_one(directory, {**dict.fromkeys(row), "C3": "00c0ffee"})
-    assert 0 < nothing < 1
-    assert 0 < unseen < 1
-
-
-def predict_one(directory: Path, row: dict[str, Any]) -> float:
-    texts = {name: MISSING if value is None else str(value) for name, value in row.items()}
+    nothing: dict[str, Any] = dict.fromkeys(row)
+    lines = "".join(json.dumps(one) + "\n" for one in (row, spelt, nothing, {**nothing, "C3": "00c0ffee"}))
+    scores = predicted(directory, "--input", "-", stdin=lines)
+    assert len(scores) == 4
+    assert all(0 < score < 1 for score in scores)
+    assert scores[1] == pytest.approx(scores[0], abs=SCORE_ROUNDING)
+    texts = {name: MISSING if value is None else str(value) for name, value in spelt.items()}
     options = [word for name, text in texts.items() for word in (f"--{name}", text)]
-    done = rankline("predict", "--recipe", "criteo-dlrm", *options, cwd=directory)
+    assert predicted(directory, *options) == [pytest.approx(scores[0], abs=SCORE_ROUNDING)]
+
+
+def predicted(directory: Path, *arguments: str, stdin: str | None = None) -> list[float]:
+    done = rankline("predict", "--recipe", "criteo-dlrm", *arguments, cwd=directory, stdin=stdin)
     assert done.returncode == 0, done.stderr
-    return float(json.loads(done.stdout)["score"])
+    return [float(json.loads(line)["score"]) for line in done.stdout.splitlines()]
 
 
 def test_recommend_says_that_there_are_no_items(directory: Path) -> None:

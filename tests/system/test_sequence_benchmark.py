@@ -18,6 +18,7 @@ SMALL: dict[str, Any] = {
     "stage_one_hidden": (8,),
     "aux_hidden": (8,),
     "gru_units": 8,
+    "short_history": 2,  # each step of the recurrent layers is in the graph
 }
 NUM_ROWS = 4_000
 

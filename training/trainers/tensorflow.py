@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,8 @@ class TensorFlowTrainer(Trainer):
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64, name="sum")
         self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
         self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
-        inputs = {name: tf.TensorSpec((None, 1), tensor.dtype, name) for name, tensor in self.model.input.items()}
-        self._scored = sorted(inputs.keys() - _names_of_negatives(spec))
-        scored = {name: inputs[name] for name in self._scored}
-        labels = tf.TensorSpec((None, 1), tf.float32)
-        # Called as concrete functions: looking for the right trace costs a quarter of a millisecond each time.
-        self._step = tf.function(self._train_batch, autograph=False).get_concrete_function(inputs, labels)
-        self._score = self._quick_score = tf.function(self._scorer.score, autograph=False).get_concrete_function(scored)
-        if self._learner is not self._scorer:
-            self._quick_score = tf.function(self._learner.score, autograph=False).get_concrete_function(scored)
+        self._inputs = {name: tf.TensorSpec((None, 1), tensor.dtype, name) for name, tensor in self.model.input.items()}
+        self._scored = sorted(self._inputs.keys() - _names_of_negatives(spec))
 
     @staticmethod
     def check(
@@ -197,6 +190,24 @@ class TensorFlowTrainer(Trainer):
 
     def send_tables(self) -> None:
         saved_model.send_tables(self.model)
+
+    # Traced at the first call, since who only scores needs no step. And as concrete functions: looking for the right
+    # trace costs a quarter of a millisecond each time.
+
+    @cached_property
+    def _step(self) -> Callable[..., Any]:
+        return _traced(self._train_batch, self._inputs, tf.TensorSpec((None, 1), tf.float32))
+
+    @cached_property
+    def _score(self) -> Callable[..., Any]:
+        return self._traced_score(self._scorer)
+
+    @cached_property
+    def _quick_score(self) -> Callable[..., Any]:
+        return self._score if self._learner is self._scorer else self._traced_score(self._learner)
+
+    def _traced_score(self, network: "_Network") -> Callable[..., Any]:
+        return _traced(network.score, {name: self._inputs[name] for name in self._scored})
 
     @property
     def _kept_variables(self) -> Sequence[Any]:
@@ -429,6 +440,11 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
         precision.set_global_policy(policy_before)
         if not had_generators:
             random.disable_tf_random_generator()
+
+
+def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:
+    traced: Callable[..., Any] = tf.function(function, autograph=False).get_concrete_function(*signature)
+    return traced
 
 
 def _needs_xla(precision: str) -> bool:

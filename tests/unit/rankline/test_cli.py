@@ -32,3 +32,17 @@ def test_workers_of_a_launcher_that_they_cannot_find_each_other_by_are_refused()
     done = CliRunner().invoke(app, ["train", "movielens"], env={"PMI_SIZE": "3"})
     assert done.exit_code == 1
     assert "one of 3 processes of a launcher that is neither Open MPI's nor horovodrun" in done.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--slo", "p99=10", "slo is 'p99=10', expected one of p50"),
+        ("--batch-sizes", "1,x", "--batch-sizes is '1,x'"),
+        ("--arrivals", "missing.txt", "the trace missing.txt cannot be read"),
+    ],
+)
+def test_bench_reads_its_options_before_anything_else(option: str, value: str, message: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "--repository", "no-such-repository", option, value])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {message}")

@@ -18,7 +18,9 @@ def test_hosts_have_room_for_one_worker_unless_they_say_so() -> None:
     assert parse_hosts(["a:2", " b", "10.0.0.1:12"]) == {"a": 2, "b": 1, "10.0.0.1": 12}
 
 
-@pytest.mark.parametrize("text", ["", "a:0", "a:x", "a:two", ":2", "a:1,a:2", "a:1:2"])
+@pytest.mark.parametrize(
+    "text", ["", "a:0", "a:x", "a:two", ":2", "a:1,a:2", "a:1:2", "-oProxyCommand=id", "a;id", "$(id)", "a b"]
+)
 def test_what_is_no_host_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected NAME:NUMBER, each name once"):
         parse_hosts(text.split(","))

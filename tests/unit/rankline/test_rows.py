@@ -10,7 +10,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rankline.rows import format_of, from_options, read_rows, select, typed_row, write_scores
+from rankline.rows import (
+    check_columns,
+    format_of,
+    from_options,
+    output_format_of,
+    read_rows,
+    select,
+    typed_row,
+    write_scores,
+)
 from workflows.errors import ConfigError, DataError
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
@@ -90,13 +99,22 @@ def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
         format_of("rows.csv", "xls")
 
 
-def test_the_ending_of_the_output_names_its_format(tmp_path: Path) -> None:
-    write_scores(ROWS, np.array([0.25, 0.5]), "csv", tmp_path / "out.jsonl")
-    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0]) == {
-        "userId": 1,
-        "movieId": 31,
-        "score": 0.25,
-    }
+def test_an_ending_names_the_format_where_there_is_one_and_the_option_where_not(tmp_path: Path) -> None:
+    write(tmp_path / "rows.parquet", "parquet")
+    write(tmp_path / "rows", "csv")
+    assert format_of(str(tmp_path / "rows.parquet"), "csv") == "parquet"
+    assert format_of(str(tmp_path / "rows"), "csv") == "csv"
+    assert output_format_of(None, "csv", "parquet") == output_format_of(tmp_path / "out", "csv", "jsonl") == "csv"
+    assert output_format_of(tmp_path / "out.jsonl", "csv", "parquet") == "jsonl"
+    assert output_format_of(tmp_path / "out", None, "parquet") == output_format_of(None, None, "parquet") == "parquet"
+
+
+def test_parquet_does_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(ConfigError, match=r"Parquet cannot be written to a terminal. Give --output FILE, or --format"):
+        output_format_of(None, None, "parquet")
+    assert output_format_of(None, "csv", "parquet") == "csv"
+    assert output_format_of(tmp_path / "out.parquet", None, "csv") == "parquet"
 
 
 def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
@@ -114,7 +132,8 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
     rows = pa.table({"userId": [1], "tags": [[1, 2]]})
     with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --format jsonl"):
-        write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.csv")
+        check_columns(rows, "csv")
+    check_columns(rows, "jsonl")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
     assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}
 

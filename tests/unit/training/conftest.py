@@ -101,9 +101,9 @@ def new_prepared() -> Any:
     return make_prepared
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs of a file are tracked: making a store takes seconds."""
+    """Where runs are tracked, those of each file in an experiment of its own: making a store takes seconds."""
     return tmp_path_factory.mktemp("work")
 
 

@@ -92,12 +92,12 @@ def test_rows_that_do_not_fit_the_spec_leave_the_old_data(tmp_path: Path, new_pr
     assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
 
 
-def test_a_model_trains_on_tfrecord(tmp_path: Path, prepared: Path) -> None:
+def test_a_model_trains_on_tfrecord(tmp_path: Path, prepared: Path, work: Path) -> None:
     config = TrainConfig(
         model=MLPConfig(hidden=(8,)), epochs=2, batch_size=500, learning_rate=0.01, early_stopping_patience=0
     )
     data = convert(prepared, tmp_path / "data", "tfrecord", prebatch=64)
-    tracking = TrackingConfig(directory=tmp_path / "work", experiment="convert")
+    tracking = TrackingConfig(directory=work, experiment="convert")
     trained = train(data.path, tmp_path / "model", config, tracking=tracking)
     assert trained.manifest.made_from == {KIND: data.manifest.fingerprint}
     assert trained.metrics["valid_auc"] > 0.7

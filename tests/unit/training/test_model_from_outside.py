@@ -15,10 +15,10 @@ from workflows.errors import ConfigError
 from workflows.trained import TrainedModel
 
 
-def test_it_is_trained_and_recorded_though_no_table_knows_it(prepared: Path, tmp_path: Path) -> None:
+def test_it_is_trained_and_recorded_though_no_table_knows_it(prepared: Path, tmp_path: Path, work: Path) -> None:
     assert "wide" not in MODELS
     config = TrainConfig(model=WideConfig(first_weight=0.5), epochs=2, learning_rate=0.01, batch_size=256)
-    tracking = TrackingConfig(directory=tmp_path / "work", experiment="outside")
+    tracking = TrackingConfig(directory=work, experiment="outside")
     trained = train(prepared, tmp_path / "model", config, tracking=tracking)
     again = TrainedModel.load(tmp_path / "model")
     assert again.metrics["valid_auc"] == trained.metrics["valid_auc"] > 0.6

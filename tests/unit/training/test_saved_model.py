@@ -21,6 +21,7 @@ from training.table_parts import own_rows
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
+from workflows.upstream import importing_merlin
 
 WIDTH = 4
 
@@ -152,7 +153,8 @@ def test_fused_tables_are_served_by_both_signatures(fused: tuple[Any, Path], num
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Path]) -> None:
-    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    with importing_merlin():
+        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
     operator = PredictTensorflow(str(model[1]))
@@ -167,7 +169,8 @@ def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Pat
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_scores_fused_tables(fused: tuple[Any, Path]) -> None:
-    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    with importing_merlin():
+        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
     rows = scalars(3)

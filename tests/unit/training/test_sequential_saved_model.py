@@ -18,6 +18,7 @@ from training.models.sim import SIMConfig
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.lists import padded_rows
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
+from workflows.upstream import importing_merlin
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
 DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
@@ -150,7 +151,8 @@ def test_one_trace_serves_every_size_and_holds_no_keras_object(exported: Exporte
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_finds_the_right_columns_and_scores(exported: Exported) -> None:
-    from merlin.systems.dag.ops.tensorflow import PredictTensorflow
+    with importing_merlin():
+        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
     operator = PredictTensorflow(str(exported.path))

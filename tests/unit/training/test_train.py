@@ -35,10 +35,12 @@ def notes() -> ProgressRecord:
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: Path, work: Path, tracking: TrackingConfig, notes: ProgressRecord) -> TrainedModel:
+def trained(
+    prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig, notes: ProgressRecord
+) -> TrainedModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
-        return train(prepared, work / "model", CONFIG, tracking=tracking, progress=notes)
+        return train(prepared, tmp_path_factory.mktemp("trained") / "model", CONFIG, tracking=tracking, progress=notes)
 
 
 def valid_rows(prepared: Path) -> tuple[Any, dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Runs that are killed, stopped or spoilt, and go on: checkpoints of `train`, in both frameworks."""
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.checkpoints import Checkpoint, checkpoint_path
@@ -47,11 +47,13 @@ CONFIGS = {
     "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
+# One process imports both frameworks, and each run is a fork of it.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from training.config import SessionConfig, TrainConfig, WorkersConfig
-from training.elastic import Generation
+import torch
+import training.trainers.tensorflow, training.trainers.torch
+from training.config import SessionConfig, TrainConfig
 from training.tracking import TrackingConfig
 from training.train import train
 
@@ -60,11 +62,16 @@ class Killer:
         if done >= {kill_at}:
             os.kill(os.getpid(), signal.SIGKILL)
 
-train(
-    Path({prepared!r}), Path({output!r}), TrainConfig.from_dict(json.loads({config!r})),
-    session=SessionConfig(checkpoint_every={every}),
-    tracking=TrackingConfig(directory=Path({work!r}), experiment="resume"), progress=Killer(),
-)
+torch.set_num_threads({threads})
+for output, config in json.loads({runs!r}).items():
+    if not (pid := os.fork()):
+        train(
+            Path({prepared!r}), Path(output), TrainConfig.from_dict(config),
+            session=SessionConfig(checkpoint_every={every}),
+            tracking=TrackingConfig(directory=Path({work!r}), experiment="resume"), progress=Killer(),
+        )
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
 """
 
 
@@ -74,13 +81,15 @@ def tracking(work: Path) -> TrackingConfig:
 
 
 @pytest.fixture(scope="module")
-def straight(prepared: Path, work: Path, tracking: TrackingConfig) -> Any:
+def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig) -> Any:
     """Models of whole runs, each trained when it is first asked for."""
     trained: dict[str, TrainedModel] = {}
 
     def model(name: str) -> TrainedModel:
         if name not in trained:
-            trained[name] = train(prepared, work / f"straight-{name}", CONFIGS[name], tracking=tracking)
+            trained[name] = train(
+                prepared, tmp_path_factory.mktemp("straight") / "model", CONFIGS[name], tracking=tracking
+            )
         return trained[name]
 
     return model
@@ -138,19 +147,31 @@ def history(model: TrainedModel, name: str) -> dict[int, float]:
     return {metric.step: metric.value for metric in found}
 
 
+@pytest.fixture(scope="module")
+def killed(prepared: Path, work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of models that two runs would have made.
+
+    Each was killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
+    """
+    directory = tmp_path_factory.mktemp("killed")
+    runs = {str(directory / name / "model"): CONFIGS[name].to_dict() for name in ("tensorflow", "torch")}
+    code = KILLED.format(
+        kill_at=2 * NUM_ROWS,
+        prepared=str(prepared),
+        runs=json.dumps(runs),
+        every=7,
+        work=str(work),
+        threads=torch.get_num_threads(),  # which another test may have set, and which sums are rounded by
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+    return directory
+
+
 @pytest.mark.parametrize("name", ["tensorflow", "torch"])
 def test_a_killed_run_goes_on_to_the_very_same_model(
-    name: str, prepared: Path, work: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any
+    name: str, prepared: Path, killed: Path, tracking: TrackingConfig, straight: Any
 ) -> None:
-    output, config = tmp_path / "model", CONFIGS[name]
-    # Killed at the end of the second epoch, before it counts: the last checkpoint is within it, after step 14.
-    code = KILLED.format(
-        kill_at=2 * NUM_ROWS, prepared=str(prepared), output=str(output), config=json.dumps(config.to_dict()), every=7,
-        work=str(work),
-    )  # fmt: skip
-    root = Path(__file__).parents[3]
-    killed = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    output, config = killed / name / "model", CONFIGS[name]
     left = Checkpoint.load(checkpoint_path(output))
     assert (left.position.step, left.position.epoch, left.position.batch) == (14, 2, 4)
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "RUNNING"
@@ -158,7 +179,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
     session = SessionConfig(checkpoint_every=7, resume=True)
     model = train(prepared, output, config, session=session, tracking=tracking)
     assert_same(model, straight(name))
-    assert list(tmp_path.iterdir()) == [output]
+    assert list(output.parent.iterdir()) == [output]
     assert model.run_id == left.run_id
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
     assert run.info.status == "FINISHED"

@@ -38,8 +38,8 @@ def tracking(work: Path) -> TrackingConfig:
 
 
 @pytest.fixture(scope="module")
-def trained(prepared: Path, work: Path, tracking: TrackingConfig) -> TrainedModel:
-    return train(prepared, work / "model", CONFIG, tracking=tracking)
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig) -> TrainedModel:
+    return train(prepared, tmp_path_factory.mktemp("trained") / "model", CONFIG, tracking=tracking)
 
 
 def scored(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
@@ -201,7 +201,7 @@ def test_the_framework_is_found_by_the_backend() -> None:
     assert trainer_for(PYTORCH) is TorchTrainer
 
 
-TRAIN = """
+TRAIN_AND_EXPORT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -211,17 +211,24 @@ from training.models import MODELS
 from training.tracking import TrackingConfig
 from training.train import train
 train(Path({prepared!r}), Path("model"), TrainConfig(model=MODELS[{model!r}](), batch_size=512, epochs=1),
-      tracking=TrackingConfig(directory=Path("work"), experiment="x"))
+      tracking=TrackingConfig(directory=Path({work!r}), experiment="movielens-torch"))
+import serving.export, serving.engines.{engine}.offline
 assert not {{{hidden!r}}} & {{name for name, module in sys.modules.items() if module}}
 """
 
 
-@pytest.mark.parametrize(("model", "hidden"), [("torch_mlp", "tensorflow"), ("mlp", "torch")])
-def test_training_with_one_framework_needs_no_other(model: str, hidden: str, prepared: Path, tmp_path: Path) -> None:
-    code = TRAIN.format(hide=HIDE[hidden], prepared=str(prepared), model=model, hidden=hidden)
+@pytest.mark.parametrize(
+    ("model", "engine", "hidden"), [("torch_mlp", "pytorch", "tensorflow"), ("mlp", "tensorflow", "torch")]
+)
+def test_training_and_exporting_with_one_framework_need_no_other(
+    model: str, engine: str, hidden: str, prepared: Path, tmp_path: Path, work: Path
+) -> None:
+    code = TRAIN_AND_EXPORT.format(
+        hide=HIDE[hidden], prepared=str(prepared), model=model, engine=engine, hidden=hidden, work=str(work)
+    )
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{code}"],
+        [sys.executable, "-W", "ignore", "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{code}"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 from tests.support.graphs import fitted
-from tests.support.pickles import named, text
+from tests.support.pickles import Made, Name, pickled
 from workflows.errors import ArtifactError
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -119,8 +119,8 @@ def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(
     """pandas evaluates text in `Expr`, and re-exports it under pandas.core."""
     marker = tmp_path / "pwned"
     code = f"@pickle.codecs.builtins.open({str(marker)!r}, 'w')"
-    stream = named("pandas.core.computation.expr", "Expr") + text(code) + pickle.TUPLE1 + pickle.REDUCE + pickle.STOP
-    (tmp_path / "workflow.pkl").write_bytes(stream)
+    expression = Made(Name("pandas.core.computation.expr", "Expr"), (code,))
+    (tmp_path / "workflow.pkl").write_bytes(pickled(expression))
     with pytest.raises(ArtifactError, match=r"refers to pandas\.core\.computation\.expr\.Expr, which is not data"):
         load_workflow(tmp_path)
     assert not marker.exists()
@@ -143,7 +143,7 @@ def test_an_innocent_looking_class_of_a_data_library_cannot_be_used_to_run_code(
 )
 def test_names_that_could_reach_code_or_files_are_refused(tmp_path: Path, name: str) -> None:
     module, attribute = name.rsplit(".", 1)
-    (tmp_path / "workflow.pkl").write_bytes(named(module, attribute) + pickle.STOP)
+    (tmp_path / "workflow.pkl").write_bytes(pickled(Name(module, attribute)))
     with pytest.raises(ArtifactError, match=f"refers to {name}, which is not data"):
         load_workflow(tmp_path)
 

@@ -45,6 +45,13 @@ def test_help_without_a_recipe_has_the_general_options_and_says_where_the_others
     assert not any(flag in text for flag in ("--seed ", "--hidden", "--split-seed", "--negatives"))
 
 
+def test_a_verb_names_the_recipes_and_the_front_page_says_what_they_are() -> None:
+    for recipe in available().recipes.values():
+        assert recipe.name in text_of("train")
+        assert recipe.summary not in text_of("train")
+        assert f"{recipe.name}: {recipe.summary}" in text_of()
+
+
 def test_the_help_says_what_can_be_downloaded_of_which_dataset() -> None:
     text = text_of("prepare")
     for recipe in available().recipes.values():
@@ -73,6 +80,8 @@ def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
         (["prepare", "amazon-din", "--split", "time"], "prepare amazon-din does not take --split. This recipe has"),
         (["train", "movielens", "--model", "dllm"], "no model 'dllm'. Available: dcnv2, "),
         (["train", "movielenz", "--epochs", "4"], "no recipe 'movielenz'. Available: movielens, "),
+        (["train", "movielenz", "--epochs", "4"], "Did you mean 'movielens' by 'movielenz'?"),
+        (["train", "movielens", "--epoch", "4"], "Did you mean '--epochs' by '--epoch'?"),
     ],
 )
 def test_what_a_recipe_does_not_take_is_an_error(arguments: list[str], message: str) -> None:

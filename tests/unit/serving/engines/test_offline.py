@@ -1,21 +1,15 @@
 """The models of each engine outside of Triton; what they score is tested with the parity gate and the export."""
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from serving.engines import engine_for
 from serving.merlin import ColumnSchema, Schema, merlin_operator
-from tests.support.frameworks import HIDE
 from workflows.trained import TORCH_SCRIPT
-
-ROOT = Path(__file__).parents[4]
 
 
 def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_schema_alone(tmp_path: Path) -> None:
@@ -28,12 +22,3 @@ def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_
     assert isinstance(operator, merlin_operator("pytorch", "PredictPyTorch"))
     assert (operator.input_schema.column_names, operator.output_schema.column_names) == (["user"], ["score"])
     assert encoded["user"].properties == {}
-
-
-@pytest.mark.parametrize(("engine", "hidden"), [("pytorch", "tensorflow"), ("tensorflow", "torch")])
-def test_exporting_for_one_framework_needs_no_other(engine: str, hidden: str) -> None:
-    code = f"{HIDE[hidden]}\nimport serving.export, serving.engines.{engine}.offline"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

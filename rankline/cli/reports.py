@@ -1,0 +1,22 @@
+"""What verbs that measure do with a report, once it was shown."""
+
+from typing import TYPE_CHECKING
+
+from rankline.display import say
+from rankline.workspace import Workspace
+
+if TYPE_CHECKING:
+    from serving.benchmark.report import BenchmarkReport
+    from serving.ensemble import ExportedEnsemble
+
+
+def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
+    """Write it with its drawings, log it to the run that trained the model, and say where it is.
+
+    Raises:
+        ArtifactError: it could not be saved completely.
+    """
+    from rankline.tracking import log_report
+
+    log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
+    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")

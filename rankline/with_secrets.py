@@ -1,0 +1,25 @@
+"""Runs a command with this environment's secrets on its standard input: NAME=value lines, and an empty one."""
+
+import os
+import sys
+
+SECRETS = (
+    *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
+    *("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_CONNECTION_STRING"),
+)
+"""Variables that MLflow and its stores sign in with."""
+
+
+def main() -> None:
+    """Run the command that the arguments of this process are."""
+    reading, writing = os.pipe()
+    # A pipe takes 64 KiB before anybody reads, more than an environment has in such variables.
+    with os.fdopen(writing, "w") as pipe:
+        pipe.writelines(f"{name}={os.environ[name]}\n" for name in SECRETS if "\n" not in os.environ.get(name, "\n"))
+        pipe.write("\n")
+    os.dup2(reading, sys.stdin.fileno())
+    os.execvp(sys.argv[1], sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

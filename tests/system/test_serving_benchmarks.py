@@ -1,0 +1,87 @@
+"""Trial runs of the benchmarks of serving."""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bench import client, serving, stacks
+from bench.__main__ import main as bench
+from serving.benchmark.metrics import Estimate
+from serving.benchmark.records import SliceRecord
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load, Run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command, but on little data: what it is typed as, and the file that it writes."""
+    assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
+    sizes = (1, 8, 32)
+    short = {"num_rows": 10_000, "small_layers": True, "batch_sizes": sizes, "turn_s": 0.2, "concurrent_turn_s": 2.0}
+    monkeypatch.setattr(serving, "run", partial(serving.run, **short))
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "bench" / "__main__.py"), "serving"])
+    bench("serving", repeats=1, recipe="criteo-dlrm", json_file=tmp_path / "out.json")
+    report = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert report["name"] == "serving"
+    assert report["environment"]["command"].startswith("python -m bench serving")
+    results, ratios = report["results"], report["ratios"]
+    assert list(results) == [
+        "rankline", "onnx", "fused", "onnx fused", "merlin-systems", "identity", "in process",
+    ]  # fmt: skip
+    ours, merlin = results["rankline"], results["merlin-systems"]
+    assert next(iter(ratios)) == "p50_vs_merlin"
+    assert "p50_over_floor" in ratios
+    assert ratios["p50_vs_merlin"] == pytest.approx(merlin["p50_ms@1"] / ours["p50_ms@1"])
+    assert ratios["p50_vs_merlin_8"] == pytest.approx(merlin["p50_ms@8"] / ours["p50_ms@8"])
+    assert ratios["throughput_vs_merlin"] == pytest.approx(ours["rows_per_s@32"] / merlin["rows_per_s@32"])
+    assert set(ours) == {f"{name}@{size}" for name in ("p50_ms", "p99_ms", "rows_per_s") for size in sizes} | {
+        "requests_per_s@1x32"
+    }
+
+
+def test_the_stacks_benchmark_reports_its_ratios() -> None:
+    # One request at a time: with 32 in flight, the slowest side answers none within a short turn.
+    report = stacks.run(1, num_rows=20_000, turn_s=2.0, workers=1, loads=stacks.LOADS[:1])
+    assert list(report.results) == ["rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"]
+    ours, peers = report.results["rankline"], {"merlin": "merlin-systems", "fastapi": "fastapi", "mlflow": "mlflow"}
+    expected = {f"p50_vs_{name}": report.results[side]["p50_ms@1"] / ours["p50_ms@1"] for name, side in peers.items()}
+    assert report.ratios == pytest.approx(expected)
+
+
+def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:
+    report = client.run(1, turn_s=0.5, num_runs=3, run_s=1.0)
+    sides = ["http2", "grpcio", "Client", "AsyncClient"]
+    assert list(report.results) == [*sides, "closed loop", "open loop"]
+    for side in sides:
+        figures = report.results[side]
+        assert list(figures) == ["cpu_ms_per_request", "offered_per_s@1", "offered_per_s@4"]
+        assert figures["cpu_ms_per_request"] > 0
+        assert min(figures["offered_per_s@1"], figures["offered_per_s@4"]) > 0
+    num_pairs = num_agreeing = 0.0
+    for loop in ("closed loop", "open loop"):
+        figures = report.results[loop]
+        for name in (name.partition("_")[2] for name in figures if name.startswith("pairs_")):
+            assert figures[f"pairs_{name}"] in (1, 2)
+            assert figures[f"agreement_{name}"] in (0, 0.5, 1)
+            num_pairs += figures[f"pairs_{name}"]
+            num_agreeing += figures[f"agreement_{name}"] * figures[f"pairs_{name}"]
+    assert report.ratios == {"agreement": pytest.approx(num_agreeing / num_pairs)}
+
+
+def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_are_not_counted() -> None:
+    def result(interval_ns: tuple[int, int | None] | None) -> LoadResult:
+        found = LoadResult.of_run(Run(load=Load(batch_size=1, concurrency=1), slices=(SliceRecord(),)), is_stable=True)
+        low, high = interval_ns or (None, None)
+        return replace(found, metrics={**found.metrics, "p50_ms": Estimate(value=1.0, low=low, high=high)})
+
+    runs = [result(interval) for interval in ((1, 3), (2, 5), (5, 6), (1, 2), (3, 4))]
+    assert client.pairs_that_agree(runs, "p50") == [True, True, False, False]
+    assert client.pairs_that_agree([result(None), *runs, result((3, None))], "p50") == [True, True, False, False]
+    assert client.pairs_that_agree(runs, "p99") == []

@@ -1,0 +1,103 @@
+"""Trial runs of the benchmarks of loading and training."""
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import criteo, loader, movielens, training
+from bench.report import median_ratio, take_turns
+from workflows.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_loader_benchmark_reports_its_ratios() -> None:
+    report = loader.run(1, sizes=(40_000, 400_000, 450_000), max_turn_s=0.5)
+    assert list(report.ratios) == [
+        "vs_merlin", "vs_tfrecord", "vs_tfrecord_tuned", "vs_arrow_decode", "peak_memory_over_buffer", "first_batch_s",
+        "scale_spread",
+    ]  # fmt: skip
+    rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
+    assert report.ratios["vs_merlin"] == pytest.approx(rates["rankline"] / rates["merlin-dataloader"])
+    assert report.ratios["vs_arrow_decode"] == pytest.approx(rates["rankline"] / rates["arrow decode"])
+    by_size = [rates[side] for side in ("rankline", "rankline, 40,000 rows", "rankline, 450,000 rows")]
+    assert report.ratios["scale_spread"] == pytest.approx(1 - min(by_size) / max(by_size))
+    assert report.results["rankline"]["peak_memory_bytes"] > 0
+
+
+def test_the_training_benchmark_reports_its_ratios() -> None:
+    report = movielens.run_movielens(1, num_rows=250_000, turn_s=0.2)
+    rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
+    assert report.ratios == pytest.approx(
+        {
+            "vs_step_alone": rates["movielens"] / rates["movielens, one batch"],
+            "vs_seed_path": rates["movielens"] / rates["seed path"],
+            "vs_step_alone_seed_model": rates["movielens-seed"] / rates["movielens-seed, one batch"],
+            "vs_seed_path_same_model": rates["movielens-seed"] / rates["seed path"],
+        }
+    )
+
+
+def test_the_training_benchmark_of_criteo_reports_the_notebooks_table_and_its_ratios() -> None:
+    variants = (criteo.Variant(precision="bfloat16"),)
+    report = criteo.run_criteo(
+        1,
+        num_rows=20_000,
+        variants=variants,
+        precisions=("float32", "bfloat16"),
+        batch_size=256,
+        turn_steps=2,
+        turn_s=0.3,
+    )
+    runs = ["native, bfloat16", "accelerated, bfloat16"]
+    small = ["native, small layers", "accelerated, small layers"]
+    others = ["native, no model", "accelerated, no model", "criteo-dlrm", "criteo-dlrm, one batch"]
+    precisions = ["small layers, float32", "small layers, bfloat16"]
+    assert list(report.results) == [*runs, *small, *others, *precisions]
+    assert all(0 < report.results[side]["auc"] < 1 for side in runs)
+    rates = {side: report.results[side]["rows_per_s"] for side in [*runs, *small, *others]}
+    plain, mixed = (report.results[side]["auc"] for side in precisions)
+    assert plain > 0.6
+    assert report.ratios == pytest.approx(
+        {
+            "vs_tfrecord_bfloat16": rates["accelerated, bfloat16"] / rates["native, bfloat16"],
+            "vs_tfrecord_small_layers": rates["accelerated, small layers"] / rates["native, small layers"],
+            "data_vs_tfrecord": rates["accelerated, no model"] / rates["native, no model"],
+            "vs_step_alone": rates["criteo-dlrm"] / rates["criteo-dlrm, one batch"],
+            "amp_auc_difference": abs(mixed - plain),
+        }
+    )
+
+
+def test_the_plain_run_of_the_notebooks_table_has_no_words_in_its_name() -> None:
+    words = [variant.words for variant in criteo.VARIANTS]
+    assert words == [[], ["xla"], ["bfloat16"], ["bfloat16", "xla"]]
+
+
+def test_the_training_benchmark_knows_recipes_with_a_seed_document_only() -> None:
+    with pytest.raises(ConfigError, match="'movielens-torch'. Available: movielens, criteo-dlrm"):
+        training.run(1, recipe="movielens-torch")
+
+
+def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
+    command = [sys.executable, "-m", "bench", "vocabulary", "--recipe", "criteo-dlrm"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "measures no recipe" in done.stderr
+
+
+def test_sides_take_turns_and_the_first_does_not_count() -> None:
+    seen: list[str] = []
+
+    def side(name: str, figures: list[float]) -> float:
+        seen.append(name)
+        return figures.pop(0)
+
+    one, other = [100.0, 1.0, 4.0, 3.0], [100.0, 2.0, 2.0, 3.0]
+    rates = take_turns({"one": lambda: side("one", one), "other": lambda: side("other", other)}, repeats=3)
+    assert seen == ["one", "other"] * 4
+    assert rates == {"one": [1.0, 4.0, 3.0], "other": [2.0, 2.0, 3.0]}
+    assert median_ratio(rates, "one", "other") == statistics.median([0.5, 2.0, 1.0])
