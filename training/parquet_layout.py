@@ -124,6 +124,7 @@ def _num_features(
 
 def _numpy_name(kind: pa.DataType) -> str:
     try:
-        return np.dtype(kind.to_pandas_dtype()).name
+        name: str = np.dtype(kind.to_pandas_dtype()).name
+        return name
     except (NotImplementedError, TypeError):
         return "object"  # which reading refuses, with the column

@@ -4,7 +4,7 @@ All workers send their rows block by block, and worker 0 writes each block when 
 has such an array as a whole. Importing this file imports no framework.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, TypeAlias
@@ -57,7 +57,8 @@ class TablePart:
     def write(self, file: BinaryIO) -> None:
         """Write the whole array as `numpy.save` does. The others have to send theirs."""
         header = {"descr": self.rows.dtype.str, "fortran_order": False, "shape": self.shape}
-        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+        write_header: Callable[[BinaryIO, dict[str, Any]], None] = np.lib.format.write_array_header_1_0
+        write_header(file, header)
         for block in self.blocks():
             file.write(block.data)
 

@@ -105,7 +105,8 @@ def _column_schema(field: pa.Field) -> ColumnSchema:
 
 def dtype_of(column: ColumnSchema) -> np.dtype[Any]:
     """NumPy dtype of the values of an encoded column."""
-    return np.dtype(column.dtype.to_numpy)
+    dtype: np.dtype[Any] = np.dtype(column.dtype.to_numpy)
+    return dtype
 
 
 def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:

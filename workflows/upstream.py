@@ -39,10 +39,10 @@ def importing_merlin() -> Iterator[None]:
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 
 with importing_merlin():
-    import dask.dataframe.utils as _dask_utils
+    import dask.dataframe.utils
     from dask.dataframe.dispatch import hash_object_dispatch
 
-    _dask_utils.hash_object_dispatch = hash_object_dispatch
+    vars(dask.dataframe.utils)["hash_object_dispatch"] = hash_object_dispatch
     import nvtabular as nvt
     from dask.dataframe.io.io import from_map
     from nvtabular import ops

@@ -162,7 +162,7 @@ class BatchingModel(ABC):
         *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
         if any(len(result) != num_rows for result in results):
             raise ValueError(f"outputs have {[len(result) for result in results]} rows for {num_rows} rows of input")
-        split = list(zip(*(np.split(result, bounds) for result in results), strict=True))
+        split: list[Sequence[Array]] = list(zip(*(np.split(result, bounds) for result in results), strict=True))
         if self._candidates is not None:
             shapes = [self._candidates.shape_of(batch) for batch in batches]
             self._candidates.check_results(results, (int(num_rows), max(count for _, count in shapes)))

@@ -110,4 +110,5 @@ class Candidates:
 def _widened(array: Array | None, width: int) -> Array | None:
     if array is None or array.shape[1] == width:
         return array
-    return array.take(np.minimum(np.arange(width), array.shape[1] - 1), axis=1)
+    widened: Array = array.take(np.minimum(np.arange(width), array.shape[1] - 1), axis=1)
+    return widened

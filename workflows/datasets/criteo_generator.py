@@ -291,7 +291,7 @@ def _calibrate(terms: Floats) -> _Calibration:
     """Give each term its standard deviation over the rows of a sample, and the labels their rate."""
     means = terms.mean(axis=1, keepdims=True)
     scales = _TERM_SD / terms.std(axis=1, keepdims=True)
-    centred = ((terms - means) * scales).sum(axis=0)
+    centred: Floats = ((terms - means) * scales).sum(axis=0)
     low, high = -10.0, 10.0
     while high - low > 1e-4:
         middle = (low + high) / 2
@@ -300,7 +300,7 @@ def _calibrate(terms: Floats) -> _Calibration:
 
 
 def _sigmoid(logits: Floats) -> Floats:
-    probabilities: Floats = 1 / (1 + np.exp(-logits))
+    probabilities: Floats = np.float32(1) / (np.float32(1) + np.exp(-logits))
     return probabilities
 
 

@@ -44,7 +44,8 @@ def long_tailed_counts(
     weights = rng.lognormal(sigma=sd, size=num_users)
     weights = np.minimum(weights, most_over_mean * weights.mean())
     edges = np.rint(np.cumsum(weights) / weights.sum() * (num_rows - least * num_users)).astype(np.int64)
-    return least + np.diff(edges, prepend=0)
+    num_rows_each: npt.NDArray[np.int64] = least + np.diff(edges, prepend=0)
+    return num_rows_each
 
 
 def lognormal_shares(size: int, sd: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:

@@ -216,7 +216,8 @@ class _Pairs:
         is_there[pool] = True
         users, items = np.divmod(self._keys, self._num_items)
         num_chosen = np.bincount(users[is_there[items]], minlength=num_users)
-        return np.equal(num_chosen, is_there.sum())
+        chose_all: NDArray[np.bool_] = np.equal(num_chosen, is_there.sum())
+        return chose_all
 
 
 class _Negatives:
