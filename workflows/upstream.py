@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import dask
 from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
@@ -34,8 +35,8 @@ def importing_merlin() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a function
-# where it used to be, and a sort that takes `divisions` of `split_out` and does without, as it always did on a CPU.
+# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a
+# function where it used to be, and a sort that takes `divisions` (of `split_out`) and passes over them, as it used to.
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 
 with importing_merlin():
@@ -44,7 +45,12 @@ with importing_merlin():
 
     vars(dask.dataframe.utils)["hash_object_dispatch"] = hash_object_dispatch
     _sort_values = dask.dataframe.shuffle.sort_values
-    vars(dask.dataframe.shuffle)["sort_values"] = lambda *args, divisions=None, **kwargs: _sort_values(*args, **kwargs)
+
+    def _sort_without_divisions(*args: Any, **options: Any) -> Any:
+        options.pop("divisions", None)
+        return _sort_values(*args, **options)
+
+    vars(dask.dataframe.shuffle)["sort_values"] = _sort_without_divisions
     import nvtabular as nvt
     from dask.dataframe.io.io import from_map
     from nvtabular import ops
