@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds Horovod against the TensorFlow in .venv and installs it there; where it works already, it does nothing.
-# Horovod's last release stops at TensorFlow 2.15. What keeps it from a newer one is a single file, its operators inside
-# XLA: it needs a header that TensorFlow's wheel lacks (highwayhash/arch_specific.h), so it is left out of the build.
+# Horovod's last release stops at TensorFlow 2.15. What keeps it from a newer one is a single file, xla_mpi_ops.cc, which
+# includes a header that TensorFlow's wheel lacks (highwayhash/arch_specific.h). Without a GPU it is empty but for its
+# includes, so it is left out of the build.
 # The wheel is kept outside the checkout, so that the next environment has it in seconds.
 # Usage: scripts/horovod.sh [mpi]     (Gloo is always in it and needs nothing of the system; mpi adds MPI)
 set -eu
