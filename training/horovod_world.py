@@ -28,7 +28,10 @@ except ImportError as error:
             f"Horovod was built for TensorFlow {getattr(error, 'installed_version', '')}, got {tf.__version__}. "
             "Build it again: make horovod"
         ) from None
-    raise ConfigError("several workers need Horovod, which is not installed. Build it: make horovod") from None
+    reason = str(error).splitlines()[0]
+    raise ConfigError(
+        f"several workers need Horovod, which cannot be imported ({reason}). Build it: make horovod"
+    ) from None
 
 _LEAST_COMPRESSED = 1024  # numbers; fewer are not worth the rounding
 _LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504

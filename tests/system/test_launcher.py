@@ -1,12 +1,13 @@
 """Several workers on this machine: real horovodrun, real training, and what happens when something goes wrong."""
 
+import importlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rankline.horovod_check import built_with
+from rankline.horovod_check import built_with, tensorflow_version
 from rankline.launch_config import LaunchConfig
 from rankline.workers import launch
 from tests.support.command_line import RANKLINE, rankline, recorded
@@ -178,6 +179,34 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 def test_what_horovod_was_built_without_is_said_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(RanklineError, match=rf"{_NO_MPI}\. Its log: "):
         launch(["true"], WorkersConfig(workers=2), LaunchConfig(mpi=True), tmp_path, SILENT)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [(("--workers", "2"), {}), ((), {"OMPI_COMM_WORLD_SIZE": "2"})],
+    ids=["launched", "a worker of mpirun"],
+)
+def test_horovod_for_another_tensorflow_is_one_line_with_the_remedy(
+    workplace: Path, tmp_path: Path, options: Sequence[str], variables: Mapping[str, str]
+) -> None:
+    horovod = tmp_path / "horovod"
+    shutil.copytree(Path(importlib.import_module("horovod").__path__[0]), horovod)
+    (horovod / "metadata.json").write_text('{"tensorflow": "2.14.0"}')
+    (library,) = (horovod / "tensorflow").glob("mpi_lib*.so")
+    library.write_bytes(b"")  # it does not load, as one that lacks symbols of this TensorFlow
+    done = subprocess.run(
+        [RANKLINE, "train", "movielens", *options],
+        cwd=workplace,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert f"Horovod was built for TensorFlow 2.14.0, got {tensorflow_version()}" in line
+    assert "make horovod" in line
+    assert "Traceback" not in done.stderr
 
 
 def test_what_no_worker_could_do_is_said_before_any_is_started(workplace: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,19 @@ def test_what_it_needs(
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "cache").exists()
+
+
+def test_another_source_archive_is_refused(checkout: Path, tmp_path: Path) -> None:
+    release = re.search(r"^horovod==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert release
+    (mirror := tmp_path / "mirror").mkdir()
+    (mirror / f"horovod-{release[1]}.tar.gz").write_bytes(b"something else")
+    cache = tmp_path / "cache"
+    done = run(checkout, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(mirror), XDG_CACHE_HOME=str(cache))
+    assert done.returncode == 1
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert f"horovod: the build failed; all of it is in {cache}/rankline/horovod.log" in done.stderr
+    assert [path.name for path in (cache / "rankline").iterdir()] == ["horovod.log"]
 
 
 def test_without_an_environment(checkout: Path) -> None:
