@@ -19,7 +19,7 @@ problem() {
 }
 reason=$(problem) && exit 0
 
-release=$(sed -n 's/^horovod==//p' constraints.txt)
+release=$(sed -n 's/^horovod==\([^ ]*\).*/\1/p' constraints.txt)
 built_for=$(.venv/bin/python -c '
 import sys, sysconfig
 from rankline.horovod_check import tensorflow_version
