@@ -214,7 +214,9 @@ def uv_wheel(folder: Path) -> dict[str, str]:
     assert pin
     folder.mkdir()
     with zipfile.ZipFile(folder / f"uv-{pin[1]}-py3-none-any.whl", "w") as wheel:
-        wheel.write(UV, f"uv-{pin[1]}.data/scripts/uv")
+        script = zipfile.ZipInfo(f"uv-{pin[1]}.data/scripts/uv")
+        script.external_attr = 0o755 << 16
+        wheel.writestr(script, f'#!/bin/sh\nexec "{UV}" "$@"\n')
         about = f"uv-{pin[1]}.dist-info"
         wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {pin[1]}\n")
         wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
