@@ -34,8 +34,8 @@ def importing_merlin() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, and a
-# function where it used to be.
+# What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a function
+# where it used to be, and a sort that takes `divisions` of `split_out` and does without, as it always did on a CPU.
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
 
 with importing_merlin():
@@ -43,6 +43,8 @@ with importing_merlin():
     from dask.dataframe.dispatch import hash_object_dispatch
 
     vars(dask.dataframe.utils)["hash_object_dispatch"] = hash_object_dispatch
+    _sort_values = dask.dataframe.shuffle.sort_values
+    vars(dask.dataframe.shuffle)["sort_values"] = lambda *args, divisions=None, **kwargs: _sort_values(*args, **kwargs)
     import nvtabular as nvt
     from dask.dataframe.io.io import from_map
     from nvtabular import ops

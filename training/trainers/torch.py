@@ -148,7 +148,7 @@ class TorchTrainer(Trainer):
             tensor.copy_(torch.from_numpy(value))
 
     def state(self) -> dict[str, Array]:
-        return {name: np.array(torch.as_tensor(value).cpu()) for name, value in self._parts().items()}
+        return {name: torch.as_tensor(value).numpy(force=True).copy() for name, value in self._parts().items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         check_state(state, {name: tuple(np.shape(value)) for name, value in self._parts().items()})

@@ -17,6 +17,7 @@ batches take the same time in all three.
 """
 
 import os
+import sys
 
 import triton_python_backend_utils as pb_utils
 
@@ -31,8 +32,9 @@ from serving.engines.tensorflow.session import (
 )
 
 # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
-# is loaded, imports it eagerly unless told to use the separate package tf_keras, which is not there.
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+# is loaded, imports it eagerly unless it is told to take the package tf_keras and there is none.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+sys.modules["tf_keras"] = None  # type: ignore[assignment]  # this process is the model's own
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

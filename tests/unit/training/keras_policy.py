@@ -7,7 +7,7 @@ from contextlib import contextmanager
 @contextmanager
 def policy(name: str) -> Iterator[None]:
     """Layers that are built in the block have the policy called `name`."""
-    from tensorflow.keras import mixed_precision  # here, for conftest imports this file before some tests look
+    from tf_keras import mixed_precision  # here, for conftest imports this file before some tests look
 
     before = mixed_precision.global_policy()
     mixed_precision.set_global_policy(name)

@@ -154,7 +154,7 @@ def test_an_overflow_leaves_the_step_out_for_all_weights_and_halves_the_scale(na
     model = Tiny()
     optimizers = Optimizers(model, replace(CONFIG, optimizer=name, precision="float16", weight_decay=0.1), 10)
     optimizers.step(model(torch.tensor([1, 2])))
-    before = [np.array(value) for value in optimizers.state().values()]
+    before = [np.asarray(value).copy() for value in optimizers.state().values()]
     weights = [weight.detach().clone() for weight in model.parameters()]
     # Only the dense weight's gradient is not finite.
     optimizers.step(model(torch.tensor([1, 2])) + model.dense[0] * bad)
@@ -163,7 +163,7 @@ def test_an_overflow_leaves_the_step_out_for_all_weights_and_halves_the_scale(na
     after = optimizers.state()
     assert (after.pop("scale"), after.pop("good_steps")) == (INITIAL_SCALE / 2, 0)
     for value, kept in zip(after.values(), [before[0], *before[3:]], strict=True):
-        np.testing.assert_array_equal(np.array(value), kept)
+        np.testing.assert_array_equal(np.asarray(value), kept)
 
 
 def test_the_scale_doubles_after_many_good_steps() -> None:
@@ -180,7 +180,7 @@ def test_the_scale_doubles_after_many_good_steps() -> None:
 def test_what_an_optimizer_remembers_has_its_names_from_the_start(name: str) -> None:
     model, _ = stepped([], optimizer=name)
     optimizers = Optimizers(model, replace(CONFIG, optimizer=name), 10)
-    start = {entry: np.array(value) for entry, value in optimizers.state().items()}
+    start = {entry: np.asarray(value).copy() for entry, value in optimizers.state().items()}
     assert all(np.array_equal(weight.detach(), np.ones(weight.shape)) for weight in model.parameters())
     assert all(not value.any() for entry, value in start.items() if entry.endswith(("step", "exp_avg", "steps")))
     optimizers.step(model(torch.tensor([1, 2])))
