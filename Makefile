@@ -1,5 +1,5 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
-# make PYTHON=/path/to/python3.11 TARGET chooses the interpreter; after `make clean`, if there is a .venv.
+# make PYTHON=/path/to/python TARGET chooses one of 3.10 to 3.13; after `make clean`, if there is a .venv with another.
 .DEFAULT_GOAL := help
 .PHONY: help demo horovod test test-all check setup lock clean
 BIN := .venv/bin
@@ -32,7 +32,7 @@ test-all: check ## what must pass before a change lands: also whole pipelines, t
 
 lock: setup ## renew constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra horovod --extra dev --universal --python-version 3.10 \
-		--no-annotate --no-header --quiet --output-file constraints.txt --upgrade
+		--annotation-style line --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -14,7 +14,8 @@ import numpy as np
 from rankline import horovod_check, interpreter
 from rankline.display import in_a_line
 from serving.engines import engines
-from workflows.errors import RanklineError
+from workflows.errors import RanklineError, install_line
+from workflows.extras import tensorflow_problem
 
 _MIN_SHM_BYTES = 256 << 20
 _DEFAULT_EXTRA = "cpu"  # what every installation has, with the GPU's in its place
@@ -61,11 +62,12 @@ def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True)
     """A package works when it can be imported, not when it is listed."""
 
     def check() -> Check:
+        if module == "tensorflow" and (problem := tensorflow_problem(extra)):
+            return Check(name=module, works=False, detail=problem, required=required)
         try:
             importlib.import_module(module)
         except Exception as error:  # a broken package can raise anything
-            remedy = f"{error} (pip install -c constraints.txt -e '.[{extra}]')"
-            return Check(name=module, works=False, detail=remedy, required=required)
+            return Check(name=module, works=False, detail=f"{error} ({install_line(extra)})", required=required)
         return Check(name=module, works=True, detail=_version_of(module), required=required)
 
     return check

@@ -43,7 +43,7 @@ def problem(*, mpi: bool = False) -> str | None:
         return f"Horovod is not installed: {remedy}"
     installed = tensorflow_version()
     if installed is None:
-        return "TensorFlow is not installed: pip install -c constraints.txt -e '.[cpu]'"
+        return "TensorFlow is not installed: python -m rankline.requirements cpu | pip install --no-deps -r /dev/stdin"
     built_for = _built_for(horovod)
     if built_for != installed:
         return f"Horovod was built for TensorFlow {built_for or '(none)'}, got {installed}: {remedy}"

@@ -18,10 +18,7 @@ def lack():
     base = sysconfig.get_config_var("LIBDIR") or ""
     directories = (base, os.path.join(base, sysconfig.get_config_var("MULTIARCH") or ""))  # noqa: PTH118
     if sys.version_info[:2] not in ((3, 10), (3, 11), (3, 12), (3, 13)):
-        return (
-            "it is Python %s, and 3.10 or 3.11 is needed "  # noqa: UP031
-            "(apt-get install python3.11 python3.11-venv python3.11-dev)" % found
-        )
+        return "it is Python %s, expected 3.10 to 3.13" % found  # noqa: UP031
     if ".so" not in library or not any(os.path.exists(os.path.join(d, library)) for d in directories):  # noqa: PTH110, PTH118
         return (
             "it has no shared libpython, which Triton's Python backend links (apt-get install libpython%s; "  # noqa: UP031

@@ -71,8 +71,13 @@ class MissingExtraError(RanklineError):
     """
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an extra that is missing: pip install -c constraints.txt -e '.[{extra}]'")
+        super().__init__(f"{feature} needs an extra that is missing: {install_line(extra)}")
         self.extra = extra
+
+
+def install_line(extra: str) -> str:
+    """The command that installs an extra in the versions that were tried together."""
+    return f"python -m rankline.requirements {extra} | pip install --no-deps -r /dev/stdin"
 
 
 class WorkersError(RanklineError):

@@ -1,26 +1,46 @@
-"""`scripts/setup.sh` says in one line what a machine lacks; nothing is installed here."""
+"""`scripts/setup.sh`: which Python it takes, and what it says in one line where something is missing."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.interpreters import suitable_pythons
+
 ROOT = Path(__file__).parents[2]
-TOOLS = ("sh", "dirname", "cat", "cksum", "cut", "tr", "grep", "env")
+TOOLS = ("sh", "dirname", "cat", "cksum", "cut", "tr", "grep", "env", "sed", "tail", "uname", "mktemp", "rm", "touch")
+UV = Path(sys.executable).with_name("uv")
+NOWHERE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+"""pip has nowhere to look: setup ends after it made the environment, before it installs anything."""
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What setup reads, without an environment."""
-    for name in ("scripts", "rankline"):
-        (tmp_path / name).mkdir()
+    checkout = tmp_path / "checkout"
     for name in ("scripts/setup.sh", "rankline/interpreter.py", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    return checkout
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A PATH with what the script calls, and neither a Python nor uv nor a compiler."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name)
+        assert found
+        (tools / name).symlink_to(found)
+    return tools
 
 
 def program(directory: Path, name: str, text: str) -> str:
@@ -30,24 +50,37 @@ def program(directory: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def refusal(checkout: Path, **environment: str) -> str:
-    done = subprocess.run(
+def changed_python(directory: Path, name: str, change: str) -> str:
+    """A real interpreter that sees itself changed before it runs the check."""
+    site = directory / f"site of {name}"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"import importlib.util, sys, sysconfig\n{change}\n")
+    return program(directory, name, f'PYTHONPATH="{site}" exec "{sys.executable}" "$@"')
+
+
+def setup(checkout: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHON" and not name.startswith("UV_")}
+    return subprocess.run(
         [str(checkout / "scripts/setup.sh"), "cpu"],
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def refusal(checkout: Path, **environment: str) -> str:
+    """What it says; nothing has been made."""
+    before = sorted(checkout.iterdir())
+    done = setup(checkout, **environment)
     assert done.returncode == 1
-    assert not (checkout / ".venv").exists()
+    assert sorted(checkout.iterdir()) == before
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
 
 
-def test_no_python_at_all(checkout: Path) -> None:
-    assert "apt-get install python3.11 python3.11-venv python3.11-dev" in refusal(
-        checkout, PYTHON="/nonexistent/python"
-    )
+def test_the_chosen_python_is_not_there(checkout: Path) -> None:
+    assert "set PYTHON=/path/to/one of 3.10 to 3.13, or apt-get install" in refusal(checkout, PYTHON="/nonexistent")
 
 
 def test_a_python_that_does_not_start(checkout: Path) -> None:
@@ -58,7 +91,8 @@ def test_a_python_that_does_not_start(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("sys.version_info = (3, 12, 0)", "it is Python 3.12, and 3.10 or 3.11 is needed"),
+        ("sys.version_info = (3, 14, 0)", "it is Python 3.14, expected 3.10 to 3.13"),
+        ("sys.version_info = (3, 9, 2)", "it is Python 3.9, expected 3.10 to 3.13"),
         ("sysconfig.get_config_vars()['INSTSONAME'] = 'libpython3.11.a'", "no shared libpython.*--enable-shared"),
         (
             "paths = sysconfig.get_paths(); sysconfig.get_paths = lambda *_, **__: {**paths, 'include': '/'}",
@@ -67,27 +101,158 @@ def test_a_python_that_does_not_start(checkout: Path) -> None:
         ("importlib.util.find_spec = lambda name: None", "cannot make virtual environments.*-venv"),
     ],
 )
-def test_a_python_that_lacks_something(checkout: Path, change: str, message: str) -> None:
-    """A real interpreter that sees itself changed before it runs the check."""
-    (checkout / "sitecustomize.py").write_text(f"import importlib.util, sys, sysconfig\n{change}\n")
-    lacking = program(checkout, "python", f'PYTHONPATH="{checkout}" exec "{sys.executable}" "$@"')
-    assert re.search(message, refusal(checkout, PYTHON=lacking))
+def test_a_python_that_lacks_something(checkout: Path, tmp_path: Path, change: str, message: str) -> None:
+    assert re.search(message, refusal(checkout, PYTHON=changed_python(tmp_path, "python", change)))
 
 
-def test_no_compiler(checkout: Path, tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in TOOLS:
-        found = shutil.which(name)
-        assert found
-        (tools / name).symlink_to(found)
+def test_no_compiler(checkout: Path, tools: Path) -> None:
     assert "g++ was not found" in refusal(checkout, PATH=str(tools), PYTHON=sys.executable)
+
+
+def test_a_machine_for_which_nothing_is_built(checkout: Path, tools: Path) -> None:
+    (tools / "uname").unlink()
+    program(tools, "uname", "echo riscv64")
+    assert "this machine is riscv64" in refusal(checkout, PATH=str(tools), PYTHON=sys.executable)
+
+
+# The environment that is there
+
+
+def environment_of(checkout: Path, python: str) -> None:
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to(python)
+
+
+@pytest.mark.parametrize("change", [None, "sys.version_info = (3, 9, 2)"], ids=["gone", "too old"])
+def test_an_environment_whose_python_will_not_do(checkout: Path, tmp_path: Path, change: str | None) -> None:
+    environment_of(checkout, changed_python(tmp_path, "python", change) if change else "/nonexistent/python3.11")
+    (checkout / ".venv/.installed-cpu-0").touch()
+    assert re.search("the Python of .venv will not do: it .*`make clean` removes .venv", refusal(checkout))
+
+
+def test_an_environment_with_another_python_than_the_chosen_one(checkout: Path, tmp_path: Path) -> None:
+    environment_of(checkout, sys.executable)
+    other = program(tmp_path, "python3.10", "echo Python 3.10.99")
+    message = rf"\.venv has Python {sys.version.split()[0]}, and PYTHON={other} is Python 3\.10\.99: make clean first"
+    assert re.search(message, refusal(checkout, PYTHON=other))
 
 
 def test_an_environment_with_more_extras_will_do(checkout: Path) -> None:
     sources = (checkout / "pyproject.toml").read_bytes() + (checkout / "constraints.txt").read_bytes()
     checksum = subprocess.run(["cksum"], input=sources, capture_output=True, check=True).stdout.split()[0].decode()
-    (checkout / ".venv").mkdir()
+    environment_of(checkout, sys.executable)
     (checkout / f".venv/.installed-cpu-dev-{checksum}").touch()
-    done = subprocess.run([str(checkout / "scripts/setup.sh"), "cpu"], capture_output=True, text=True, check=False)
+    done = setup(checkout)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# Which Python
+
+
+def environment_made(checkout: Path, **environment: str) -> list[str]:
+    """Have the environment made, and no package installed.
+
+    Returns:
+        What was said.
+    """
+    done = setup(checkout, **{**NOWHERE, **environment})
+    lines = done.stdout.splitlines()
+    assert "installing into .venv" in lines[-1], done.stderr
+    return lines
+
+
+def test_the_newest_suitable_python_that_starts(checkout: Path, tools: Path) -> None:
+    """On a machine of another kind, of which it says so."""
+    program(tools, "g++", "exit 0")
+    program(tools, "python3.13", "exit 127")  # as a shim of pyenv
+    changed_python(tools, "python3.12", "importlib.util.find_spec = lambda name: None")
+    for name in ("python3.11", "python3.10", "python3"):
+        program(tools, name, f'echo {name} >>"{tools}/taken"; exec "{sys.executable}" "$@"')
+    (tools / "uname").unlink()
+    program(tools, "uname", "echo aarch64")
+    lines = environment_made(checkout, PATH=str(tools))
+    assert set((tools / "taken").read_text().split()) == {"python3.11"}
+    assert len(lines) == 1
+    assert "on arm64 nothing was tried" in lines[0]
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A Python 3.13 of this machine as an archive like those that uv fetches, in a folder, and a list with it alone."""
+    python = suitable_pythons().get("3.13")
+    if python is None:
+        pytest.skip("no Python 3.13 that an archive could be made of")
+    facts = "import platform, sys; print(sys.base_prefix, platform.python_version())"
+    prefix, version = subprocess.run([python, "-c", facts], capture_output=True, text=True, check=True).stdout.split()
+    folder = tmp_path_factory.mktemp("mirror")
+    archive = f"20991231/cpython-{version}+20991231-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+    (folder / "20991231").mkdir()
+    with tarfile.open(folder / archive, "w:gz", compresslevel=1) as tar:
+        for part in ("bin/python3.13", "include/python3.13", "lib/python3.13"):
+            tar.add(Path(prefix) / part, f"python/{part}", filter=_without_what_is_large)
+    major, minor, patch = map(int, version.split("."))
+    entry = {
+        "name": "cpython", "arch": {"family": "x86_64", "variant": None}, "os": "linux", "libc": "gnu", "variant": None,
+        "major": major, "minor": minor, "patch": patch, "prerelease": "", "sha256": None, "build": "20991231",
+        "url": f"https://github.com/astral-sh/python-build-standalone/releases/download/{archive}",
+    }  # fmt: skip
+    (folder / "list.json").write_text(json.dumps({f"cpython-{version}-linux-x86_64-gnu": entry}))
+    return {
+        "UV_PYTHON_INSTALL_MIRROR": folder.as_uri(),
+        "UV_PYTHON_DOWNLOADS_JSON_URL": (folder / "list.json").as_uri(),
+    }
+
+
+def _without_what_is_large(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    left_out = ("/test", "/__pycache__", "/site-packages", "/config-3.13-x86_64-linux-gnu", "/idlelib", "/tests")
+    return None if member.name.endswith(left_out) else member
+
+
+def uv_wheel(folder: Path) -> dict[str, str]:
+    """For pip: a folder with this environment's uv as a wheel, and no index."""
+    pin = re.search(r"^uv==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pin
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"uv-{pin[1]}-py3-none-any.whl", "w") as wheel:
+        script = zipfile.ZipInfo(f"uv-{pin[1]}.data/scripts/uv")
+        script.external_attr = 0o755 << 16
+        wheel.writestr(script, f'#!/bin/sh\nexec "{UV}" "$@"\n')
+        about = f"uv-{pin[1]}.dist-info"
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {pin[1]}\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return {**NOWHERE, "PIP_FIND_LINKS": str(folder)}
+
+
+def test_uv_fetches_a_python_where_none_will_do(
+    checkout: Path, tools: Path, tmp_path: Path, mirror: dict[str, str]
+) -> None:
+    """As on a system whose only Python is newer; uv comes from PyPI too, for as long as it is needed."""
+    program(tools, "g++", "exit 0")
+    changed_python(tools, "python3", "sys.version_info = (3, 14, 0)")
+    pythons = tmp_path / "pythons"
+    lines = environment_made(
+        checkout,
+        **{"PATH": str(tools), "UV_PYTHON_INSTALL_DIR": str(pythons), "TMPDIR": str(tmp_path)},
+        **mirror,
+        **uv_wheel(tmp_path / "wheels"),
+    )
+    assert (checkout / ".venv/bin/python").resolve().is_relative_to(pythons)
+    told = "python3 will not do: it is Python 3.14, expected 3.10 to 3.13"
+    assert lines[:-1] == [f"setup: no suitable Python ({told}); uv fetches Python 3.13"]
+    assert not list(tmp_path.glob("tmp.*"))  # uv's directory
+
+
+@pytest.mark.parametrize("lacking", ["any way to uv", "an index", "uv's source"])
+def test_no_network(checkout: Path, tools: Path, tmp_path: Path, lacking: str) -> None:
+    program(tools, "g++", "exit 0")
+    without_venv = "; sys.modules['venv'] = None" if lacking == "any way to uv" else ""
+    changed_python(tools, "python3", f"sys.version_info = (3, 14, 0){without_venv}")
+    if lacking == "uv's source":
+        (tools / "uv").symlink_to(UV)
+    told = refusal(
+        checkout, PATH=str(tools), UV_PYTHON_INSTALL_DIR=str(tmp_path), UV_PYTHON_INSTALL_MIRROR="file:///no", **NOWHERE
+    )
+    assert told.startswith("setup: no suitable Python (python3 will not do: it is Python 3.14, expected 3.10 to 3.13)")
+    remedy = "apt-get install python3-venv" if lacking == "any way to uv" else "set PYTHON=/path/to/one of 3.10 to 3.13"
+    assert remedy in told

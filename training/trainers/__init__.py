@@ -4,10 +4,17 @@ from importlib import import_module
 
 from training.frameworks import Framework
 from training.trainers.base import Trainer
+from workflows.extras import require
 
 
 def trainer_for(framework: Framework) -> type[Trainer]:
-    """What trains the models of a framework, which is imported."""
+    """What trains the models of a framework, which is imported.
+
+    Raises:
+        MissingExtraError: the framework is not installed.
+        RanklineError: it is TensorFlow, of another version or twice.
+    """
+    require(framework.module, feature="training", extra=framework.extra)
     module, name = framework.trainer.split(":")
     trainer: type[Trainer] = getattr(import_module(module), name)
     return trainer

@@ -1,18 +1,63 @@
+import re
 import sys
+from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
 
-from workflows.errors import MissingExtraError
+from workflows.errors import MissingExtraError, RanklineError
 from workflows.extras import require
 
 
 def test_a_missing_extra_prints_its_install_line() -> None:
-    with pytest.raises(
-        MissingExtraError, match=r"training needs an extra.*pip install -c constraints\.txt -e '\.\[cpu\]'"
-    ):
+    line = r"python -m rankline\.requirements cpu \| pip install --no-deps -r /dev/stdin"
+    with pytest.raises(MissingExtraError, match=f"training needs an extra that is missing: {line}"):
         require("no_such_module_anywhere", feature="training", extra="cpu")
 
 
 def test_an_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
     require("this", feature="training", extra="cpu")
     assert "this" not in sys.modules
+
+
+def pretend_installed(site: Path, name: str, release: str) -> None:
+    """What an installer leaves, without the package."""
+    about = site / f"{name.replace('-', '_')}-{release}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        (
+            {"tensorflow-cpu": "2.15.1"},
+            r"tensorflow-cpu 2\.15\.1 is installed, expected (\S+): pip uninstall -y tensorflow-cpu",
+        ),
+        (
+            {"tensorflow": "2.15.1"},
+            r"tensorflow 2\.15\.1 and tensorflow-cpu (\S+) are both installed, and each has overwritten files of the "
+            "other: pip uninstall -y tensorflow tensorflow-cpu",
+        ),
+    ],
+    ids=["other version", "two of them"],
+)
+def test_another_tensorflow_is_told_before_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str
+) -> None:
+    for name, release in installed.items():
+        pretend_installed(tmp_path, name, release)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RanklineError, match=message) as error:
+        require("tensorflow", feature="training 'mlp'", extra="cpu")
+    told = str(error.value)
+    assert told.startswith("training 'mlp': ")
+    assert told.endswith(", then python -m rankline.requirements cpu | pip install --no-deps -r /dev/stdin")
+    found = re.search(message, told)
+    assert found
+    assert any(line.startswith(f"tensorflow-cpu=={found[1]};") for line in requires("rankline") or ())
+
+
+def test_the_tensorflow_of_the_pins_will_do() -> None:
+    pytest.importorskip("tensorflow")
+    require("tensorflow", feature="training", extra="cpu")
