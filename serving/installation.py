@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from serving.engines import engines
+from serving.stub import fit_for_numpy
 from workflows.errors import ServerError
 
 _BACKENDS = Path(__file__).parent / "backends"
@@ -82,7 +83,7 @@ def _of_wheel(package: Path) -> Installation:
     if not found.server.is_file():
         raise ServerError(f"{found.server} is missing: pip install --force-reinstall nvidia-pytriton")
     if not found.stub.is_file():
-        raise ServerError(f"nvidia-pytriton has no backend stub for Python {version}. Use Python 3.10 or 3.11.")
+        raise ServerError(f"nvidia-pytriton has no backend stub for Python {version}. Use Python 3.10 to 3.13.")
     return found
 
 
@@ -111,8 +112,11 @@ def assemble_backends(target: Path, installation: Installation, further: tuple[P
     """
     python = target / "python"
     python.mkdir(parents=True)
-    for file in {*installation.python_backend.iterdir(), installation.stub}:
+    for file in installation.python_backend.iterdir():
         shutil.copy(file, python)
+    stub = python / STUB
+    stub.write_bytes(fit_for_numpy(installation.stub.read_bytes()))
+    stub.chmod(0o755)
     for folder in (*_own_backends(), *_backend_folders(further)):
         (target / folder.name).symlink_to(folder)
 
