@@ -13,12 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import commands
 from tests.support.interpreters import VERSIONS, own_version, suitable_pythons
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
 PACKAGES = {"rankline", "serving", "training", "workflows"}
 OTHERS = [version for version in VERSIONS if version != own_version()]
+KERAS = {"3.10": ["TF_USE_LEGACY_KERAS=0"], "3.12": ["TF_USE_LEGACY_KERAS=1"]}
+"""What users may have set for other programs of theirs: ours take tf_keras by its own name."""
+EXTRAS = "cpu,onnx"
 
 
 def done(*command: str | Path, cwd: Path, stdin: str | None = None) -> str:
@@ -56,6 +60,11 @@ def test_the_wheel_holds_the_four_packages_and_the_lock(wheel: Path) -> None:
     assert modules == {name for name in names if name.endswith(".py")}
 
 
+def test_the_document_says_how() -> None:
+    shown = commands((ROOT / "docs" / "installing.md").read_text(encoding="utf-8"))
+    assert shown[1] == f"python -m rankline.requirements {EXTRAS} | pip install --no-deps -r /dev/stdin"
+
+
 @pytest.mark.parametrize("version", OTHERS)
 def test_from_an_empty_environment_to_scores(version: str, wheel: Path, tmp_path: Path) -> None:
     python = suitable_pythons().get(version)
@@ -67,12 +76,12 @@ def test_from_an_empty_environment_to_scores(version: str, wheel: Path, tmp_path
     install = (UV, "pip", "install", "--quiet", "--python", installed, "--no-deps")
     done(UV, "venv", "--quiet", "--seed", "--python", python, environment, cwd=place)
     done(*install, wheel, cwd=place)
-    requirements = done(installed, "-m", "rankline.requirements", "cpu,onnx", cwd=place)
+    requirements = done(installed, "-m", "rankline.requirements", EXTRAS, cwd=place)
     done(*install, "-r", "-", cwd=place, stdin=requirements)
 
     small = ("--rows", "20000", "--epochs", "1", "--batch-sizes", "1", "--json", "result.json")
     rankline = environment / "bin/rankline"
-    done(rankline, "run", "movielens", *small, cwd=place)
+    done("env", *KERAS.get(version, ()), rankline, "run", "movielens", *small, cwd=place)
     quality = json.loads((place / "result.json").read_text())["quality"]
     assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
     assert quality["valid_auc"] > 0.6
