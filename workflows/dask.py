@@ -24,6 +24,7 @@ from typing import Any
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.comm.core import CommClosedError
+from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.diagnostics.progressbar import ProgressBar
 
 from workflows.artifacts import code_fingerprint
@@ -169,6 +170,7 @@ class _Workers:
     def compute(self, collection: Any, report: Report) -> Any:
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
+        self._client.register_plugin(_Upstream())
         future = self._client.compute(collection)
         with self._stopping([future]):
             bar = _Bar(future, self._client.scheduler.address, report)
@@ -295,6 +297,15 @@ class _Workers:
                     self._client.cancel(list(futures), force=True)
                     self._on_workers(_idle)
             raise
+
+
+class _Upstream(WorkerPlugin):
+    """Lets workers compute as this process does, those that come later too: NVTabular's own tasks import NVTabular."""
+
+    name = "rankline-upstream"
+
+    def setup(self, worker: Any) -> None:  # noqa: ARG002  (every worker alike)
+        import workflows.upstream  # noqa: F401
 
 
 class _Bar(ProgressBar):

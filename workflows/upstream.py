@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import dask
+import pandas as pd
 from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -38,6 +39,10 @@ def importing_merlin() -> Iterator[None]:
 # What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a
 # function where it used to be, and a sort that takes `divisions` (of `split_out`) and passes over them, as it used to.
 dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": False})
+
+# NVTabular sorts values by frequency, and an id is a place in that order. NumPy's own sort leaves equals in an order
+# that its version and the processor decide, a stable one in that of the values.
+pd.DataFrame.sort_values.__kwdefaults__["kind"] = "stable"
 
 with importing_merlin():
     import dask.dataframe.utils

@@ -9,6 +9,7 @@ An installed package brings operator classes by the entry-point group `rankline.
 by the file that is read.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from nvtabular.ops import StatOperator  # isort: skip
 
 # Which files an operator has, by column.
 _FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
+# Whose pickles are read; some of older ones may be.
+_OLDEST = {"nvtabular": "23.8", "pandas": "1.5"}
 # NVTabular and we walk a graph from its output along every path.
 _MOST_PATHS = 100_000
 
@@ -49,18 +52,33 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     except FileNotFoundError:
         raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
     except ArtifactError as error:
-        raise ArtifactError(
-            f"{path} was not loaded: {error}. Expected NVTabular operators and data only; "
-            f"write a LambdaOp as an operator class, and name it in the entry-point group {GROUP} of its package."
-        ) from None
+        remedy = _too_old(directory) or (
+            "Expected NVTabular operators and data only; write a LambdaOp as an operator class, and name it in the "
+            f"entry-point group {GROUP} of its package."
+        )
+        raise ArtifactError(f"{path} was not loaded: {error}. {remedy}") from None
     except Exception as error:  # damaged pickles raise anything
-        raise ArtifactError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Prepare the data again."
-        ) from None
+        remedy = _too_old(directory) or "Prepare the data again."
+        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). {remedy}") from None
     if not isinstance(workflow, nvt.Workflow):
         raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
     keep_vocabularies_in(workflow, directory)
     return workflow
+
+
+def _too_old(directory: Path) -> str:
+    """What to say of a workflow that was saved by older packages than those whose pickles are known; else nothing."""
+    try:
+        saved_by = json.loads((directory / "metadata.json").read_text(encoding="utf-8"))["versions"]
+        is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
+    except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged, or of somebody else
+        return ""
+    found, oldest = (" and ".join(f"{name} {versions[name]}" for name in _OLDEST) for versions in (saved_by, _OLDEST))
+    return f"It was saved by {found}, expected at least {oldest}: prepare the data again." if is_old else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split(".")[:2])
 
 
 def _operators(graph: Any) -> list[Any]:

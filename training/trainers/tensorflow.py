@@ -454,7 +454,7 @@ def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]
 def _needs_xla(precision: str) -> bool:
     """TensorFlow's own kernels for CPUs add float16 up in float16, XLA's in float32.
 
-    Measured: a product of matrices over 4,096 terms comes out 0.5 % too small, and takes 100 times as long as with XLA.
+    Measured with 2.21: a product of matrices is right, `reduce_sum` of 20,000 equal terms is an eighth of their sum.
     """
     return precision == "float16" and not tf.config.list_physical_devices("GPU")
 

@@ -1,5 +1,6 @@
 """Pools of workers: a real scheduler in this process, with workers in its threads or without any."""
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,13 @@ def test_a_collection_is_computed_and_what_is_not_lazy_stays(pool: Pool) -> None
     assert pool.compute(dask.delayed(sum)(parts), shares.append) == 285  # type: ignore[attr-defined]
     assert shares[-1] == 1.0
     assert pool.compute(None, shares.append) is None
+
+
+def test_a_worker_computes_with_what_nvtabular_needs_of_newer_packages(tmp_path: Path) -> None:
+    """Whether the first task that it is given is one of ours or one of NVTabular's own."""
+    with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
+        is_imported = dask.delayed(lambda: "workflows.upstream" in sys.modules)()  # type: ignore[attr-defined]
+        assert pool.compute(is_imported, lambda _: None)
 
 
 def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tmp_path: Path) -> None:

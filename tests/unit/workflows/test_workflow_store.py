@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 from pathlib import Path
@@ -158,6 +159,23 @@ def test_a_lambda_is_refused_with_the_remedy(tmp_path: Path) -> None:
         match="write a LambdaOp as an operator class, and name it in the entry-point group rankline.operators",
     ):
         load_workflow(tmp_path / "workflow")
+
+
+@pytest.mark.parametrize("content", [pickled(Name("pandas.core.internals.blocks", "new_block")), b"no pickle"])
+def test_a_workflow_of_packages_that_are_too_old_says_so(
+    workflow: nvt.Workflow, tmp_path: Path, content: bytes
+) -> None:
+    directory = tmp_path / "workflow"
+    (directory / "workflow.pkl").write_bytes(content)
+    metadata = json.loads((directory / "metadata.json").read_text())
+    metadata["versions"] |= {"nvtabular": "1.3.3", "pandas": "1.2.5"}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(ArtifactError) as refused:
+        load_workflow(directory)
+    assert str(refused.value).endswith(
+        "It was saved by nvtabular 1.3.3 and pandas 1.2.5, expected at least nvtabular 23.8 and pandas 1.5: "
+        "prepare the data again."
+    )
 
 
 def test_missing_truncated_and_foreign_files_are_told_apart(workflow: nvt.Workflow, tmp_path: Path) -> None:
