@@ -13,7 +13,7 @@ from rankline.quiet import quiet_libraries
 from workflows.errors import RanklineError
 
 BENCHMARKS = {
-    "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding",
+    "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; knows --device",
     "prepare": "preparing Criteo rows against the same steps in plain pandas, and its memory",
     "training": "training with our loader, without any, and in the seed document's path; knows --recipe",
     "sequences": "SIM against DIEN and DIN; what scoring, ranking candidates and going on with a run come to",
@@ -33,6 +33,9 @@ def main(
     name: Annotated[str, typer.Argument(help="; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items()))],
     repeats: Annotated[int, typer.Option(min=1, help="Turns of each side; the figures are medians over them.")] = 5,
     recipe: Annotated[str | None, typer.Option(help="What is trained or served; movielens unless given.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where batches go, cuda or cpu: against a plain PyTorch DataLoader.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
@@ -40,9 +43,10 @@ def main(
         raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
     quiet_libraries()
     run = import_module(f"bench.{name}").run
-    chosen = {} if recipe is None else {"recipe": recipe}
-    if not chosen.keys() <= inspect.signature(run).parameters.keys():
-        raise typer.BadParameter(f"{name} measures no recipe, got --recipe {recipe}. Leave it out.")
+    chosen = {option: value for option, value in (("recipe", recipe), ("device", device)) if value is not None}
+    if unknown := chosen.keys() - inspect.signature(run).parameters.keys():
+        option = min(unknown)
+        raise typer.BadParameter(f"{name} knows no {option}, got --{option} {chosen[option]}. Leave it out.")
     try:
         report = run(repeats, **chosen)
     except RanklineError as error:

@@ -11,33 +11,48 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
 from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
-from training.loader.tensorflow import KerasSequenceLoader
-from training.loader.tfrecord import TFRecordLoader, notebook_dataset, write_tfrecords
 from training.loader.torch import TorchAsyncItr
 from workflows.errors import DataError
 from workflows.feature_spec import FeatureSpec
 from workflows.upstream import quiet_nvtabular
+
+if TYPE_CHECKING:  # with --device TensorFlow need not be there
+    from training.loader.tensorflow import KerasSequenceLoader
+    from training.loader.tfrecord import TFRecordLoader
 
 SIZES = (1_000_000, 10_000_000, 50_000_000)  # rows; all sides read the second
 BATCH_SIZE = 32_768
 BYTES_PER_ROW = 48  # as arrays
 
 
-def run(repeats: int, *, sizes: tuple[int, int, int] = SIZES, max_turn_s: float = 8.0) -> Report:
+def run(
+    repeats: int,
+    *,
+    device: str | None = None,
+    sizes: tuple[int, int, int] = SIZES,
+    max_turn_s: float = 8.0,
+) -> Report:
     """Write the rows, measure each side `repeats` times in turns, and memory in processes of its own.
 
     Args:
         repeats: turns of each side.
+        device: measure what comes to this device through PyTorch, see `bench.loader_device`, and nothing else.
         sizes: rows of the three data sets, the ones that all sides read in the middle.
         max_turn_s: a turn of a loader ends after this time.
     """
     _, usual, _ = sizes
+    if device is not None:
+        from bench import loader_device
+
+        return loader_device.run(repeats, device, num_rows=usual, batch_size=BATCH_SIZE, max_turn_s=max_turn_s)
+    from training.loader.tfrecord import notebook_dataset, write_tfrecords
+
     buffer_bytes = usual * BYTES_PER_ROW // 10
     with scratch_directory() as directory:
         specs = {size: write_rows(directory / str(size), size) for size in sizes}
@@ -82,7 +97,9 @@ def _categorical(spec: FeatureSpec) -> list[str]:
     return [feature.name for feature in spec.categorical]
 
 
-def _keras(paths: Sequence[Path], spec: FeatureSpec, **options: Any) -> KerasSequenceLoader:
+def _keras(paths: Sequence[Path], spec: FeatureSpec, **options: Any) -> "KerasSequenceLoader":
+    from training.loader.tensorflow import KerasSequenceLoader
+
     return KerasSequenceLoader(paths, BATCH_SIZE, [spec.label.name], cat_names=_categorical(spec), **options)
 
 
@@ -90,7 +107,9 @@ def _torch(paths: Sequence[Path], spec: FeatureSpec) -> TorchAsyncItr:
     return TorchAsyncItr(paths, cats=_categorical(spec), labels=[spec.label.name], batch_size=BATCH_SIZE)
 
 
-def _tfrecord(paths: Sequence[Path], spec: FeatureSpec) -> TFRecordLoader:
+def _tfrecord(paths: Sequence[Path], spec: FeatureSpec) -> "TFRecordLoader":
+    from training.loader.tfrecord import TFRecordLoader
+
     return TFRecordLoader(paths, spec, BATCH_SIZE, num_rows=spec.source("train").num_rows, shuffle=True, seed=0)
 
 
@@ -115,7 +134,7 @@ def _rate(loader: Iterable[Any], max_turn_s: float) -> float:
     return done / (time.perf_counter() - begin)
 
 
-def _steady_rate(loader: KerasSequenceLoader, num_epochs: int) -> float:
+def _steady_rate(loader: "KerasSequenceLoader", num_epochs: int) -> float:
     """The same over several epochs, one after another."""
     begin = time.perf_counter()
     done = sum(int(label.shape[0]) for _ in range(num_epochs) for _, label in loader)

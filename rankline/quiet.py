@@ -2,7 +2,18 @@
 
 import logging
 import os
+import re
+import sys
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_NOTICE = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog")
 
 
 def quiet_libraries() -> None:
@@ -12,3 +23,46 @@ def quiet_libraries() -> None:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
     warnings.filterwarnings("ignore")
+    if not any(isinstance(finder, _QuietTensorFlow) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _QuietTensorFlow())
+
+
+class _QuietTensorFlow(MetaPathFinder):
+    """Drops the notices that TensorFlow 2.21 writes while it is loaded, whatever TF_CPP_MIN_LOG_LEVEL says."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Quiet(spec.loader)
+        return spec
+
+
+class _Quiet(Loader):
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with without_notices():
+            self._loader.exec_module(module)
+
+
+@contextmanager
+def without_notices() -> Iterator[None]:
+    """What is written to standard error in the block, by C++ too, comes after it, without TensorFlow's notices."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if not _NOTICE.match(line)))

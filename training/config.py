@@ -14,6 +14,7 @@ from workflows.errors import ConfigError
 DECAYS = ("none", "linear", "quadratic", "cosine")
 RATE_SCALES = ("none", "linear", "sqrt")
 COMPRESSIONS = ("none", "fp16")
+DEVICES = ("auto", "cpu", "cuda")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
 LAG_FACTOR = 10
@@ -118,6 +119,8 @@ class SessionConfig:
         resume: go on from the checkpoint of an interrupted run.
         tensorboard: write losses, metrics and throughput for TensorBoard, beside the model.
         evaluate_train: after each epoch, measure the training rows as well as the validation rows.
+        device: "auto" trains on a GPU where the framework sees one, "cuda" refuses to begin without, and "cpu" hides
+            them from this process.
         deterministic: let TensorFlow use only kernels that give the same bits in each run, on any device; slower.
         profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
     """
@@ -126,11 +129,13 @@ class SessionConfig:
     resume: bool = False
     tensorboard: bool = False
     evaluate_train: bool = False
+    device: str = DEVICES[0]
     deterministic: bool = False
     profile_steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "checkpoint_every")
+        check_choice(self, "device", self.device in DEVICES, " or ".join(DEVICES))
         if self.profile_steps and not (
             len(self.profile_steps) == 2 and 1 <= self.profile_steps[0] <= self.profile_steps[1]
         ):

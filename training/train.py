@@ -3,6 +3,7 @@
 The epochs are in `training.run`; what fits a model is behind `training.trainers.base`.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from training.trainers import trainer_for
 from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.artifacts import Manifest, publish, refuse_foreign
+from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
 from workflows.lists import Ragged
 from workflows.prepared import KIND as PREPARED
@@ -210,6 +212,8 @@ def _checked(
     if world.rank == 0:
         refuse_foreign(output, KIND)
     framework = config.model.framework
+    if session.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # both frameworks look when they first need a device
     data = prepared if isinstance(prepared, PreparedData) else PreparedData.load(prepared)
     whole = workers.of_world(config, world.size)
     job = _Job(
@@ -227,6 +231,11 @@ def _checked(
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
+    if session.device == "cuda" and not job.trainer_type.sees_gpu():
+        raise ConfigError(
+            f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
+            f"whether this {framework.name} is one with CUDA."
+        )
     job.trainer_type.check(job.spec, whole, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
     return job
 

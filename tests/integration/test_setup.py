@@ -215,7 +215,7 @@ def uv_wheel(folder: Path) -> dict[str, str]:
     folder.mkdir()
     with zipfile.ZipFile(folder / f"uv-{pin[1]}-py3-none-any.whl", "w") as wheel:
         script = zipfile.ZipInfo(f"uv-{pin[1]}.data/scripts/uv")
-        script.external_attr = 0o755 << 16
+        script.external_attr = 0o100755 << 16  # a regular file that may be run
         wheel.writestr(script, f'#!/bin/sh\nexec "{UV}" "$@"\n')
         about = f"uv-{pin[1]}.dist-info"
         wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: uv\nVersion: {pin[1]}\n")

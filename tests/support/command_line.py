@@ -6,6 +6,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 from tests.support.cli_server import RANKLINE, CliServer
@@ -23,7 +24,7 @@ def recorded(workplace: Path, query: str) -> list[tuple[str, ...]]:
     """What MLflow's store of a workplace answers; nothing while it is being made."""
     if not (workplace / "work/mlflow.db").exists():
         return []
-    with sqlite3.connect(workplace / "work/mlflow.db", timeout=30) as connection:
+    with closing(sqlite3.connect(workplace / "work/mlflow.db", timeout=30)) as connection:
         try:
             return connection.execute(query).fetchall()
         except sqlite3.OperationalError:  # no such table yet

@@ -23,6 +23,7 @@ import pytest
 from filelock import FileLock
 
 from tests.support.deployment import CONTAINER, ROOT, dockerfile_stage
+from tests.support.interpreters import suitable_pythons
 from tests.support.programs import need_program
 
 PYTHON = "3.12"
@@ -34,14 +35,10 @@ Bind = tuple[str, Path, str]  # bubblewrap's option, source, target
 
 def base_python() -> Path:
     """A Python 3.12 with a shared library, which Triton's Python backend links; skips the test if there is none."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    candidates = [*sorted(pyenv.glob(f"{PYTHON}.*/bin/python{PYTHON}")), shutil.which(f"python{PYTHON}")]
-    shared = "sysconfig.get_config_var('Py_ENABLE_SHARED')"
-    check = f"import sys, sysconfig; sys.exit(sys.version_info[:2] != (3, 12) or not {shared})"
-    for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "-c", check], capture_output=True, check=False).returncode == 0:
-            return Path(candidate).resolve()
-    pytest.skip("no Python 3.12 with a shared libpython: pyenv install 3.12, with --enable-shared")
+    found = suitable_pythons().get(PYTHON)
+    if found is None:
+        pytest.skip(f"no Python {PYTHON} with a shared libpython: pyenv install {PYTHON}, with --enable-shared")
+    return found.resolve()
 
 
 def environment(requirements: str, *, imports: str) -> Path:

@@ -86,7 +86,7 @@ def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
     command = [sys.executable, "-m", "bench", "vocabulary", "--recipe", "criteo-dlrm"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "measures no recipe" in done.stderr
+    assert "knows no recipe" in done.stderr
 
 
 def test_sides_take_turns_and_the_first_does_not_count() -> None:
@@ -101,3 +101,16 @@ def test_sides_take_turns_and_the_first_does_not_count() -> None:
     assert seen == ["one", "other"] * 4
     assert rates == {"one": [1.0, 4.0, 3.0], "other": [2.0, 2.0, 3.0]}
     assert median_ratio(rates, "one", "other") == statistics.median([0.5, 2.0, 1.0])
+
+
+def test_the_loader_benchmark_measures_what_comes_to_a_device() -> None:
+    report = loader.run(1, device="cpu", sizes=(1, 100_000, 1), max_turn_s=0.5)
+    rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
+    assert report.ratios["vs_dataloader"] == pytest.approx(rates["rankline"] / rates["DataLoader"])
+    assert report.ratios["vs_copies_alone"] == pytest.approx(rates["rankline"] / rates["copies alone"])
+
+
+def test_a_device_that_is_not_there_is_refused_before_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match="device is 'cuda', which PyTorch cannot use here"):
+        loader.run(1, device="cuda")

@@ -69,6 +69,11 @@ class Trainer(ABC):
 
     @staticmethod
     @abstractmethod
+    def sees_gpu() -> bool:
+        """Whether there is a GPU to train on."""
+
+    @staticmethod
+    @abstractmethod
     def deterministic() -> AbstractContextManager[None]:
         """In the block the framework takes kernels only that give the same bits in each run, on any device.
 

@@ -101,6 +101,10 @@ class TensorFlowTrainer(Trainer):
         _make_optimizer(config, num_steps=1)
 
     @staticmethod
+    def sees_gpu() -> bool:
+        return bool(tf.config.list_physical_devices("GPU"))
+
+    @staticmethod
     @contextmanager
     def deterministic() -> Iterator[None]:
         if tensorflow_config.is_op_determinism_enabled():

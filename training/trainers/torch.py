@@ -79,6 +79,10 @@ class TorchTrainer(Trainer):
         check_parquet(spec, reader="a PyTorch model")
 
     @staticmethod
+    def sees_gpu() -> bool:
+        return torch.cuda.is_available()
+
+    @staticmethod
     def deterministic() -> AbstractContextManager[None]:
         raise ConfigError("deterministic kernels are offered for TensorFlow models only. Leave it out.")
 
@@ -209,7 +213,7 @@ class _Average:
 
 
 def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if TorchTrainer.sees_gpu() else "cpu")
 
 
 def _random_states() -> list[torch.Tensor]:
