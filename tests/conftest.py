@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import tests.support  # noqa: F401  # before TensorFlow
+
 SHARED: dict[str, Any] = {
     "deadline": None,  # a busy machine proves nothing wrong
     "suppress_health_check": [HealthCheck.too_slow],  # nor does a slow one

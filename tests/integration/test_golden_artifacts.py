@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch._dynamo  # noqa: F401  # before TensorFlow: it brings Triton's compiler, and two LLVMs end the process
 
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble
