@@ -37,9 +37,9 @@ def fit_for_numpy(stub: bytes) -> bytes:
         return stub
     if sha256(stub).hexdigest() not in _KNOWN:
         raise ServerError(
-            f"Triton's Python backend here is made for NumPy 1 and is not that of nvidia-pytriton 0.7.0 for x86-64, got "
-            f"NumPy {np.__version__}. pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0, or use a Triton "
-            "container."
+            "Triton's Python backend here is made for NumPy 1 and is not that of nvidia-pytriton 0.7.0 for x86-64, got "
+            f"NumPy {np.__version__}. pip install --force-reinstall --no-deps nvidia-pytriton==0.7.0, or use a "
+            "container of Triton."
         )
     for read in _READS:
         stub = stub.replace(read, read[:-1] + _NUMPY_2_OFFSET)
