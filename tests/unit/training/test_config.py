@@ -42,6 +42,7 @@ def test_options_out_of_range_are_refused(option: dict[str, Any]) -> None:
         ({"profile_steps": (5,)}, "profile_steps"),
         ({"profile_steps": (9, 5)}, "profile_steps"),
         ({"profile_steps": (0, 5)}, "profile_steps"),
+        ({"device": "tpu"}, "device"),
     ],
 )
 def test_choices_of_a_session_out_of_range_are_refused(options: dict[str, Any], name: str) -> None:

@@ -1,4 +1,6 @@
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,17 @@ import pytest
 import tensorflow as tf
 
 from tests.support.recorders import ProgressRecord
-from training.config import TrainConfig
+from training.config import SessionConfig, TrainConfig
 from training.metrics import METRICS, Metric
+from training.models.config import ModelConfig
+from training.models.torch_mlp import TorchMLPConfig
 from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.tensorflow import _Average
 from workflows.artifacts import load_manifest
 from workflows.auc import exact_auc
-from workflows.errors import ArtifactError, DataError, RanklineError
+from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
 from workflows.trained import TrainedModel
 
 CONFIG = TrainConfig(batch_size=64, seed=3)
@@ -199,6 +203,26 @@ def test_validation_data_of_one_class_is_refused(new_prepared: Any, tmp_path: Pa
     prepared = new_prepared(tmp_path / "prepared", num_train=200, num_valid=200, change=all_liked)
     with pytest.raises(DataError, match="validation data cannot be measured.*with the labels 0 and 1 and rows of both"):
         train(prepared, tmp_path / "model", TrainConfig(epochs=1), tracking=tracking)
+
+
+@pytest.mark.parametrize("model", [CONFIG.model, TorchMLPConfig()], ids=lambda model: str(model.framework.name))
+def test_a_run_on_a_gpu_is_refused_where_there_is_none(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: TrackingConfig, model: ModelConfig
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    config, session = replace(CONFIG, model=model), SessionConfig(device="cuda")
+    with pytest.raises(ConfigError, match=f"device is 'cuda', and {model.framework.name} sees no GPU here"):
+        train(prepared, tmp_path / "model", config, session=session, tracking=tracking)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_on_the_cpu_hides_gpus_from_its_process(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: TrackingConfig
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    session = SessionConfig(device="cpu")
+    train(prepared, tmp_path / "model", replace(CONFIG, epochs=1), session=session, tracking=tracking)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_wrong_inputs_are_refused_before_anything_is_recorded(tmp_path: Path, prepared: Path) -> None:
