@@ -8,8 +8,6 @@ is started. Triton's own images have pybind11 2.12, which knows both.
 
 from hashlib import sha256
 
-import numpy as np
-
 from workflows.errors import ServerError
 
 _KNOWN = {  # SHA-256 of the stubs of nvidia-pytriton 0.7.0
@@ -33,6 +31,8 @@ def fit_for_numpy(stub: bytes) -> bytes:
     Raises:
         ServerError: it is made for NumPy 1, and not one of those that are known.
     """
+    import numpy as np  # here: that no server is installed is told without it
+
     if np.lib.NumpyVersion(np.__version__) < "2.0.0" or _KNOWS_BOTH in stub:
         return stub
     if sha256(stub).hexdigest() not in _KNOWN:
