@@ -15,7 +15,6 @@ from typing import Any
 
 import cloudpickle
 import dask
-import dask.dataframe
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,6 +28,7 @@ from workflows.operators import Categorify, GreaterThan, HashedCategorify, NullT
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 
+import dask.dataframe  # isort: skip  # after the settings of workflows.upstream
 from merlin.dag import iter_nodes  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
