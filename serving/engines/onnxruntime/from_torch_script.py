@@ -135,7 +135,7 @@ def _quiet() -> Iterator[None]:
         for message in (
             r"`torch\.jit\.\w+` is deprecated",
             "You are using the legacy TorchScript-based ONNX export",
-            r"no signature found for <torch\.ScriptMethod",
+            "no signature found for",  # a ScriptMethod, which is a builtin without one on Python 3.13
             "The feature will be removed. Please remove usage of this function",  # the exporter calls it itself
         ):
             warnings.filterwarnings("ignore", message=message)

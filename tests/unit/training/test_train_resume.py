@@ -51,6 +51,7 @@ NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
+import tests.support
 import torch
 import training.trainers.tensorflow, training.trainers.torch
 from training.config import SessionConfig, TrainConfig
