@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -35,25 +35,23 @@ class _QuietTensorFlow(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Quiet(spec.loader)
+            load = spec.loader.exec_module
+
+            def load_quietly(module: ModuleType) -> None:
+                with without_notices():
+                    load(module)
+
+            # The loader stays: TensorFlow's files are found through it.
+            spec.loader.exec_module = load_quietly  # type: ignore[method-assign]
         return spec
-
-
-class _Quiet(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        with without_notices():
-            self._loader.exec_module(module)
 
 
 @contextmanager
 def without_notices() -> Iterator[None]:
     """What is written to standard error in the block, by C++ too, comes after it, without TensorFlow's notices."""
+    if sys.stderr is None:  # it was closed, and 2 may be some other file by now
+        yield
+        return
     sys.stderr.flush()
     before = os.dup(2)
     with tempfile.TemporaryFile() as written:

@@ -29,5 +29,12 @@ def test_tensorflow_is_imported_without_a_word() -> None:
     program = (
         "from rankline.quiet import quiet_libraries; quiet_libraries(); import tensorflow as tf; tf.constant(1) + 1"
     )
+    program += "; from importlib.resources import files; print(files(tf).joinpath('__init__.py').is_file())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_where_standard_error_is_closed_a_block_runs_all_the_same() -> None:
+    program = "from rankline.quiet import without_notices\nwith without_notices(): print('done')"
+    command = ["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "done\n"
