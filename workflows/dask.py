@@ -170,7 +170,11 @@ class _Workers:
     def compute(self, collection: Any, report: Report) -> Any:
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
-        self._client.register_plugin(_Upstream())
+        self._check_running()
+        try:
+            self._client.register_plugin(_Upstream())
+        except CommClosedError:
+            raise self._lost() from None
         future = self._client.compute(collection)
         with self._stopping([future]):
             bar = _Bar(future, self._client.scheduler.address, report)
@@ -212,6 +216,8 @@ class _Workers:
 
     def forget(self) -> None:
         """Let workers that outlive the work drop what they keep for it."""
+        with suppress(ClusterError, ValueError):  # ValueError: nothing was computed, so that it is not there
+            self._within(self._client._unregister_worker_plugin, _Upstream.name)
         with suppress(ClusterError):
             self._on_workers(_forget)
 
@@ -229,8 +235,7 @@ class _Workers:
             return error
 
     def _within(self, method: Any, *args: Any, **options: Any) -> Any:
-        if self._client.status != "running":
-            raise self._lost()
+        self._check_running()
         try:
             return self._client.sync(method, *args, callback_timeout=self._timeout_s, **options)
         except (CommClosedError, *_TIMEOUTS) as error:
@@ -250,8 +255,7 @@ class _Workers:
             future.add_done_callback(ended.put)
         num_left, last_seen_s = len(futures), time.monotonic()
         while num_left:
-            if self._client.status != "running":
-                raise self._lost()
+            self._check_running()
             try:
                 future = ended.get(timeout=_LOOK_S)
                 yield future, self._result_of(future)
@@ -280,6 +284,10 @@ class _Workers:
         except (CancelledError, CommClosedError):
             raise self._lost() from None
 
+    def _check_running(self) -> None:
+        if self._client.status != "running":
+            raise self._lost()
+
     def _lost(self) -> ClusterError:
         return ClusterError(
             f"the Dask scheduler at {self._address} ended or does not answer. Earlier data is unchanged; "
@@ -303,6 +311,7 @@ class _Upstream(WorkerPlugin):
     """Lets workers compute as this process does, those that come later too: NVTabular's own tasks import NVTabular."""
 
     name = "rankline-upstream"
+    idempotent = True  # workers that have it are not asked again
 
     def setup(self, worker: Any) -> None:  # noqa: ARG002  (every worker alike)
         import workflows.upstream  # noqa: F401
