@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bench.report import Report, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
-from training.loader.torch import DLDataLoader, TorchAsyncItr
-from workflows.errors import ConfigError
+from training.loader.torch import DLDataLoader, TorchAsyncItr, existing_device
 
 
 def run(repeats: int, device: str, *, num_rows: int, batch_size: int, max_turn_s: float) -> Report:
@@ -35,15 +34,15 @@ def run(repeats: int, device: str, *, num_rows: int, batch_size: int, max_turn_s
     Raises:
         ConfigError: there is no such device here.
     """
-    target = _existing(device)
+    target = existing_device(device)
     with scratch_directory() as directory:
         spec = write_rows(directory, num_rows)
         files = [directory / name for name in spec.source("train").files]
         names = [feature.name for feature in spec.categorical if not feature.is_list]
         columns = _columns(files, [*names, spec.label.name])
-        batch = [
-            column[:batch_size].pin_memory() if target.type == "cuda" else column[:batch_size] for column in columns
-        ]
+        batch = [column[:batch_size] for column in columns]
+        if target.type == "cuda":
+            batch = [column.pin_memory() for column in batch]
         sides: dict[str, Callable[[], Iterable[Any]]] = {
             "rankline": partial(_ours, files, names, spec.label.name, batch_size, target),
             "DataLoader": partial(_plain, columns, batch_size, target),
@@ -55,16 +54,6 @@ def run(repeats: int, device: str, *, num_rows: int, batch_size: int, max_turn_s
         "vs_copies_alone": median_ratio(rates, "rankline", "copies alone"),
     }
     return Report(name="loader", results=medians(rates, "rows_per_s"), ratios=ratios)
-
-
-def _existing(device: str) -> torch.device:
-    try:
-        found = torch.device(device)
-        torch.zeros(1, device=found)
-    except (RuntimeError, AssertionError) as error:  # what PyTorch raises for a name and for a device that is not there
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device is {device!r}, which PyTorch cannot use here: {reason} Give cpu or cuda.") from None
-    return found
 
 
 def _columns(files: Sequence[Path], names: Sequence[str]) -> list[torch.Tensor]:

@@ -14,6 +14,8 @@ import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from workflows.errors import install_line
+
 _TRIAL = """
 import sys
 try:
@@ -43,7 +45,7 @@ def problem(*, mpi: bool = False) -> str | None:
         return f"Horovod is not installed: {remedy}"
     installed = tensorflow_version()
     if installed is None:
-        return "TensorFlow is not installed: python -m rankline.requirements cpu | pip install --no-deps -r /dev/stdin"
+        return f"TensorFlow is not installed: {install_line('cpu')}"
     built_for = _built_for(horovod)
     if built_for != installed:
         return f"Horovod was built for TensorFlow {built_for or '(none)'}, got {installed}: {remedy}"

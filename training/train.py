@@ -94,9 +94,10 @@ def train(
     Raises:
         ArtifactError: `prepared` or the checkpoint is missing, damaged, or of something else; or `output` is.
         ConfigError: no such model or optimizer, options that contradict each other or the checkpoint's, or a
-            checkpoint is there and not to be taken up; or workers differ in their options, data or code.
+            checkpoint is there and not to be taken up; or workers differ in their options, data or code; or a GPU is
+            asked for, and there is none.
         DataError: the validation data has one class only, or a file is damaged.
-        MissingExtraError: TensorBoard is asked for and not installed.
+        MissingExtraError: the framework is not installed, or TensorBoard is asked for and is not.
         SpecError: the rows have histories that the model does not take, or lack them.
         WorkersError: another worker failed, died or does not answer.
         RanklineError: the loss, a weight or a score is not finite any more; the message has the step, the batch and the

@@ -112,5 +112,5 @@ def test_the_loader_benchmark_measures_what_comes_to_a_device() -> None:
 
 def test_a_device_that_is_not_there_is_refused_before_rows_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ConfigError, match="device is 'cuda', which PyTorch cannot use here"):
+    with pytest.raises(ConfigError, match="device is 'cuda', but PyTorch sees no GPU here"):
         loader.run(1, device="cuda")

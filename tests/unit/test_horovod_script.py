@@ -21,8 +21,12 @@ TOOLS = ("sh", "dirname", "sed", "make", "cmake", "g++")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What the script reads, and an environment with all packages of this one but Horovod."""
-    (tmp_path / "rankline").mkdir()
-    for name in ("constraints.txt", "rankline/__init__.py", "rankline/horovod_check.py"):
+    for name in ("rankline", "workflows"):
+        (tmp_path / name).mkdir()
+    for name in (
+        "constraints.txt", "rankline/__init__.py", "rankline/horovod_check.py", "workflows/__init__.py",
+        "workflows/errors.py",
+    ):  # fmt: skip
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "horovod.sh", tmp_path / "scripts")

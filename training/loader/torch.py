@@ -71,7 +71,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         self.cat_names, self.cont_names, self.label_names = list(cats or ()), list(conts or ()), list(labels or ())
         if not self.label_names or not (self.cat_names or self.cont_names):
             raise ConfigError("the loader needs labels, and cats or conts.")
-        self.device = _existing(device)
+        self.device = existing_device(device)
         self.num_rows_processed = 0
         dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
             (*self.cont_names, *self.label_names), np.float32
@@ -150,7 +150,7 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
     ) -> None:
         if batch_size is not None:
             raise ConfigError(f"batch_size is {batch_size}, expected None. Give it to TorchAsyncItr, which batches.")
-        self.device = dataset.device if device is None else _existing(device)
+        self.device = dataset.device if device is None else existing_device(device)
         super().__init__(
             dataset,
             batch_size=None,
@@ -192,8 +192,19 @@ class _Counted:
         return num_rows, self._function(batch) if self._function else batch
 
 
-def _existing(device: torch.device | str | int | None) -> torch.device:
-    found = torch.device("cpu" if device is None else device)
+def existing_device(device: torch.device | str | int | None) -> torch.device:
+    """The device of a name that PyTorch knows; None is the CPU.
+
+    Raises:
+        ConfigError: there is none of that name, or no GPU here.
+    """
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"device is {device!r}, expected a device of PyTorch, such as cpu or cuda: {reason}"
+        ) from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device!r}, but PyTorch sees no GPU here. Leave it out, or give 'cpu'.")
     return found

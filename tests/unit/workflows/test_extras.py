@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from workflows.errors import MissingExtraError, RanklineError
-from workflows.extras import require
+from workflows.extras import require, tensorflow_problem
 
 
 def test_a_missing_extra_prints_its_install_line() -> None:
@@ -60,4 +60,5 @@ def test_another_tensorflow_is_told_before_it_is_imported(
 
 def test_the_tensorflow_of_the_pins_will_do() -> None:
     pytest.importorskip("tensorflow")
+    assert tensorflow_problem("cpu") is None
     require("tensorflow", feature="training", extra="cpu")

@@ -158,6 +158,7 @@ def test_a_function_of_ones_own_is_applied(prepared: Path) -> None:
         ({"labels": []}, "needs labels, and cats or conts"),
         ({"cats": [], "conts": []}, "needs labels, and cats or conts"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"device": "gpu"}, "device is 'gpu', expected a device of PyTorch, such as cpu or cuda"),
         pytest.param(
             {"device": "cuda"},
             "device is 'cuda', but PyTorch sees no GPU",
