@@ -1,16 +1,19 @@
 """`python -m bench NAME [--recipe RECIPE] [--json FILE]`: one benchmark, a table, and the figures for machines."""
 
 import inspect
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rankline.display import CONSOLE, ERRORS
+from rankline.display import CONSOLE, ERRORS, warn_busy
+from rankline.horovod_check import problem as horovod_problem
 from rankline.pipeline import write_json
 from rankline.quiet import quiet_libraries
 from workflows.errors import RanklineError
+from workflows.machine import busyness
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; knows --device",
@@ -20,6 +23,7 @@ BENCHMARKS = {
     "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "replicas": "what the balancer in front of several servers costs; knows --recipe",
+    "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
     "etl": "preparing Criteo rows by two Dask workers against one",
     "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
     "soak": "half an hour at 70 % of the peak: errors and memory",
@@ -27,6 +31,9 @@ BENCHMARKS = {
     "client": "what the client costs, how much it offers, and whether identical runs agree",
     "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
 }
+
+_NEEDS = {"distributed": horovod_problem}
+"""Benchmark → what says what is missing for it, before anything heavy is imported."""
 
 
 def main(
@@ -36,22 +43,34 @@ def main(
     device: Annotated[
         str | None, typer.Option(help="Where batches go, cuda or cpu: against a plain PyTorch DataLoader.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIRECTORY", help="Real tables for tables, which are no part of the project.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
     if name not in BENCHMARKS:
         raise typer.BadParameter(f"no benchmark {name!r}. Available: {', '.join(BENCHMARKS)}.")
+    if lacking := _NEEDS[name]() if name in _NEEDS else None:
+        ERRORS.print(f"Error: bench {name} cannot run here: {lacking}", soft_wrap=True, markup=False)
+        raise typer.Exit(1)
     quiet_libraries()
     run = import_module(f"bench.{name}").run
-    chosen = {option: value for option, value in (("recipe", recipe), ("device", device)) if value is not None}
+    chosen = {
+        option: value for option, value in (("recipe", recipe), ("device", device), ("data", data)) if value is not None
+    }
     if unknown := chosen.keys() - inspect.signature(run).parameters.keys():
         option = min(unknown)
         raise typer.BadParameter(f"{name} knows no {option}, got --{option} {chosen[option]}. Leave it out.")
+    if busy := busyness():
+        warn_busy(busy)
     try:
         report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)
         raise typer.Exit(1) from None
+    if busy:
+        report = replace(report, environment={**report.environment, "busy": busy})
     if json_file:
         write_json(report.to_dict(), json_file)
     report.print(CONSOLE)

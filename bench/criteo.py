@@ -2,9 +2,10 @@
 
 Generated Criteo rows are prepared, and written as Parquet and as TFRecord. Each run of the table (see
 `bench.peers.native`) trains the recipe's DLRM for the same number of steps, in turns with the others, and is scored on
-the validation rows. Beside them: both pipelines with small dense layers, and with no model at all; the recipe as
-`rankline train` runs it, and its step on one batch in memory. At last models with small layers are trained in each
-precision on all rows, once for each repeat with a seed of its own, and compared by AUC.
+the validation rows. Beside them: both pipelines with small dense layers, and with no model at all; the products
+of matrices of a step alone, which bound both pipelines alike; the recipe as `rankline train` runs it, and its step on
+one batch in memory. At last models with small layers are trained in each precision on all rows, once for each repeat
+with a seed of its own, and compared by AUC.
 
 What differs from the notebook: batches of 4,096 rows in place of 65,536, of which one step would take a turn; tables of
 a hundredth of the rows; Adam that leaves table rows alone which a batch did not look up, on both sides, since Keras's
@@ -26,7 +27,7 @@ import numpy as np
 from bench.models import prepare_rows, with_small_layers
 from bench.peers.native import feature_columns, make_dataset, peer
 from bench.report import Rates, Report, Turn, median_ratio, medians, scratch_directory, take_turns
-from bench.steps import WARMUP_STEPS, endless, one_batch, read_for, train_for, with_loader
+from bench.steps import WARMUP_STEPS, endless, one_batch, products, read_for, train_for, with_loader
 from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
 from training.config import TrainConfig
@@ -48,8 +49,9 @@ _NOTEBOOK: dict[str, Any] = {
     "embedding_init": 0.0,
     "weight_averaging": False,
 }
-_SMALL, _NO_MODEL = "small layers", "no model"
+_SMALL, _NO_MODEL, _PRODUCTS = "small layers", "no model", "products of matrices"
 _SMALL_BATCH_SIZE = 1_024
+_LEAST_S = 1e-9  # of a row; a step may take no longer than its products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,7 @@ def run_criteo(
             **{side: partial(run.turn, turn_steps) for side, run in runs.items()},
             **{side: partial(train_for, run.fit, run.batches, turn_s) for side, run in small_runs.items()},
             **{_name(key, _NO_MODEL): partial(pipeline.reading_rate, turn_s) for key, pipeline in pipelines.items()},
+            _PRODUCTS: products(runs[_name(False, *variants[0].words)].fit, batch_size, turn_s),
             CRITEO: with_loader(prepared.path, prepared.spec, config, turn_s),
             _ONE_BATCH: one_batch(prepared.path, prepared.spec, config, turn_s),
         }
@@ -214,8 +217,20 @@ def _ratios(rates: Rates, variants: Sequence[Variant], aucs: Mapping[str, Sequen
     plain, *mixed = (statistics.fmean(values) for values in aucs.values())
     return {
         **{"_".join(["vs_tfrecord", *variant.words]): accelerated_over_native(*variant.words) for variant in variants},
+        "vs_tfrecord_beside_products": median_ratio(_beside_products(rates, variants[0]), _name(True), _name(False)),
         "vs_tfrecord_small_layers": accelerated_over_native(_SMALL),
         "data_vs_tfrecord": accelerated_over_native(_NO_MODEL),
         "vs_step_alone": median_ratio(rates, CRITEO, _ONE_BATCH),
         "amp_auc_difference": max(abs(auc - plain) for auc in mixed),
+    }
+
+
+def _beside_products(rates: Rates, variant: Variant) -> Rates:
+    """Rows per second of both pipelines in the time that is not for the products of matrices, turn by turn."""
+    return {
+        _name(key): [
+            1 / max(1 / rate - 1 / product, _LEAST_S)
+            for rate, product in zip(rates[_name(key, *variant.words)], rates[_PRODUCTS], strict=True)
+        ]
+        for key in (False, True)
     }

@@ -71,7 +71,7 @@ def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
 def serving_workflow(prepared: PreparedData) -> Any:
     """The NVTabular workflow without its label."""
     with quiet_nvtabular():
-        return prepared.workflow().remove_inputs([prepared.spec.label.name])
+        return prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
 
 
 def has_histories(recipe: str) -> bool:

@@ -42,10 +42,10 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
         sizes: rows of the two data sets whose memory is compared, the smaller first.
     """
     with scratch_directory() as directory:
-        raw = {size: _generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
+        raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
         sides: dict[str, Turn] = {
-            OURS: partial(_rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared")),
-            PANDAS: partial(_rate, num_rows, lambda: _prepare_with_pandas(raw[num_rows], directory / "pandas")),
+            OURS: partial(rate, num_rows, lambda: prepare_criteo(raw[num_rows], directory / "prepared")),
+            PANDAS: partial(rate, num_rows, lambda: _prepare_with_pandas(raw[num_rows], directory / "pandas")),
         }
         rates = take_turns(sides, repeats)
         peaks = {size: _peak_memory(raw[size], directory / "prepared") for size in sizes}
@@ -61,19 +61,21 @@ def prepare_criteo(raw: Path, output: Path) -> None:
     prepare(CRITEO, CRITEO.read(raw), output, CONFIG, ENCODING, source="generated")
 
 
-def _generated(directory: Path, num_rows: int) -> Path:
+def generated(directory: Path, num_rows: int) -> Path:
+    """Generated raw files of so many rows, in `directory`."""
     generate_criteo(directory, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
     return directory
 
 
-def _rate(num_rows: int, work: Callable[[], None]) -> float:
+def rate(num_rows: int, work: Callable[[], None]) -> float:
+    """Rows per second of processor time."""
     begin = time.process_time()
     work()
     return num_rows / (time.process_time() - begin)
 
 
 def _prepare_with_pandas(raw: Path, output: Path) -> None:
-    names = [CRITEO.label, *_NUMBERS, *_CATEGORIES]
+    names = [*CRITEO.labels, *_NUMBERS, *_CATEGORIES]
     days = [
         pd.read_csv(path, sep="\t", header=None, names=names, dtype=dict.fromkeys(_CATEGORIES, str))
         for path in sorted(raw.glob("day_*"), key=lambda path: int(path.name.removeprefix("day_")))
@@ -90,7 +92,7 @@ def _prepare_with_pandas(raw: Path, output: Path) -> None:
         kept = counts.index[counts >= CONFIG.frequency_threshold]
         ids = rows[name].map(pd.Series(np.arange(3, 3 + len(kept)), index=kept)).fillna(2).astype(np.int64)
         encoded[name] = ids.mask(rows[name].isna(), 1)
-    encoded[CRITEO.label] = rows[CRITEO.label].astype(np.float32)
+    encoded[list(CRITEO.labels)] = rows[list(CRITEO.labels)].astype(np.float32)
     output.mkdir(exist_ok=True)
     encoded.iloc[:num_train].to_parquet(output / "train.parquet", index=False)
     encoded.iloc[num_train:].to_parquet(output / "valid.parquet", index=False)

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 from rich.console import Console
-from rich.table import Table
 
+from rankline.display import heading, print_whole
 from workflows.artifacts import versions
 from workflows.machine import cpu_name
 
@@ -91,14 +91,13 @@ class Report:
         if len(columns) > len(rows):  # the narrower of both ways fits a terminal
             rows, columns = figures, list(self.results)
             cells = {(figure, side): value for (side, figure), value in cells.items()}
-        table = Table(title=f"bench {self.name}", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for heading in ("", *columns):
-            table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(row, *(_format(cells.get((row, column))) for column in columns))
-        console.print(table)
+        heading(console, f"bench {self.name}")
         for key, value in self.ratios.items():
             console.print(f"{key}: [bold]{_format(value)}[/]")
+        if busy := self.environment.get("busy"):
+            console.print(f"[yellow]the machine was busy ({busy}): the figures are not those of a quiet one[/]")
+        named = {column: [_format(cells.get((row, column))) for row in rows] for column in columns}
+        print_whole(console, {"": rows, **named})
 
 
 def environment() -> dict[str, Any]:

@@ -131,7 +131,10 @@ def run(
             single = {side: laid_out[batch_sizes[0]].messages for side, laid_out in requests.items()}
             for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
                 results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
-    return Report(name="serving", results=results, ratios=_ratios(results, batch_sizes))
+    ratios = _ratios(results, batch_sizes)
+    if small_layers:  # the names without more are of the recipe as it is
+        ratios = {f"{name}_small_layers": value for name, value in ratios.items()}
+    return Report(name="serving", results=results, ratios=ratios)
 
 
 def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config: ExportConfig, name: str) -> bool:

@@ -7,6 +7,8 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from bench.report import Turn
 from training.config import TrainConfig
 from training.loader.splits import tensorflow_loader
@@ -27,6 +29,25 @@ def one_batch(directory: Path, spec: FeatureSpec, config: TrainConfig, turn_s: f
     """The same steps without a loader: on one batch over and over."""
     loader = tensorflow_loader(directory, spec, "train", config.batch_size, shuffle=True, seed=0)
     return _turns(spec, config, repeat(next(iter(loader))), turn_s)
+
+
+def products(trainer: TensorFlowTrainer, batch_size: int, turn_s: float) -> Turn:
+    """The products of matrices of a step's dense layers alone, forward and backward: what no pipeline can save."""
+    kernels = [weight for weight in trainer.model.trainable_weights if weight.name.endswith("kernel:0")]
+    ins, outs = ([tf.random.normal((batch_size, weight.shape[side])) for weight in kernels] for side in (0, 1))
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def multiply() -> Any:
+        return [
+            (x @ kernel, tf.matmul(x, gradient, transpose_a=True), tf.matmul(gradient, kernel, transpose_b=True))
+            for x, gradient, kernel in zip(ins, outs, kernels, strict=True)
+        ]
+
+    def work() -> int:
+        multiply()
+        return batch_size
+
+    return partial(rate_of, work, turn_s)
 
 
 def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_s: float) -> Turn:

@@ -3,7 +3,7 @@
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -34,6 +34,19 @@ def say(text: str) -> None:
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Say something on standard error, beside results on standard output."""
+    ERRORS.print(text, markup=False, soft_wrap=True)
+
+
+def warn_busy(busy: str) -> None:
+    """Say that figures will not be those of a quiet machine."""
+    ERRORS.print(
+        f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of a quiet one",
+        soft_wrap=True,
+    )
+
+
 def heading(console: Console, text: str) -> None:
     """Print what comes next, after an empty line."""
     console.print(f"\n[bold]{escape(text)}[/]", soft_wrap=True)
@@ -42,6 +55,43 @@ def heading(console: Console, text: str) -> None:
 def plain_table() -> Table:
     """A table without lines."""
     return Table(box=None, padding=(0, 2, 0, 0))
+
+
+def print_whole(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
+    """Print a table of which no cell is cut: columns that do not fit come below, behind the first ones again.
+
+    Args:
+        console: as wide as it is.
+        columns: heading → cells, of lines of markup.
+        num_keys: columns that tell the rows apart.
+        left: columns that are aligned to the left.
+    """
+    widths = {name: _width([escape(name), *cells]) + 2 for name, cells in columns.items()}
+    keys = list(columns)[:num_keys]
+    room = console.width - sum(widths[name] for name in keys)
+    parts: list[list[str]] = [[]]
+    for name in list(columns)[num_keys:]:
+        if parts[-1] and sum(widths[n] for n in (*parts[-1], name)) > room + 2:  # nothing has to follow the last one
+            parts.append([])
+        parts[-1].append(name)
+    for number, part in enumerate(parts):
+        table = plain_table()
+        for name in (*keys, *part):
+            table.add_column(
+                escape(name), justify="left" if list(columns).index(name) < left else "right", no_wrap=True
+            )
+        for cells in zip(*(columns[name] for name in (*keys, *part)), strict=True):
+            table.add_row(*cells)
+        if number:
+            console.print()
+        wanted = sum(widths[name] for name in (*keys, *part))
+        table.width = wanted if wanted > console.width else None  # the terminal breaks its lines
+        console.print(table, crop=False)
+
+
+def _width(cells: Iterable[str]) -> int:
+    lines = (line for cell in cells for line in cell.split("\n"))
+    return max(Text.from_markup(line).cell_len for line in lines)
 
 
 class Display(Protocol):

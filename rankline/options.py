@@ -112,15 +112,22 @@ _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
 """Type of a field → what makes a value of it, and what its help calls that; others are typer's own."""
 
 
-def _help(config: Any, name: str) -> str:
+def description_of(kind: type, name: str) -> str:
+    """What the docstring of a config says of a field, under "Attributes:".
+
+    Raises:
+        TypeError: nothing.
+    """
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
-    found = [match for owner in type(config).__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
+    found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:
-        raise TypeError(
-            f"{type(config).__name__}.{name} has no line under 'Attributes:' in the docstring of its class."
-        )
+        raise TypeError(f"{kind.__name__}.{name} has no line under 'Attributes:' in the docstring of its class.")
     text = " ".join(found[0].group(1).split())
-    return text[0].upper() + text[1:] + _default(getattr(config, name))
+    return text[0].upper() + text[1:]
+
+
+def _help(config: Any, name: str) -> str:
+    return description_of(type(config), name) + _default(getattr(config, name))
 
 
 def _default(value: Any) -> str:

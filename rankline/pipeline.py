@@ -26,7 +26,9 @@ from workflows.artifacts import write_whole
 from workflows.dask_config import DaskConfig
 from workflows.errors import ConfigError, ServingError
 from workflows.extras import require
+from workflows.heads import Head, output_names
 from workflows.progress import SILENT, Progress
+from workflows.tensors import side_by_side
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Of `run`, whose figures are a first look.
 _SHORT = LoadConfig(warmup_s=0.25, window_s=0.5, min_duration_s=1.5, time_limit_s=3.0, min_requests=100)
-# Served and offline AUC are of the same scores, up to float32 rounding that may swap near ties.
-_AUC_TOLERANCE = 1e-4
+# Served and offline figures are of the same scores, up to float32 rounding that may swap near ties.
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +52,14 @@ class Quality:
     Attributes:
         per_seed: seed → metrics of the model trained with it; the first is the one that is exported.
         best_auc: best AUC that any model can reach, where the data is generated.
-        served_auc: AUC of the scores that the server gave for the same rows.
+        served: the objective, AUC of a single binary head, of the scores that the server gave for the same rows.
+        heads: what is learned.
     """
 
     per_seed: Mapping[int, Mapping[str, float]]
     best_auc: float | None
-    served_auc: float
+    served: float
+    heads: tuple[Head, ...]
 
     def has(self, metric: str) -> bool:
         """Whether it was measured."""
@@ -72,11 +76,13 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         """Means under the metric's name, deviations under NAME_std."""
+        from training.metrics import objective_of
+
         names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
         return (
             {name: self.mean(name) for name in names}
             | {f"{name}_std": self.std(name) for name in names}
-            | {"best_auc": self.best_auc, "served_auc": self.served_auc}
+            | {"best_auc": self.best_auc, f"served_{objective_of(self.heads).name}": self.served}
             | {"seeds": {str(seed): dict(values) for seed, values in self.per_seed.items()}}
         )
 
@@ -100,8 +106,8 @@ class RunResult:
             "recipe": self.recipe.name,
             "source": self.source,
             "rows": dict(self.prepared.manifest.details["rows"]),
-            "quality": self.quality.to_dict(),
             **self.report.to_dict(),
+            "quality": self.quality.to_dict(),  # over all seeds; the report has that of the model it measured
             "artifacts": {
                 "prepared": str(self.prepared.path),
                 "model": str(self.trained.path),
@@ -206,7 +212,7 @@ def train(
                 )
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}
-        progress.update(1, 1, _describe_quality(metrics))
+        progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
     return models[0], metrics
 
 
@@ -261,15 +267,15 @@ def bench(
     """Score the held-out rows once and compare with training, then measure.
 
     Returns:
-        The report, and the AUC of the served scores.
+        The report, and the objective of the served scores, see `Quality`.
 
     Raises:
         ArtifactError: the ensemble was exported from other data.
-        ServingError: the served scores do not rank as the model did offline.
+        ServingError: the served scores are not as good as the model was offline.
     """
     from serving.benchmark.load import measure
     from serving.client import Client
-    from workflows.auc import exact_auc
+    from training.metrics import objective_of, qualities
 
     ensemble.check_made_from(prepared.manifest)
     heldout = prepared.heldout()
@@ -278,8 +284,13 @@ def bench(
         client = stack.enter_context(Client(server.url, ensemble.name))
         identity = stack.enter_context(Client(server.url, server.identity)) if server.identity else None
         scores = client.predict(rows)
-        served_auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
-        _check_served_auc(served_auc, ensemble.offline_metrics["valid_auc"])
+        heads = prepared.spec.heads
+        objective = objective_of(heads)
+        labels = side_by_side([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
+        by_output = client.schema.by_output(scores)
+        in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
+        served = qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order)))[objective.name]
+        _check_served(objective.title, served, ensemble.offline_metrics[f"valid_{objective.name}"])
         report = measure(
             client,
             rows,
@@ -290,7 +301,8 @@ def bench(
             process_ids=server.process_ids,
             progress=progress,
         )
-    return report, served_auc
+    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served}
+    return replace(report, version=ensemble.version, quality=quality), served
 
 
 def run(
@@ -299,7 +311,6 @@ def run(
     workspace: Workspace,
     stages: Stages,
     *,
-    export_config: ExportConfig,
     num_seeds: int,
     batch_sizes: Sequence[int],
 ) -> RunResult:
@@ -310,18 +321,20 @@ def run(
     """
     from serving.benchmark.load import check_batch_sizes
 
-    check_batch_sizes(batch_sizes, export_config.max_batch_size)  # now, not after everything else
+    check_batch_sizes(batch_sizes, recipe.serving.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
-    ensemble = export(recipe, export_config, prepared, workspace, stages, compare_engines=True)
+    ensemble = export(recipe, recipe.serving, prepared, workspace, stages, compare_engines=True)
     with ExitStack() as stack:
         with stages.stage("serve") as progress:
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
             progress.update(1, 1, f"tritonserver on {server.url}")
         with stages.stage("bench") as progress:
-            report, served_auc = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
-            progress.update(1, 1, f"served AUC {served_auc:.4f}")
-    quality = Quality(per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served_auc=served_auc)
+            report, served = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
+            progress.update(1, 1, describe_served(prepared, served))
+    quality = Quality(
+        per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served=served, heads=prepared.spec.heads
+    )
     return RunResult(
         recipe=recipe,
         workspace=workspace,
@@ -359,15 +372,25 @@ def _describe_rows(prepared: "PreparedData") -> str:
     return ", ".join(parts)
 
 
-def _describe_quality(metrics: Mapping[int, Mapping[str, float]]) -> str:
-    aucs = [values["valid_auc"] for values in metrics.values()]
-    spread = f" ± {statistics.stdev(aucs):.4f} over {len(aucs)} seeds" if len(aucs) > 1 else ""
-    return f"AUC {statistics.fmean(aucs):.4f}{spread}"
+def describe_served(prepared: "PreparedData", served: float) -> str:
+    """What `bench` found out about the scores, in a few words."""
+    from training.metrics import objective_of
+
+    return f"served {objective_of(prepared.spec.heads).title} {served:.4f}"
 
 
-def _check_served_auc(served: float, offline: float) -> None:
-    if not abs(served - offline) <= _AUC_TOLERANCE:
+def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, float]]) -> str:
+    from training.metrics import objective_of
+
+    objective = objective_of(heads)
+    figures = [values[f"valid_{objective.name}"] for values in metrics.values()]
+    spread = f" ± {statistics.stdev(figures):.4f} over {len(figures)} seeds" if len(figures) > 1 else ""
+    return f"{objective.title} {statistics.fmean(figures):.4f}{spread}"
+
+
+def _check_served(title: str, served: float, offline: float) -> None:
+    if not abs(served - offline) <= _TOLERANCE * max(1.0, abs(offline)):
         raise ServingError(
-            f"the served scores have AUC {served:.5f}, the model had {offline:.5f} offline. "
+            f"the served scores have {title} {served:.5f}, the model had {offline:.5f} offline. "
             "The server serves another export (restart it), or the ensemble is not of this model (export again)."
         )

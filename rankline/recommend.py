@@ -1,14 +1,16 @@
 """The best items for a user, scored by the server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankline.rows import text_columns, typed_row
 from workflows.errors import ConfigError
 from workflows.prepared import CATALOG, PreparedData
+from workflows.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +24,7 @@ def best_items(
     user: int | str,
     top: int,
     *,
+    context: Mapping[str, Any] | None = None,
     with_known: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
@@ -35,6 +38,7 @@ def best_items(
         prepared: holds the catalogue and the histories, and says which column is the user and which the item.
         user: any id; one that training did not see is scored as unseen, with an empty history.
         top: how many.
+        context: column → value, of columns beyond user, item and history; those that it lacks come from the catalogue.
         with_known: score the items of the user's history too; data without histories does so in any case.
         report: is given what is worth knowing about the user, if anything is.
 
@@ -42,23 +46,25 @@ def best_items(
         Catalogue rows with a `score`, best first.
 
     Raises:
-        ConfigError: the ensemble asks for more than user, item and history, or its users are numbers and `user` is not.
+        ConfigError: a column is neither in `context` nor in the catalogue, or users are numbers and `user` is not.
     """
     user_column, item_column = user_and_item(prepared)
     history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
     assert catalog is not None
     user = typed_user(user, client.schema, user_column)
+    shared = context or {}
+    of_items = check_context(prepared, client.schema, shared)
     if history_column is None:
-        items = catalog[item_column].to_numpy()
-        scores = client.predict({user_column: np.full(len(items), user), item_column: items})
+        columns = {name: pa.array([value] * len(catalog)) for name, value in {user_column: user, **shared}.items()}
+        scores = client.predict({**columns, **{name: catalog[name] for name in (item_column, *of_items)}})
     else:
         history = _history(prepared, user, history_column, report or (lambda _: None))
         if not with_known:
             catalog = catalog.filter(pc.invert(pc.is_in(catalog[item_column], history.cast(catalog[item_column].type))))
         if not len(catalog):
             return []
-        row = {user_column: user, history_column: _latest(client, history).to_pylist()}
-        scores = client.rank(row, catalog[item_column])
+        row = {user_column: user, history_column: _latest(client, history).to_pylist(), **shared}
+        scores = client.rank(row, {name: catalog[name] for name in (item_column, *of_items)})
     return _best(catalog, scores, top)
 
 
@@ -66,17 +72,57 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     """The columns of users and of items; reads no rows, so that a verb can ask before it starts a server.
 
     Raises:
-        ConfigError: rows have no user, no item or no catalogue of items, or more than these and a history.
+        ConfigError: rows have no user, no item or no catalogue of items.
     """
     user_column, item_column = prepared.group_by, prepared.item
-    expected = {user_column, item_column, prepared.spec.metadata.history} - {None}
-    has_catalog = CATALOG in prepared.manifest.files
-    if user_column is None or item_column is None or not has_catalog or set(prepared.inputs) != expected:
+    if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
             f"this ensemble takes {list(prepared.inputs)}; recommend needs a user and an item, and takes a history. "
             "Use predict."
         )
     return user_column, item_column
+
+
+def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
+    """Column → value of `--context name=value`, JSON where a text can be read as it and the column holds no texts.
+
+    Raises:
+        ConfigError: one is not of that form.
+    """
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--context is {text!r}, expected a column and its value: --context country=DE")
+        given[name] = value
+    row: dict[str, Any] = typed_row(given, text_columns(schema)).to_pylist()[0] if given else {}
+    return row
+
+
+def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
+    """The columns of the catalogue that are sent with each item, beside the item itself.
+
+    Args:
+        prepared: says which column is the user, which the item and which the history.
+        schema: of the ensemble.
+        context: columns whose one value is given.
+
+    Raises:
+        ConfigError: a column comes from nowhere, or one that is given is none.
+    """
+    known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
+    further = {column.name: column.is_required for column in schema.columns if column.name not in known}
+    if unknown := sorted(set(context) - further.keys()):
+        hint = did_you_mean(unknown, list(further))
+        raise ConfigError(f"--context names {unknown}, expected {list(further) or 'none'}.{hint}")
+    in_catalog = set(prepared.catalog_columns())
+    if prepared.spec.metadata.history is not None:
+        in_catalog &= set(schema.candidates)  # all else is one value, which the candidates share
+    of_items = [name for name in further if name not in context and name in in_catalog]
+    if lacking := [name for name, is_required in further.items() if is_required and name not in {*context, *of_items}]:
+        example = " ".join(f"--context {name}=…" for name in lacking)
+        raise ConfigError(f"this ensemble also takes {lacking}, which the catalogue does not have. Give {example}")
+    return of_items
 
 
 def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:

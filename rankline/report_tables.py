@@ -5,32 +5,32 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import heading, plain_table
+from rankline.display import heading, print_whole
 from serving.benchmark.compare import Comparison, Difference
 from serving.benchmark.percentiles import CONFIDENCE
 from serving.benchmark.report import BenchmarkReport
-from serving.benchmark.table import Cell, columns, number
-from serving.benchmark.words import checked, remarks, searched
+from serving.benchmark.table import KEYS, Cell, columns, number
+from serving.benchmark.words import checked, conclusion, remarks
 
 _MOST_COLUMNS = 4
+_MOST_REMARKS = 3
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
     """Latency percentiles and throughput per load, where the time went, and what is wrong with the figures."""
     how = f"{_how(report)} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence"
     heading(console, f"{report.model_name}: {how}")
+    console.print(f"[bold]{escape(conclusion(report))}[/]", soft_wrap=True)
+    for problem in report.problems:
+        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
     _print_figures(report, console)
     _print_breakdown(report, console)
-    for sentence in searched(report):
-        console.print(f"[bold]{escape(sentence)}[/]", soft_wrap=True)
     for floor in report.floors:
         console.print(
             f"a model that does nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
             f"{floor.client_cpu_ms:.3f} ms of client CPU time each",
             soft_wrap=True,
         )
-    for problem in report.problems:
-        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -55,14 +55,13 @@ def _print_figures(report: BenchmarkReport, console: Console) -> None:
     Below each figure is how far its interval reaches at most, as a share of it; the report has both bounds.
     """
     shown = columns(report.bench)
-    table = plain_table()
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
-    for cells in zip(*shown.values(), strict=True):
-        table.add_row(*map(_figure, cells))
-    console.print(table)
-    for remark in remarks(report.bench) if not report.searches else ():  # the rates of a search are tested briefly
+    cells = {name: list(map(_figure, column)) for name, column in shown.items()}
+    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+    found = list(remarks(report.bench)) if not report.searches else []  # the rates of a search are tested briefly
+    for remark in found[:_MOST_REMARKS]:
         console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
+    if (more := len(found) - _MOST_REMARKS) > 0:
+        console.print(f"[dim]{more} more remarks are on the page, bench.html[/]")
     console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
 
 
@@ -82,33 +81,26 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     if not shown:
         return
     heading(console, "where the time of a request went, mean ms")
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    parts: dict[str, list[str]] = {}
+    parts = [*shown[0][1].parts_ms(), "total"]
+    cells = {"": [escape(part) for part in parts]}
     for load, breakdown in shown[:_MOST_COLUMNS]:
-        table.add_column(load.words.replace(", ", "\n"), justify="right")
-        for name, value in {**breakdown.parts_ms(), "total": breakdown.total_ms}.items():
-            parts.setdefault(name, []).append(f"{value:.3f}")
-    for name, values in parts.items():
-        table.add_row(name, *values)
-    console.print(table)
+        values = {**breakdown.parts_ms(), "total": breakdown.total_ms}
+        cells[load.words.replace(", ", "\n")] = [f"{values[part]:.3f}" if part in values else "" for part in parts]
+    print_whole(console, cells)
 
 
 def _print_differences(comparison: Comparison, console: Console) -> None:
-    table = plain_table()
-    for name in ("load", "figure", "before", "now", "change", f"{CONFIDENCE:.0%} interval", ""):
-        table.add_column(name, justify="left" if name in ("load", "figure", "") else "right", no_wrap=True)
-    for found in comparison.differences:
-        table.add_row(
-            escape(found.load),
-            found.figure,
-            number(found.before),
-            number(found.after),
-            _percent(found.change),
-            f"{_percent(found.low)} to {_percent(found.high)}",
-            _verdict(found, comparison.max_regression),
-        )
-    console.print(table)
+    found = comparison.differences
+    columns = {
+        "load": [escape(one.load) for one in found],
+        "figure": [one.figure for one in found],
+        "before": [number(one.before) for one in found],
+        "now": [number(one.after) for one in found],
+        "change": [_percent(one.change) for one in found],
+        f"{CONFIDENCE:.0%} interval": [f"{_percent(one.low)} to {_percent(one.high)}" for one in found],
+        "": [_verdict(one, comparison.max_regression) for one in found],
+    }
+    print_whole(console, columns, num_keys=2, left=2)
 
 
 def _not_compared(comparison: Comparison) -> Iterator[str]:

@@ -1,23 +1,30 @@
-"""Rows in from options, CSV, Parquet or JSON lines; scores out in the same form."""
+"""Rows from options, or block by block from CSV, Parquet or JSON lines."""
 
 import io
 import json
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
-from workflows.artifacts import write_whole
 from workflows.errors import ConfigError, DataError
 from workflows.spelling import did_you_mean
 
+if TYPE_CHECKING:
+    from serving.client import ModelSchema
+
 FORMATS = ("csv", "parquet", "jsonl")
+_BLOCK_BYTES = 8 << 20
+_BLOCK_ROWS = 65_536
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
@@ -36,6 +43,11 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{word!r} is not a column with a value. Example: --userId 1 --movieId 31")
         row[name] = value
     return row
+
+
+def text_columns(schema: "ModelSchema") -> list[str]:
+    """Columns of single texts that a model takes."""
+    return [column.name for column in schema.columns if column.values.datatype == "BYTES" and not column.lengths]
 
 
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
@@ -91,18 +103,23 @@ def output_format_of(output: Path | None, format_name: str | None, input_format:
     return chosen
 
 
-def check_columns(rows: pa.Table, format_name: str) -> None:
-    """Find out that rows cannot be written with their scores before they are scored.
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Some of the rows of a file, in its order.
 
-    Raises:
-        ConfigError: lists would go into CSV.
+    Attributes:
+        rows: of the types that this block shows, in CSV and JSON lines.
+        done: share of the file that is read with it, in [0, 1]; 0 of stdin, whose end nobody knows.
+        sent: what is sent of them, where who read them knows.
     """
-    if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
-        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
+
+    rows: pa.Table
+    done: float = 0.0
+    sent: pa.Table | None = None
 
 
-def read_rows(path: str, format_name: str, text_columns: Collection[str]) -> pa.Table:
-    """Read rows from a file, or from stdin for "-".
+def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:
+    """Read rows from a file, or from stdin for "-", of any length; at least one block, which may have no rows.
 
     Args:
         path: file name or "-".
@@ -112,18 +129,61 @@ def read_rows(path: str, format_name: str, text_columns: Collection[str]) -> pa.
     Raises:
         DataError: not of that format.
     """
+    readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
-        source = io.BytesIO(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
-        if format_name == "csv":
-            types = dict.fromkeys(text_columns, pa.string())
-            return _empty_to_null(csv.read_csv(source, convert_options=csv.ConvertOptions(column_types=types)), types)
-        if format_name == "parquet":
-            return parquet.read_table(source)
-        return arrow_json.read_json(source)
+        with ExitStack() as stack:
+            stream = sys.stdin.buffer if path == "-" else stack.enter_context(Path(path).open("rb"))
+            num_bytes = 0 if path == "-" else Path(path).stat().st_size
+            yield from readers[format_name](stream, num_bytes, dict.fromkeys(text_columns, pa.string()))
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{path} cannot be read as {format_name}: {error}. Give it the ending of what it is, or --format."
         ) from None
+
+
+def _csv_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
+    header = stream.readline()
+    names = csv.read_csv(io.BytesIO(header)).column_names
+    convert = csv.ConvertOptions(column_types=types)
+    for number, lines in enumerate(_whole_lines(stream)):
+        if number and not lines:
+            break
+        content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
+        options = csv.ReadOptions(column_names=names if number else None)
+        rows = csv.read_csv(io.BytesIO(content), options, convert_options=convert)
+        yield Block(rows=_empty_to_null(rows, types), done=_share(stream, num_bytes))
+
+
+def _json_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:  # noqa: ARG001  (JSON says itself what is a text)
+    for number, lines in enumerate(_whole_lines(stream)):
+        if number and not lines.strip():
+            break
+        options = arrow_json.ReadOptions(block_size=max(len(lines), 1))
+        yield Block(rows=arrow_json.read_json(io.BytesIO(lines), options), done=_share(stream, num_bytes))
+
+
+def _parquet_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:  # noqa: ARG001  (nor has Parquet a doubt)
+    with TemporaryFile() as whole:
+        if not num_bytes:  # stdin cannot be read from its end, where Parquet begins
+            shutil.copyfileobj(stream, whole)
+        file = parquet.ParquetFile(stream if num_bytes else whole)
+        done, num_rows = 0, file.metadata.num_rows
+        for batch in file.iter_batches(_BLOCK_ROWS):
+            done += batch.num_rows
+            yield Block(rows=pa.Table.from_batches([batch]), done=done / num_rows)
+        if not num_rows:
+            yield Block(rows=file.schema_arrow.empty_table())
+
+
+def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """The content in parts that end where a line does; the last one is empty."""
+    while block := stream.read(_BLOCK_BYTES):
+        yield block + stream.readline()
+    yield b""
+
+
+def _share(stream: IO[bytes], num_bytes: int) -> float:
+    return stream.tell() / num_bytes if num_bytes else 0.0
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
@@ -135,42 +195,14 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
     return rows
 
 
-def select(rows: pa.Table, inputs: Sequence[str]) -> pa.Table:
-    """The columns that a model takes; a file may hold others.
+def select(rows: pa.Table, required: Collection[str], optional: Collection[str] = ()) -> pa.Table:
+    """The columns that a model takes; a file may hold others, and lack those that are optional.
 
     Raises:
         DataError: one is missing.
     """
-    if missing := [name for name in inputs if name not in rows.column_names]:
-        unused = [name for name in rows.column_names if name not in inputs]
+    if missing := [name for name in required if name not in rows.column_names]:
+        unused = [name for name in rows.column_names if name not in required]
         hint = did_you_mean(unused, missing)
-        raise DataError(f"the rows lack {missing}. Expected {list(inputs)}, got {rows.column_names}.{hint}")
-    return rows.select(list(inputs))
-
-
-def write_scores(rows: pa.Table, scores: "np.ndarray[Any, Any]", format_name: str, output: Path | None) -> None:
-    """Write the rows with a column `score` beside them.
-
-    Args:
-        rows: what was scored.
-        scores: [num_rows], or [num_rows, num_candidates], which become lists.
-        format_name: one of FORMATS.
-        output: file, written whole or not at all; None is stdout.
-    """
-    scored = rows.append_column("score", pa.array(scores if scores.ndim == 1 else list(scores)))
-    sink = io.BytesIO()
-    if format_name == "parquet":
-        parquet.write_table(scored, sink)
-    elif format_name == "csv":
-        csv.write_csv(scored, sink)
-    else:
-        sink.write("".join(f"{_in_json(row)}\n" for row in scored.to_pylist()).encode())
-    if output is None:
-        sys.stdout.buffer.write(sink.getvalue())
-        sys.stdout.buffer.flush()
-    else:
-        write_whole(output, sink.getvalue())
-
-
-def _in_json(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False, default=str)  # dates and decimals, which JSON has no type for
+        raise DataError(f"the rows lack {missing}. Expected {list(required)}, got {rows.column_names}.{hint}")
+    return rows.select([name for name in rows.column_names if name in required or name in optional])

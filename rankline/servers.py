@@ -1,4 +1,4 @@
-"""The server that a call asks: one that runs somewhere, or one of its own for as long as it lasts."""
+"""Who a call asks: a server that runs somewhere, one of its own for as long as it lasts, or nobody but this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -7,7 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rankline.display import note
+
 if TYPE_CHECKING:
+    from serving.client import Client
     from serving.server import ServerConfig
 
 
@@ -24,6 +27,33 @@ class Server:
     url: str
     process_ids: Callable[[], Sequence[int]] = tuple
     identity: str | None = None
+
+
+@contextmanager
+def client_for(repository: Path, url: str | None) -> Iterator["Client"]:
+    """A client of the server at `url`, or of an exported ensemble in this process, which a line says.
+
+    Args:
+        repository: of the ensemble, called as the ensemble is; it is read where there is no `url`.
+        url: HOST:PORT of gRPC of a running server.
+
+    Raises:
+        ArtifactError: there is no such ensemble, or it is damaged.
+        ServerError: no server answers at `url`.
+    """
+    from serving.client import Client
+
+    if url is not None:
+        with Client(url, repository.name) as client:
+            yield client
+        return
+    from serving.ensemble import ExportedEnsemble
+    from serving.in_process import open_ensemble
+
+    ensemble = ExportedEnsemble.load(repository)
+    note(f"scoring in this process: {ensemble.path}, version {ensemble.version}")
+    with open_ensemble(ensemble) as client:
+        yield client
 
 
 @contextmanager

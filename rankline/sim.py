@@ -19,7 +19,7 @@ from training.models import check_rows, model_named
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
-from workflows.feature_spec import TFRECORD, FeatureSpec
+from workflows.feature_spec import TFRECORD, Feature, FeatureSpec
 from workflows.progress import Progress
 from workflows.trained import KIND as TRAINED
 from workflows.trained import TrainedModel
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from training.tracking import RunLog, TrackingConfig
     from training.train import OpenSplit
     from training.trainers.base import Batches
+    from workflows.feature_spec import Source
     from workflows.prepared import PreparedData
+    from workflows.spec_file import Chunk
 
     Step = Callable[[Mapping[str, Any], Any], dict[str, float]]
 
@@ -39,7 +41,7 @@ CONTEXT: dict[str, Any] = {"token_normalize_func": lambda name: name.replace("_"
 """Settings of the verb: its options are found with underscores, as in the document, and with dashes."""
 
 _TRAIN, _VALID, _TEST = "train", "valid", "test"
-_MODEL = "model"
+_MODEL, _IMPORTED = "model", "imported"
 _SEED_BITS = 31
 _FREE = ("epochs", "learning_rate")
 _OF_THE_MODEL = ("model", "embedding_dim", "hidden", "stage_one_hidden", "aux_hidden", "short_history", "variant")
@@ -82,23 +84,55 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
     from workflows.prepared import KIND, PreparedData  # with all datasets, and pandas
 
-    manifest = load_manifest(config.dataset_dir, KIND)
-    spec = FeatureSpec.read(config.dataset_dir / config.feature_spec)
+    directory = config.dataset_dir
+    if not (directory / MANIFEST).is_file() and (directory / config.feature_spec).is_file():
+        return _imported(config, directory / config.feature_spec)
+    manifest = load_manifest(directory, KIND)
+    spec = FeatureSpec.read(directory / config.feature_spec)
     if _TEST in spec.sources:
         spec = replace(spec, sources={**spec.sources, _VALID: spec.source(_TEST)})
     check_rows(spec, model_named(config.model_type)())
     prepared = PreparedData(path=config.dataset_dir, spec=spec, manifest=manifest)
-    _check_prebatch(prepared, _VALID, "prebatch_test_size", config.prebatch_test_size)
-    if config.mode == TRAIN:
-        _check_prebatch(prepared, _TRAIN, "prebatch_train_size", config.prebatch_train_size)
+    _check_prebatches(config, directory, {split: prepared.spec.source(split) for split in (_TRAIN, _VALID)}, spec.label)
     return prepared
 
 
-def _check_prebatch(prepared: "PreparedData", split: str, name: str, expected: int) -> None:
-    """Refuse a number of rows per record that is not the files'. How it divides the batch does not matter."""
+def _imported(config: SimOptions, spec: Path) -> "PreparedData":
+    """Files of any kind with a feature spec, imported beside the results unless they were before."""
+    from training.data_set import DataSet
+    from training.imported import import_data
+    from workflows.datasets.raw import fingerprint_of
+    from workflows.prepared import PreparedData
+
+    output = config.results_dir / _IMPORTED
+    data = DataSet.read(spec)
+    chunks, (label, *_) = {name: chunks[0] for name, chunks in data.spec.mappings.items()}, data.spec.channels["label"]
+    sources = {_TRAIN: chunks[_TRAIN], _VALID: chunks.get(_TEST) or chunks[_VALID]}
+    _check_prebatches(config, spec.parent, sources, data.spec[label])
+    if (output / MANIFEST).is_file():
+        found = PreparedData.load(output)
+        if found.manifest.made_from["files"] == fingerprint_of([data.path, *data.files]):
+            return found
+    with Stages(["import"]) as stages, stages.stage("import") as progress:
+        prepared = import_data(spec, output, progress=progress)
+    check_rows(prepared.spec, model_named(config.model_type)())
+    return prepared
+
+
+def _check_prebatches(
+    config: SimOptions, directory: Path, sources: "Mapping[str, Source | Chunk]", label: Feature
+) -> None:
+    """Refuse numbers of rows per record that are not the files'. How they divide the batch does not matter."""
+    _check_prebatch(directory, _VALID, sources[_VALID], label, "prebatch_test_size", config.prebatch_test_size)
+    if config.mode == TRAIN:
+        _check_prebatch(directory, _TRAIN, sources[_TRAIN], label, "prebatch_train_size", config.prebatch_train_size)
+
+
+def _check_prebatch(
+    directory: Path, split: str, source: "Source | Chunk", label: Feature, name: str, expected: int
+) -> None:
     if not expected:
         return
-    source = prepared.spec.source(split)
     if source.type != TFRECORD:
         raise ConfigError(
             f"--{name} is {expected}, and the {split} data is {source.type}, which has no records. Leave it out, or "
@@ -106,8 +140,8 @@ def _check_prebatch(prepared: "PreparedData", split: str, name: str, expected: i
         )
     from training.loader.tfrecord import rows_per_record
 
-    found = rows_per_record([prepared.path / file for file in source.files], prepared.spec)
-    is_one_record_each = source.num_rows <= found * len(source.files)
+    found = rows_per_record([directory / file for file in source.files], label)
+    is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(source.files)
     if found > expected or (found < expected and not is_one_record_each):
         raise ConfigError(
             f"--{name} is {expected}, and the {split} data has {found} rows per record. Give {found}, or 0 to take "

@@ -44,7 +44,7 @@ class SimOptions:
         stage_one_mlp_dims: units of the dense layers behind the search over the long history.
         stage_two_mlp_dims: units of the dense layers in front of the score.
         aux_mlp_dims: units of the dense layers of the auxiliary loss.
-        dataset_dir: prepared data, from `rankline prepare` or `rankline import`.
+        dataset_dir: prepared data, from `rankline prepare` or `rankline import`, or any files with a feature spec.
         feature_spec: name of the feature spec in it.
         optimizer: sgd, adagrad, adam, lazy_adam or rowwise_adagrad.
         lr: learning rate.

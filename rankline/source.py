@@ -88,6 +88,8 @@ def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: P
             raise ConfigError(f"no archive {config.download!r} of {dataset.name}. Available: {there_are}.")
         directory = download(dataset.archives[config.download], cache, progress=progress)
         return Source(directory=directory, description=config.download)
+    if dataset.directory is not None:
+        return Source(directory=dataset.directory, description=dataset.name)
     if dataset.generate is None:
         archives = f", or --download {' or '.join(dataset.archives)}" if dataset.archives else ""
         raise ConfigError(f"there is no generator of {dataset.name}. Give --data-dir with its raw files{archives}.")

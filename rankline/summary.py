@@ -33,8 +33,8 @@ def print_summary(result: "RunResult", console: Console) -> None:
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
-    """Each metric of the model; AUC also of the scores that the server gave, and the best that is possible."""
-    from training.metrics import METRICS
+    """Each metric of the model; the objective also of the scores that the server gave, and the best possible."""
+    from training.metrics import metric_names, objective_of
 
     num_seeds = len(quality.per_seed)
     table = plain_table()
@@ -43,23 +43,31 @@ def print_quality(quality: "Quality", console: Console) -> None:
     table.add_column("scored by the server", justify="right")
     if quality.best_auc is not None:
         table.add_column("best attainable", justify="right")
-    for name, metric in METRICS.items():
-        if metric.title and quality.has(f"valid_{name}"):
+    objective = objective_of(quality.heads)
+    titles = {
+        name: metric.title if len(quality.heads) == 1 else f"{head.column}: {metric.title}"
+        for name, (head, metric) in metric_names(quality.heads).items()
+        if metric.title
+    }
+    for name, title in (({} if objective.name in titles else {objective.name: objective.title}) | titles).items():
+        if quality.has(f"valid_{name}"):
             deviation = f" ± {quality.std(f'valid_{name}'):.4f}" if num_seeds > 1 else ""
-            others = [quality.served_auc, quality.best_auc] if name == "auc" else []
+            others = [quality.served, quality.best_auc] if name == objective.name else []
             shown = [f"{value:.4f}" for value in others if value is not None]
-            table.add_row(metric.title, f"{quality.mean(f'valid_{name}'):.4f}{deviation}", *shown)
+            table.add_row(escape(title), f"{quality.mean(f'valid_{name}'):.4f}{deviation}", *shown)
     console.print(table)
 
 
 def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
     """What to type next, and what for."""
     store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
-    recipe, workspace = result.recipe.name, result.workspace
+    recipe, workspace = result.recipe.called, result.workspace
     repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
     work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
     yield f"mlflow ui --backend-store-uri {store}", "compare runs"
     yield f"rankline serve {recipe}{repository}", "keep the server up"
+    if result.recipe.file is not None:
+        yield f"rankline predict {recipe} --input FILE{repository}", "score raw rows"
     if result.prepared.item is not None:
         histories = result.prepared.histories()
         user = 1 if histories is None else histories[0][0].as_py()
@@ -88,18 +96,29 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
 def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:
     """What was exported when, and which version is active."""
     table = plain_table()
-    for name in ("version", "exported", "engine", "AUC", "MLflow run", ""):
+    versions = list(versions)
+    shown = {version.version: _objective_figure(version.offline_metrics) for version in versions}
+    titles = {title for title, _ in shown.values()}
+    quality = titles.pop() if len(titles) == 1 else "quality"
+    for name in ("version", "exported", "engine", quality, "MLflow run", ""):
         table.add_column(name)
     for version in versions:
         table.add_row(
             str(version.version),
             version.manifest.created_at,
             version.manifest.details["engine"],
-            f"{version.offline_metrics['valid_auc']:.4f}",
+            f"{shown[version.version][1]:.4f}",
             version.run_id[:8],
             "[green]active[/]" if version.is_active else "",
         )
     console.print(table)
+
+
+def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, float]:
+    """Title and value of what a model was judged by."""
+    from training.metrics import OBJECTIVES
+
+    return next((o.title, metrics[f"valid_{o.name}"]) for o in OBJECTIVES if f"valid_{o.name}" in metrics)
 
 
 def print_check(check: Check, console: Console) -> None:

@@ -29,6 +29,7 @@ from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import engines
 from serving.installation import backend_names
 from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
+from workflows.durable import sync, sync_all
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
@@ -114,6 +115,10 @@ class ExportedEnsemble:
     def model_config(self) -> Any:
         """Its `inference.ModelConfig`, as a server describes it."""
         return _read_config(self.path / self.name / str(self.version) / CONFIG)
+
+    def step_config(self, step: str) -> Any:
+        """The `inference.ModelConfig` of one of its steps."""
+        return _read_config(self.path / step / CONFIG)
 
     @property
     def config(self) -> str:
@@ -224,11 +229,14 @@ def publish_version(
             manifest = describe(staging, KIND, made_from, {**details, _REPLACES: replaced})
             version = staging / name / str(number)
             (version / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+            sync_all(staging)
             for step in staging.iterdir():
                 if step.name != name:
                     step.rename(path / step.name)
             (path / name).mkdir(exist_ok=True)
             version.rename(path / name / str(number))
+            sync(path / name)
+            sync(path)
             _activate(path, name, number)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -5,7 +5,7 @@ The serving graph is merlin-systems' own (`TransformWorkflow` and its operator f
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +20,13 @@ from serving.engines.offline import OfflineModel, ScoringModel
 from serving.ensemble import ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
+from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
 from serving.parity import check_parity, plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.version import Served, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.trained import TrainedModel
@@ -62,21 +64,22 @@ def export_ensemble(
     engine = engine_for(trained.format, config.engine)
     workflow = prepared.workflow()
     with quiet_nvtabular():
-        serving_workflow = workflow.remove_inputs([prepared.spec.label.name])
+        serving_workflow = workflow.remove_inputs([label.name for label in prepared.spec.labels])
     progress.update(1, 5, "compile")
     model = engine_for(trained.format).load_trained(trained.model_path)
     candidates = prepared.candidates
     plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec), candidates)
     with TemporaryDirectory(prefix="rankline-export-") as directory:
-        served, served_model = _in_engine(engine, trained, model, Path(directory))
+        served, served_model = _in_engine(engine, trained, model, prepared.spec.heads, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
         offline_workflow = _offline_workflow(prepared, serving_workflow)
         heldout = prepared.heldout()
         parity = check_parity(offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates)
+        optional = optional_columns(plan, heldout, candidates, parity.nulls_not_compared)
         comparison = None
         if compare:
             progress.update(3, 5, "compare engines")
-            models = _in_all_engines(trained, model, {engine.name: served_model}, Path(directory))
+            models = _in_all_engines(trained, model, {engine.name: served_model}, prepared.spec.heads, Path(directory))
             comparison = _compare(models, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
         progress.update(4, 5, "write")
         details: dict[str, Any] = {
@@ -98,7 +101,7 @@ def export_ensemble(
             graph = serving_workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, serving_workflow.input_schema).export(
                 str(version.directory),
-                runtime=NativeRuntime(plan, served, type(scorer), candidates),
+                runtime=NativeRuntime(plan, served, type(scorer), candidates, optional),
                 config=config,
                 name=name,
                 version=version.number,
@@ -108,19 +111,23 @@ def export_ensemble(
 
 
 def _in_engine(
-    engine: Engine, trained: TrainedModel, model: OfflineModel, directory: Path
+    engine: Engine, trained: TrainedModel, model: OfflineModel, heads: tuple[Head, ...], directory: Path
 ) -> tuple[Served, ScoringModel]:
     """The trained model as an engine runs it, converted below `directory` where the engine takes another format."""
     if engine.format == trained.format:
-        return Served(engine=engine, path=trained.model_path), model
+        return Served(engine=engine, path=trained.model_path, heads=heads), model
     path = directory / engine.name / engine.format
     path.parent.mkdir()
     engine.convert(trained, path)
-    return Served(engine=engine, path=path), engine.load(path)
+    return Served(engine=engine, path=path, heads=heads), engine.load(path)
 
 
 def _in_all_engines(
-    trained: TrainedModel, model: OfflineModel, done: Mapping[str, ScoringModel], directory: Path
+    trained: TrainedModel,
+    model: OfflineModel,
+    done: Mapping[str, ScoringModel],
+    heads: tuple[Head, ...],
+    directory: Path,
 ) -> dict[str, ScoringModel]:
     """Engine → the model in it, for all engines that can be had: a conversion that is not needed may fail.
 
@@ -128,12 +135,13 @@ def _in_all_engines(
         trained: the model.
         model: the same as it was trained.
         done: engines that have it already.
+        heads: what its outputs are.
         directory: for what is converted.
     """
     models: dict[str, ScoringModel] = {}
     for name, engine in engines_for(trained.format).items():
         try:
-            models[name] = done[name] if name in done else _in_engine(engine, trained, model, directory)[1]
+            models[name] = done[name] if name in done else _in_engine(engine, trained, model, heads, directory)[1]
         except (ExportError, MissingExtraError, ArtifactError):
             continue
     return models
@@ -169,11 +177,20 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         operator: the operator of merlin-systems that stands for the model in the graph.
         candidates: raw columns that may hold several values per row of a request. The graph, which knows of no such
             thing, has one.
+        optional: raw columns that a request may leave out.
     """
 
-    def __init__(self, plan: TransformPlan, served: Served, operator: type, candidates: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        plan: TransformPlan,
+        served: Served,
+        operator: type,
+        candidates: Sequence[str] = (),
+        optional: Collection[str] = (),
+    ) -> None:
         super().__init__()
-        self._plan, self._served, self._operator, self._candidates = plan, served, operator, candidates
+        self._plan, self._served, self._operator = plan, served, operator
+        self._candidates, self._optional = candidates, optional
 
     def export(
         self, ensemble: Ensemble, path: str, *, config: ExportConfig, name: str, version: int
@@ -201,7 +218,14 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
                 f"expected {' >> '.join(kind.__name__ for kind in wanted)}."
             )
         return write_version(
-            Path(path), self._plan, self._served, config, name=name, version=version, candidates=self._candidates
+            Path(path),
+            self._plan,
+            self._served,
+            config,
+            name=name,
+            version=version,
+            candidates=self._candidates,
+            optional=self._optional,
         )
 
 

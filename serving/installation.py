@@ -10,6 +10,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,7 +114,8 @@ def assemble_backends(target: Path, installation: Installation, further: tuple[P
     python = target / "python"
     python.mkdir(parents=True)
     for file in installation.python_backend.iterdir():
-        shutil.copy(file, python)
+        if file.is_file():  # installers that compile leave a __pycache__
+            shutil.copy(file, python)
     stub = python / STUB
     stub.write_bytes(fit_for_numpy(installation.stub.read_bytes()))
     stub.chmod(0o755)
@@ -152,6 +154,20 @@ def make_stub_environment(target: Path) -> None:
     project = Path(__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
     modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
     (packages / "rankline.pth").write_text("\n".join(modules) + "\n", encoding="utf-8")
+
+
+def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:
+    """Remove the empty directories that Triton's Python backend made, for packed environments, and leaves behind.
+
+    Args:
+        begin, end: when the server started, in seconds of the epoch: those of other times are of others.
+        directory: where it makes them, whatever TMPDIR says.
+    """
+    for path in directory.glob("python_env_*"):
+        with suppress(OSError):  # not empty, somebody else's, or gone
+            found = path.stat()
+            if found.st_uid == os.getuid() and begin <= found.st_mtime <= end:
+                path.rmdir()
 
 
 def environment(installation: Installation, stub_environment: Path) -> dict[str, str]:

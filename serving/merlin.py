@@ -3,13 +3,17 @@
 Its operators for models import their framework, so an engine asks for its own by `merlin_operator`.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from workflows.upstream import importing_merlin
+import numpy as np
+
+from workflows.upstream import import_dtype_mappings, importing_merlin
 
 with importing_merlin():
-    from merlin.dag import postorder_iter_nodes
+    import_dtype_mappings()
+    from merlin.dag import BaseOperator, postorder_iter_nodes
     from merlin.dag.runtime import Runtime
     from merlin.schema import ColumnSchema, Schema
     from merlin.systems.dag import Ensemble
@@ -22,6 +26,23 @@ def merlin_operator(module: str, name: str) -> Any:
         return getattr(import_module(f"merlin.systems.dag.ops.{module}"), name)
 
 
+class Predict(BaseOperator):  # type: ignore[misc]  # merlin has no annotations
+    """A model that merlin-systems has no operator for, in its graph.
+
+    Args:
+        outputs: what the model gives.
+    """
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        super().__init__()
+        self._outputs = Schema([ColumnSchema(name, dtype=np.float32) for name in outputs])
+
+    def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
+        """Those of the model, whatever it takes."""
+        return self._outputs
+
+
 __all__ = [
-    "ColumnSchema", "Ensemble", "Runtime", "Schema", "TransformWorkflow", "merlin_operator", "postorder_iter_nodes",
+    "ColumnSchema", "Ensemble", "Predict", "Runtime", "Schema", "TransformWorkflow", "merlin_operator",
+    "postorder_iter_nodes",
 ]  # fmt: skip

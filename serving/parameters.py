@@ -6,6 +6,9 @@ CANDIDATES = "CANDIDATES"
 MAX_LIST_LENGTH = "MAX_LIST_LENGTH"
 """Most values of a list, and most candidates, of one row of a request; 0 for any number."""
 
+CLASSES = "CLASSES"
+"""Output → names of its classes, in the order of their probabilities, as JSON; left out where there are none."""
+
 
 def names_in(value: str) -> tuple[str, ...]:
     """The names in the value of `CANDIDATES`."""

@@ -28,7 +28,8 @@ from merlin.dag import Node, iter_nodes  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
 SCORE_TOLERANCE = 1e-5
-"""Largest difference of two scores in [0, 1]. A model may add the same numbers in another order per layout."""
+"""Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
+another order per layout."""
 
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
@@ -234,9 +235,12 @@ def _compare(
 
 
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
-    """Where two arrays of scores differ most, and by how much."""
+    """The row in which two arrays of scores differ most, and by how much."""
     with np.errstate(invalid="ignore"):  # infinite scores
-        difference = np.where(_identical(actual, expected), 0.0, np.abs(expected - actual))
+        apart = np.abs(expected - actual) / np.maximum(np.abs(expected), 1)
+        difference = np.where(_identical(actual, expected), 0.0, apart)
+    if difference.ndim > 1:
+        difference = difference.max(axis=1)
     worst = int(np.argmax(difference))
     return worst, float(difference[worst])
 

@@ -15,8 +15,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -28,6 +29,7 @@ from serving.installation import (
     environment,
     find_installation,
     make_stub_environment,
+    remove_environments,
 )
 from serving.launched import Launched
 from serving.ports import Port, Ports, choose_ports
@@ -160,6 +162,8 @@ class EmbeddedServer:
         """What a client must show to hand tensors over in shared memory, as `ClientConfig.key`."""
         self._launcher: Launched | None = None
         self._pid: int | None = None
+        self._begun_at = 0.0
+        self._ready_at: float | None = None
         self._endpoints: Endpoints | None = None
         self._control: ModelControl | None = None
         self._num_processes: Counter[str] = Counter()  # of each model that is loaded
@@ -241,6 +245,7 @@ class EmbeddedServer:
                 for name, number in self.config.ports.items()
             )
         )
+        self._begun_at = time.time()
         server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
         home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
         try:
@@ -284,6 +289,7 @@ class EmbeddedServer:
         except BaseException:
             self.stop()
             raise
+        self._ready_at = time.time()
         self._num_processes = self._count_processes()
         host = _in_url(self.config.host)
         self._endpoints = Endpoints(
@@ -291,6 +297,25 @@ class EmbeddedServer:
             http=f"http://{_in_url(self.config.http_host)}:{http_port}",
             metrics=f"http://{host}:{metrics_port}/metrics",
         )
+
+    def restart(self, models: tuple[str, ...]) -> None:
+        """Start a server that has ended by itself again, at the same addresses; its log becomes `….old`.
+
+        Args:
+            models: to load, in place of those of the config.
+
+        Raises:
+            ServerError: as `start`, and it was not started before.
+        """
+        endpoints = self.endpoints
+        grpc_port, http_port, metrics_port = map(_port_of, (endpoints.grpc, endpoints.http, endpoints.metrics))
+        self.stop()
+        if self.config.log_path is not None:
+            self.config.log_path.replace(f"{self.config.log_path}.old")
+        self.config = replace(
+            self.config, models=models, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
+        )
+        self.start()
 
     def why_ended(self) -> str | None:
         """What ended the server if it has ended by itself; None when it runs or was not started."""
@@ -371,9 +396,10 @@ class EmbeddedServer:
         """Stop the server, its model processes and what they left in shared memory; nothing to do when stopped."""
         if self._launcher is not None:
             self._launcher.stop()
+            remove_environments(self._begun_at, self._ready_at or time.time())
         if self._log is not None:
             self._log.close()
-        self._launcher = self._pid = self._endpoints = self._control = self._log = None
+        self._launcher = self._pid = self._endpoints = self._control = self._log = self._ready_at = None
 
     def _wait_until_ready(self, control: ModelControl, server_id: str, *, may_hang: bool) -> None:
         assert self._launcher is not None
@@ -507,6 +533,12 @@ def _tls_flags(tls: Tls | None) -> list[str]:
         f"--grpc-server-key={tls.key.absolute()}",
         *(mutual or ()),
     ]
+
+
+def _port_of(endpoint: str) -> int:
+    port = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").port
+    assert port is not None  # we have written it
+    return port
 
 
 def _in_url(host: str) -> str:

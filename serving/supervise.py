@@ -1,6 +1,7 @@
-"""What a server that stays up needs: it switches to new versions, and models that lost a process come back."""
+"""What a server that stays up needs: it switches to new versions, and comes back when it or a model's process ended."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from serving.ensemble import ExportedEnsemble, active_version
@@ -57,13 +58,15 @@ class Supervisor:
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
-    is answered.
+    is answered. A server that has ended by itself, as Triton 24.10 does when a request is cancelled at the wrong moment
+    (triton-inference-server/server#7840), is started again with the active version, at the same addresses.
 
     Args:
         server: runs, with the config of `config_of`.
         ensemble: the version that it loaded.
         follow_versions: switch to what becomes the active version on disk.
         report: is given a line for each event.
+        least_up_s: a server that ends sooner after its start is not started again.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Supervisor:
         *,
         follow_versions: bool,
         report: Callable[[str], None],
+        least_up_s: float = 20.0,
     ) -> None:
         self.serving = ensemble
         """The active version."""
@@ -80,12 +84,13 @@ class Supervisor:
         self._follower = Follower(ensemble, report) if follow_versions else None
         self._down: set[str] = set()
         self._trouble = ""
+        self._least_up_s, self._started = least_up_s, time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Look twice a second until `stop` is set.
 
         Raises:
-            ServerError: the server has ended.
+            ServerError: as `step`.
         """
         while not stop.wait(INTERVAL_S):
             self.step()
@@ -94,8 +99,10 @@ class Supervisor:
         """Look once, and act.
 
         Raises:
-            ServerError: the server has ended.
+            ServerError: the server has ended soon after its start, or cannot be started again.
         """
+        if (reason := self._server.why_ended()) and time.monotonic() > self._started + self._least_up_s:
+            self._restart(reason)
         for model in sorted(self.find_down()):
             self._revive(model)
         if self._follower is not None:
@@ -132,6 +139,14 @@ class Supervisor:
             self._server.unload(*old.steps)
         except ServerError as error:
             self._report(f"version {old.version} still takes memory: {error}")
+
+    def _restart(self, reason: str) -> None:
+        self._report(f"{reason} Starting it again.")
+        self._server.restart(self.serving.steps)
+        self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
+        self._started = time.monotonic()
+        self._down.clear()
+        self._report(f"version {self.serving.version} is active again")
 
     def _revive(self, model: str) -> None:
         self._report_trouble(f"a process of {model} has ended; loading it again")

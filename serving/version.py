@@ -5,9 +5,11 @@ NAME_transform_vN/     config.pbtxt, 1/plan       backend: "nvtabular"
 NAME_predict_vN/       config.pbtxt, 1/model.*    backend: the engine's, such as "tensorflow" with model.savedmodel
 """
 
+import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from serving.engines import Engine
 from serving.ensemble import CONFIG
 from serving.export_config import ExportConfig
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
-from serving.parameters import CANDIDATES, MAX_LIST_LENGTH
+from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH
 from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
 from workflows.artifacts import MANIFEST
+from workflows.heads import Head, output_names, usual_heads
 from workflows.tensor_names import SCORE
 from workflows.tensors import Tensor
 
@@ -33,10 +36,36 @@ class Served:
     Attributes:
         engine: what runs it.
         path: a file or a directory of the engine's format.
+        heads: what its outputs are, in their order.
     """
 
     engine: Engine
     path: Path
+    heads: tuple[Head, ...] = usual_heads([SCORE])
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """What the ensemble gives, in the order of the names."""
+        named = zip(output_names(self.heads), self.heads, strict=True)
+        return tuple(
+            Tensor(name=name, dtype="float32", dims=(head.width,)) for name, head in sorted(named, key=itemgetter(0))
+        )
+
+    @property
+    def engine_outputs(self) -> tuple[Tensor, ...]:
+        """The same as the engine calls them."""
+        pattern, names = self.engine.output, output_names(self.heads)
+        return tuple(
+            replace(tensor, name=pattern.format(name=tensor.name, place=names.index(tensor.name)))
+            for tensor in self.outputs
+        )
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What a client has to know beside names and shapes."""
+        named = zip(output_names(self.heads), self.heads, strict=True)
+        classes = {name: head.classes for name, head in named if head.classes}
+        return {CLASSES: json.dumps(classes, ensure_ascii=False)} if classes else {}
 
     def copy_to(self, directory: Path) -> None:
         """Copy the model to where its engine looks for it."""
@@ -56,6 +85,7 @@ def write_version(
     name: str,
     version: int,
     candidates: Sequence[str] = (),
+    optional: Collection[str] = (),
 ) -> list[ModelConfig | EnsembleConfig]:
     """Write the steps and configs of one version of an ensemble.
 
@@ -67,6 +97,7 @@ def write_version(
         name: of the ensemble model.
         version: its number.
         candidates: raw columns that may hold several values per row of a request.
+        optional: raw columns that a request may leave out.
 
     Returns:
         The configurations that were written, the ensemble's last.
@@ -74,11 +105,11 @@ def write_version(
     Raises:
         LoweringError: the plan cannot be run for several candidates.
     """
-    steps = _steps(plan, served, config, name, version, candidates)
+    steps = _steps(plan, served, config, name, version, candidates, optional)
     for step in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)
         (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")
-    whole = _ensemble_config(name, version, steps)
+    whole = _ensemble_config(name, version, steps, served)
     (directory / name / str(version)).mkdir(parents=True)
     (directory / name / str(version) / CONFIG).write_text(to_pbtxt(whole), encoding="utf-8")
     plan.save(directory / steps[0].name / _STEP_VERSION / "plan")
@@ -87,7 +118,13 @@ def write_version(
 
 
 def _steps(
-    plan: TransformPlan, served: Served, config: ExportConfig, name: str, version: int, candidates: Sequence[str]
+    plan: TransformPlan,
+    served: Served,
+    config: ExportConfig,
+    name: str,
+    version: int,
+    candidates: Sequence[str],
+    optional: Collection[str],
 ) -> tuple[ModelConfig, ...]:
     """A step for the workflow and one for the model, each in processes of its own, or one for both."""
     manifest = f"{name}/{version}/{MANIFEST}"
@@ -105,10 +142,13 @@ def _steps(
 
     engine = served.engine
     made = CandidatePlan.split(plan, candidates).made_of_candidates if candidates else ()
-    raw = tuple(tensor for spec in plan.inputs for tensor in (*_tensors(spec, candidates), *_mask(spec, candidates)))
+    raw = tuple(
+        replace(tensor, optional=tensor.optional or spec.name in optional)
+        for spec in plan.inputs
+        for tensor in (*_tensors(spec, candidates), *_mask(spec, candidates))
+    )
     encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec, made))
-    score = Tensor(name=engine.output, dtype="float32")
-    scores = (_of_candidates(score) if candidates else score,)
+    scores = tuple(_of_candidates(tensor) if candidates else tensor for tensor in served.engine_outputs)
     of_plan = {MAX_LIST_LENGTH: str(config.max_list_length), **_named(candidates)}
     of_model = dict(engine.parameters)
     if engine.threads_parameter:
@@ -151,13 +191,14 @@ def _of_candidates(tensor: Tensor) -> Tensor:
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 
-def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) -> EnsembleConfig:
-    """Steps one after another, the raw inputs into the first and the score out of the last."""
+def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig], served: Served) -> EnsembleConfig:
+    """Steps one after another, the raw inputs into the first and the scores out of the last."""
     steps = []
     taken = {tensor.name: tensor.name for tensor in configs[0].inputs}
     for config in configs:
-        is_last = config is configs[-1]
-        made = {tensor.name: SCORE if is_last else _ENCODED + tensor.name for tensor in config.outputs}
+        made = {tensor.name: _ENCODED + tensor.name for tensor in config.outputs}
+        if config is configs[-1]:
+            made = dict(zip(made, (output.name for output in served.outputs), strict=True))
         steps.append(Step(model=config.name, inputs=taken, outputs=made))
         taken = made
     first = configs[0].parameters
@@ -165,8 +206,12 @@ def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig]) ->
         name=name,
         version=version,
         inputs=configs[0].inputs,
-        outputs=tuple(replace(tensor, name=SCORE) for tensor in configs[-1].outputs),
+        outputs=tuple(
+            replace(tensor, name=output.name)
+            for tensor, output in zip(configs[-1].outputs, served.outputs, strict=True)
+        ),
         max_batch_size=configs[0].max_batch_size,
         steps=tuple(steps),
-        parameters={key: first[key] for key in (CANDIDATES, MAX_LIST_LENGTH)} if CANDIDATES in first else {},
+        parameters={key: first[key] for key in (CANDIDATES, MAX_LIST_LENGTH) if CANDIDATES in first}
+        | served.parameters,
     )

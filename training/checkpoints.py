@@ -8,7 +8,6 @@ read, and which are mapped into memory, not copied:
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,6 +21,7 @@ from training.table_parts import TablePart, VariableState, send_parts
 from training.trainers.base import Batches
 from training.world import SOLO, Array, World
 from workflows.artifacts import load_manifest, publish, refuse_foreign
+from workflows.durable import remove
 from workflows.errors import ArtifactError, ConfigError
 from workflows.prepared import KIND as PREPARED
 
@@ -156,10 +156,12 @@ class Checkpoint:
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # which has options of its own
+        # What a version after the checkpoint's has made a choice was its default before.
+        expected = plain(TrainConfig(model=type(config.model)())) | dict(self.config)
         if odd := [
-            f"{name} {got.get(name)!r}, expected {self.config.get(name)!r}"
-            for name in (["model"] if has_other_model else sorted({*got, *self.config} - {*free}))
-            if got.get(name) != self.config.get(name)
+            f"{name} {got.get(name)!r}, expected {expected.get(name)!r}"
+            for name in (["model"] if has_other_model else sorted({*got, *expected} - {*free}))
+            if got.get(name) != expected.get(name)
         ]:
             raise ConfigError(
                 f"the checkpoint is of another configuration: got {'; '.join(odd)}. "
@@ -226,7 +228,7 @@ class Checkpoints:
     def remove(self) -> None:
         """Take away the checkpoint of this run, which has ended."""
         if self.last_step is not None:
-            shutil.rmtree(self.path)
+            remove(self.path)
 
 
 def refuse_to_replace(path: Path) -> None:

@@ -38,8 +38,8 @@ class TrainConfig(StepConfig):
         weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         epochs: passes over the training data, at most.
-        early_stopping_patience: stop after so many epochs without a better validation AUC, and keep the best one; 0
-            trains all epochs and keeps the last.
+        early_stopping_patience: stop after so many epochs that are no better on the validation rows (by AUC, RMSE or
+            logloss, as the task is), and keep the best one; 0 trains all epochs and keeps the last.
         seed: seed of the initial weights, the order of rows, and dropout.
     """
 

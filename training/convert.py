@@ -12,8 +12,18 @@ from workflows.prepared import KIND, PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.spec_file import check_target
 
+_VALID = "valid"
 
-def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progress: Progress = SILENT) -> PreparedData:
+
+def convert(
+    prepared: Path,
+    output: Path,
+    to: str,
+    *,
+    prebatch: int = 1,
+    prebatch_valid: int | None = None,
+    progress: Progress = SILENT,
+) -> PreparedData:
     """Publish prepared data with its splits in another format.
 
     Workflow, held-out rows, catalogue and metadata stay. The result is an artifact with a fingerprint of its own: what
@@ -24,6 +34,7 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
         output: where the new prepared data goes, replaced when it is whole; may be `prepared` itself.
         to: one of `workflows.feature_spec.SOURCE_TYPES`.
         prebatch: rows per TFRecord.
+        prebatch_valid: the same for the validation rows; None for as many.
         progress: told rows.
 
     Raises:
@@ -31,7 +42,9 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
         ConfigError: no such format, all splits have it already, or `prebatch` does not go with it.
         DataError: a file does not hold what the spec says.
     """
-    check_target(to, SOURCE_TYPES, prebatch)
+    sizes = {_VALID: prebatch if prebatch_valid is None else prebatch_valid}
+    for size in (prebatch, *sizes.values()):
+        check_target(to, SOURCE_TYPES, size)
     refuse_foreign(output, KIND)
     data = PreparedData.load(prepared)
     spec, manifest = data.spec, data.manifest
@@ -45,7 +58,7 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
     new: dict[str, Source] = {}
     converted = {FILE_NAME, *(name for source in old.values() for name in source.files)}
     made_from = {**manifest.made_from, KIND: manifest.fingerprint}
-    details = {**manifest.details, "converted": {"to": to, "prebatch": prebatch}}
+    details = {**manifest.details, "converted": {"to": to, "prebatch": prebatch, "prebatch_valid": sizes[_VALID]}}
     with publish(output, KIND, made_from=made_from, details=details) as staging:
         for name in manifest.files.keys() - converted:
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +68,8 @@ def convert(prepared: Path, output: Path, to: str, *, prebatch: int = 1, progres
             files, done = [prepared / name for name in source.files], sum(source.num_rows for source in new.values())
             share = _Share(progress, before=done, num_rows=source.num_rows, total=total)
             if to == TFRECORD:
-                written = write_tfrecords(files, spec, staging / split, prebatch=prebatch, progress=share)
+                size = sizes.get(split, prebatch)
+                written = write_tfrecords(files, spec, staging / split, prebatch=size, progress=share)
             else:
                 written = parquet_from_tfrecords(files, spec, staging / split, progress=share)
             new[split] = replace(source, files=tuple(f"{split}/{path.name}" for path in written), type=to)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
+from workflows.trained import ONNX, SAVED_MODEL, TORCH_SCRIPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,4 +37,11 @@ PYTORCH = Framework(
     trainer="training.trainers.torch:TorchTrainer",
     module="torch",
     extra="torch",
+)
+LIGHTGBM = Framework(
+    name="lightgbm",
+    format=ONNX,
+    trainer="training.trainers.lightgbm:LightGBMTrainer",
+    module="lightgbm",
+    extra="lightgbm",
 )

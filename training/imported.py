@@ -2,7 +2,8 @@
 
 NVIDIA's SIM for TensorFlow 2 has three ways to bring data. Two of them are here:
 
-    feature_spec.yaml   any files that it describes (`training.data_set`); its channels are those of our models
+    feature_spec.yaml   any files that it describes (`training.data_set`); its channels are those of our models, or
+                        of any names, and then ids are categorical, numbers continuous, or labels if the name says so
     metadata.json       Parquet files whose columns have the document's order (`training.parquet_layout`)
 
 The third, raw files of Amazon reviews, is `rankline prepare`. A mapping `test` becomes the split `valid`.
@@ -43,6 +44,8 @@ from workflows.feature_spec import (
     SpecMetadata,
 )
 from workflows.fitting import fit
+from workflows.heads import Head
+from workflows.labels import Labels, expected_labels, misfits, sums
 from workflows.operators import KnownIds, NullToEmptyList, SameLengths
 from workflows.partitions import FilesWriter, file_name, nvtabular_dataset
 from workflows.prepared import CARDINALITIES, HELDOUT, KIND, PreparedData, write_spec
@@ -79,8 +82,8 @@ def import_data(
 
     Raises:
         SpecError: the description is not valid, or does not fit the files; the message has the place.
-        DataError: a file is damaged, a value is missing or does not fit, a label is neither 0 nor 1, a split has one
-            class only, or a history contradicts itself; the message has the file, and the row where there is one.
+        DataError: a file is damaged, a value is missing or does not fit, a label does not fit its task, a split shows
+            nothing of it, or a history contradicts itself; the message has the file, and the row where there is one.
         ConfigError: the numbers of features do not go with the data.
         ArtifactError: `output` holds something else.
     """
@@ -89,6 +92,7 @@ def import_data(
     mappings = _mappings(data)
     writer = _Writer(data, mappings, progress)
     details: dict[str, Any] = {"dataset": "imported", "source": str(path), "config": {}, "dropped": {}, "noticed": {}}
+    details["channels"] = {name: ours for name in data.spec.channels if (ours := _channel_of(data, name)) != name}
     made_from = {"files": fingerprint_of([data.path, *data.files])}
     with publish(output, KIND, made_from=made_from, details=details) as directory:
         sources = {split: writer.write(split, directory) for split in mappings}
@@ -128,23 +132,48 @@ def _spec_of(data: DataSet) -> FeatureSpec:
     """
     file = data.spec
     try:
-        if unknown := [channel for channel in file.channels if channel not in _CHANNELS]:
-            raise SpecError(f"channel_spec has {unknown}, which no model knows. Available: {', '.join(_CHANNELS)}.")
-        made = {name: _feature(file[name], channel) for channel in _CHANNELS for name in file.channels.get(channel, ())}
+        channels: dict[str, tuple[str, ...]] = {}
+        for theirs, names in file.channels.items():
+            ours = _channel_of(data, theirs)
+            channels[ours] = (*channels.get(ours, ()), *names)
+        made = {name: _feature(file[name], channel) for channel in _CHANNELS for name in channels.get(channel, ())}
         spec = FeatureSpec(
             features=tuple(made[feature.name] for feature in file.features if feature.name in made),
-            channels=file.channels,
+            channels=channels,
+            metadata=SpecMetadata.from_entries({"heads": file.metadata.get("heads")}),
         )
     except SpecError as error:
         raise SpecError(f"{data.path}: {error}") from None
     scoring = spec.for_scoring
-    metadata = SpecMetadata(
+    metadata = replace(
+        spec.metadata,
         dataset="imported",
         inputs=tuple(feature.name for feature in (*scoring.categorical, *scoring.continuous)),
         candidates=spec.channels.get(TARGET, ()),
         group_by=next(iter(spec.channels.get(USERS, ())), None),
     )
     return replace(spec, metadata=metadata)
+
+
+def _channel_of(data: DataSet, name: str) -> str:
+    """Our channel for one of any name, which are constants of somebody's model: by its name, else by what it holds.
+
+    Raises:
+        SpecError: it holds ids and numbers, or another channel has a name that models know histories by.
+    """
+    if name in _CHANNELS:
+        return name
+    file = data.spec
+    known = [channel for channel in file.channels if channel in SEQUENCE_CHANNELS]
+    are_ids = {file[feature].cardinality is not None for feature in file.channels[name]}
+    if known or len(are_ids) != 1:
+        reason = f"beside {known}" if known else "and holds ids beside numbers"
+        raise SpecError(
+            f"channel_spec has {name!r}, which no model knows, {reason}. Available: {', '.join(_CHANNELS)}."
+        )
+    if are_ids == {True}:
+        return CATEGORICAL
+    return LABEL if LABEL in name.lower() else CONTINUOUS
 
 
 def _feature(feature: Feature, channel: str) -> Feature:
@@ -186,22 +215,19 @@ class _Writer:
 
     def write(self, split: str, directory: Path) -> Source:
         """Write a split; of validation rows also what a client would send."""
-        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, self.spec.label.name]
+        labels = [label.name for label in self.spec.labels]
+        schema, columns = arrow_schema(self.spec.features), [*self.spec.metadata.inputs, *labels]
         writer = FilesWriter(directory / split, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
-        classes: set[float] = set()
+        seen = [Labels() for _ in self.spec.heads]
         for rows in self._reading.rows(self._mappings[split]):
             table = self._table(rows, schema)
-            classes |= self._classes(rows)
+            seen = sums([seen, self._labels(rows)])
             writer.write(table)
             if split == VALID:
                 heldout.write(table.select(columns))
         heldout.close()
-        if len(classes) < 2:
-            raise DataError(
-                f"{self._data.path}: the labels of source_spec.{self._mappings[split]} are {sorted(classes)}, "
-                "and a model needs rows of 0 and of 1. Give more rows."
-            )
+        self._take_over_labels(seen, split)
         self._take_over_lengths()
         files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
         return Source(files=files, num_rows=self._reading.num_rows[self._mappings[split]])
@@ -220,14 +246,32 @@ class _Writer:
                 columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
         return pa.table(columns, schema=schema)
 
-    def _classes(self, rows: Rows) -> set[float]:
-        name = self.spec.label.name
-        labels = rows.table[name].to_numpy()
-        if (wrong := (labels != 0) & (labels != 1)).any():
+    def _labels(self, rows: Rows) -> list[Labels]:
+        return [self._labels_of(head, rows) for head in self.spec.heads]
+
+    def _labels_of(self, head: Head, rows: Rows) -> Labels:
+        labels = rows.table[head.column].to_numpy()
+        may_lack = len(self.spec.heads) > 1
+        if (wrong := misfits(head, labels) & ~(may_lack & np.isnan(labels))).any():
             row = int(np.flatnonzero(wrong)[0])
-            path, start = rows.origins[name]
-            raise DataError(f"{path}: row {start + row + 1}: {name!r} is {labels[row]}, expected a label of 0 or 1.")
-        return {float(label) for label in np.unique(labels)}
+            path, start = rows.origins[head.column]
+            raise DataError(
+                f"{path}: row {start + row + 1}: {head.column!r} is {labels[row]}, expected a label of "
+                f"{expected_labels(head)}."
+            )
+        return Labels.of(head, labels, may_lack=may_lack)
+
+    def _take_over_labels(self, seen: list[Labels], split: str) -> None:
+        """Refuse a split that shows nothing; the heads get what training rows say of their labels."""
+        heads = self.spec.heads
+        for head, labels in zip(heads, seen, strict=True):
+            try:
+                labels.check_split(head, split)
+            except DataError as error:
+                raise DataError(f"{self._data.path}: source_spec.{self._mappings[split]}: {error}") from None
+        if split == TRAIN and self.spec.metadata.heads:
+            fitted = tuple(labels.fitted(head) for head, labels in zip(heads, seen, strict=True))
+            self.spec = replace(self.spec, metadata=replace(self.spec.metadata, heads=fitted))
 
     def _take_over_lengths(self) -> None:
         """Lists of which nobody says how long they may be are as long as the longest that was seen."""

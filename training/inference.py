@@ -19,7 +19,7 @@ from training.trainers.base import Batches
 from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
-from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.tensor_names import NNZS, OFFSETS, RAGGED_SIGNATURE, VALUES
 
 Inputs = Mapping[str, Any]
 Scorer = Callable[[Inputs], Any]
@@ -40,7 +40,7 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
     takes, has = sorted(signature.structured_input_signature[1]), sorted(_flat_names(spec))
     if takes != has:
         raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model that was trained on this data.")
-    return lambda inputs: _done(signature(**_flat(spec, inputs))[SCORE])
+    return lambda inputs: _done(next(iter(signature(**_flat(spec, inputs)).values())))
 
 
 def from_checkpoint(

@@ -1,20 +1,25 @@
 """How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
 
 A metric is a function and a line in `METRICS`. Manifests, MLflow, the summary of a run and its JSON go by this table.
+Of several heads, each metric has the head's column in front of its name, and there is a `loss` of them all.
 """
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from training import task_metrics
 from training.trainers.base import Array, Batches, Trainer
 from training.world import SOLO, World
 from workflows.auc import exact_auc
 from workflows.errors import DataError
+from workflows.heads import BINARY, MULTICLASS, REGRESSION, Head
+from workflows.labels import expected_labels
 
 _SMALLEST = 1e-7
 _NUM_THRESHOLDS = 200  # of Keras' AUC, unless it is told otherwise
@@ -25,34 +30,84 @@ class Metric:
     """Something measured of the scores of a split.
 
     Attributes:
-        measure: labels and scores, each of shape (N,), and groups where it needs them → a figure; NaN where there is
-            none.
+        measure: labels, shape (N,), scores, shape (N,) or (N, C) of C classes, and groups where it needs them → a
+            figure; NaN where there is none.
         title: in the summary of a run; empty where it leaves the metric out.
         needs_groups: it is measured only where rows have groups.
+        tasks: of heads that it is measured of.
     """
 
     measure: Callable[..., float]
     title: str = ""
     needs_groups: bool = False
+    tasks: tuple[str, ...] = (BINARY,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The metric by which one model is better than another.
+
+    Attributes:
+        name: a key of `METRICS`, or "loss".
+        title: for people.
+        is_rising: more is better.
+    """
+
+    name: str
+    title: str
+    is_rising: bool = False
+
+    def is_better(self, figure: float, than: float) -> bool:
+        """Whether one figure is better than another."""
+        return figure > than if self.is_rising else figure < than
+
+
+_OBJECTIVES = {
+    BINARY: Objective(name="auc", title="AUC", is_rising=True),
+    REGRESSION: Objective(name="rmse", title="RMSE"),
+    MULTICLASS: Objective(name="logloss", title="logloss"),
+}
+
+
+_OF_SEVERAL = Objective(name="loss", title="loss")
+OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
+"""All of them; the figures of a model have the first one that is there as theirs."""
+
+
+def objective_of(heads: Sequence[Head]) -> Objective:
+    """What early stopping and summaries go by: of several heads, the weighted mean of their losses."""
+    return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
+
+
+def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
+    """Name of a figure → its head and metric, in the order in which they are shown."""
+    prefixes = _prefixes([head.column for head in heads])
+    return {
+        prefix + name: (head, metric)
+        for prefix, head in zip(prefixes, heads, strict=True)
+        for name, metric in METRICS.items()
+        if head.task in metric.tasks
+    }
 
 
 def evaluate(
-    trainer: Trainer, batches: Batches, *, group_by: str | None, split: str, world: World = SOLO
+    trainer: Trainer, batches: Batches, heads: Sequence[Head], *, group_by: str | None, split: str, world: World = SOLO
 ) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
     Args:
         trainer: the model.
         batches: the split, or this worker's share of it.
+        heads: what its labels are.
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
         split: what the split is called, such as "validation"; for messages.
         world: the workers that score the split together; what is measured are the scores of all.
 
     Returns:
-        See `quality`; the same for all workers, bit by bit.
+        See `qualities`; the same for all workers, bit by bit.
 
     Raises:
-        DataError: the split has one class only, or labels other than 0 and 1.
+        DataError: the labels do not fit the heads, or the split has one class only.
         FloatingPointError: a score is not finite.
     """
     scores: list[Array] = []
@@ -71,34 +126,73 @@ def evaluate(
         raise FloatingPointError("a score is not finite.")
     try:
         # Workers on different machines may round differently, and would not stop at the same epoch.
-        figures: dict[str, float] = world.all_gather_object(quality(labelled, scored, grouped))[0]
+        figures: dict[str, float] = world.all_gather_object(qualities(heads, labelled, scored, grouped))[0]
         return figures
     except ValueError as error:
+        expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
         raise DataError(
-            f"the {split} data cannot be measured: {error} Prepare it again, with the labels 0 and 1 and rows of both."
+            f"the {split} data cannot be measured: {error} Prepare it again, with the labels {expected} and rows of "
+            f"{'both' if len(heads) == 1 else 'all'}."
         ) from None
 
 
-def quality(
-    labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray[Any] | None = None
-) -> dict[str, float]:
-    """Every metric of `METRICS` by its name, without any prefix.
+def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:
+    """The metrics of each head over the rows that have its label, under the names of `metric_names`.
 
     Args:
-        labels: 0 or 1, shape (N,).
-        scores: probabilities, shape (N,).
+        heads: in the order of labels and scores.
+        labels: shape (N,), or (N, number of heads), NaN where there is none.
+        scores: shape (N,), or (N, sum of the heads' widths).
+        groups: as of `quality`.
+
+    Returns:
+        Finite figures, see `quality`; of several heads also `loss`.
+
+    Raises:
+        ValueError: see `quality`.
+    """
+    if len(heads) == 1:
+        return quality(labels, scores, groups, task=heads[0].task)
+    figures: dict[str, float] = {}
+    losses = []
+    for number, (head, prefix) in enumerate(zip(heads, _prefixes([head.column for head in heads]), strict=True)):
+        has_label = ~np.isnan(labels[:, number])
+        own = scores[has_label][:, _columns(heads, number)]
+        own_labels = labels[has_label, number]
+        own_groups = None if groups is None else groups[has_label]
+        of_head = quality(own_labels, own[:, 0] if head.width == 1 else own, own_groups, task=head.task)
+        figures |= {prefix + name: figure for name, figure in of_head.items()}
+        losses.append(_loss(head, of_head))
+    return figures | {"loss": float(np.average(losses, weights=[head.weight for head in heads]))}
+
+
+def quality(
+    labels: npt.NDArray[Any],
+    scores: npt.NDArray[Any],
+    groups: npt.NDArray[Any] | None = None,
+    *,
+    task: str = BINARY,
+) -> dict[str, float]:
+    """Every metric of `METRICS` for a task by its name, without any prefix.
+
+    Args:
+        labels: shape (N,), those of the task.
+        scores: probabilities or numbers, shape (N,), or probabilities of C classes, shape (N, C).
         groups: group of each row, shape (N,); None leaves out what needs them.
+        task: of `workflows.heads.TASKS`.
 
     Returns:
         Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
 
     Raises:
-        ValueError: only one class is present, or a label is neither 0 nor 1.
+        ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there is no row.
     """
+    if not len(labels):
+        raise ValueError("no row has a label.")
     figures = {
         name: metric.measure(labels, scores, groups) if metric.needs_groups else metric.measure(labels, scores)
         for name, metric in METRICS.items()
-        if groups is not None or not metric.needs_groups
+        if task in metric.tasks and (groups is not None or not metric.needs_groups)
     }
     return {name: value for name, value in figures.items() if not math.isnan(value)}
 
@@ -135,12 +229,14 @@ def calibration(labels: npt.NDArray[Any], scores: npt.NDArray[Any]) -> float:
 
 
 def logloss(labels: npt.NDArray[Any], scores: npt.NDArray[Any]) -> float:
-    """Mean binary cross-entropy in nats; scores are kept 1e-7 away from 0 and 1.
+    """Mean cross-entropy in nats; scores are kept 1e-7 away from 0 and 1.
 
     Args:
-        labels: 0 or 1, shape (N,).
-        scores: probabilities, shape (N,).
+        labels: 0 or 1, or class numbers, shape (N,).
+        scores: probabilities, shape (N,), or of each class, shape (N, C).
     """
+    if scores.ndim > 1:
+        return task_metrics.class_logloss(labels, scores)
     clipped = np.clip(scores.astype(np.float64), _SMALLEST, 1 - _SMALLEST)
     return float(-np.mean(np.where(labels > 0.5, np.log(clipped), np.log1p(-clipped))))
 
@@ -182,11 +278,50 @@ def gauc(labels: npt.NDArray[Any], scores: npt.NDArray[Any], groups: npt.NDArray
 METRICS = {
     "auc": Metric(measure=exact_auc, title="AUC"),
     f"auc_{_NUM_THRESHOLDS}_thresholds": Metric(measure=thresholded_auc),
-    "logloss": Metric(measure=logloss, title="logloss"),
+    "logloss": Metric(measure=logloss, title="logloss", tasks=(BINARY, MULTICLASS)),
     "calibration": Metric(measure=calibration, title="mean score / mean label"),
     "gauc": Metric(measure=gauc, title="GAUC", needs_groups=True),
+    "rmse": Metric(measure=task_metrics.rmse, title="RMSE", tasks=(REGRESSION,)),
+    "mae": Metric(measure=task_metrics.mae, title="MAE", tasks=(REGRESSION,)),
+    "r2": Metric(measure=task_metrics.r2, title="R²", tasks=(REGRESSION,)),
+    "accuracy": Metric(measure=task_metrics.accuracy, title="accuracy", tasks=(MULTICLASS,)),
+    "macro_f1": Metric(measure=task_metrics.macro_f1, title="macro F1", tasks=(MULTICLASS,)),
+    "calibration_error": Metric(measure=task_metrics.calibration_error, title="calibration error", tasks=(MULTICLASS,)),
 }
 """Name → metric."""
+
+
+def _prefixes(columns: Sequence[str]) -> list[str]:
+    """What is in front of the names of each head's figures: nothing of a single one; MLflow takes few characters."""
+    if len(columns) == 1:
+        return [""]
+    plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", column) for column in columns]
+    unique = len(set(plain)) == len(plain)
+    return [f"{name}_" if unique else f"{name}_{number}_" for number, name in enumerate(plain)]
+
+
+def _columns(heads: Sequence[Head], number: int) -> slice:
+    """Where a head's scores are among those of all."""
+    start = sum(head.width for head in heads[:number])
+    return slice(start, start + heads[number].width)
+
+
+def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
+    """The mean of the heads' losses by their weights, of labels (N, heads) and scores (N, sum of widths)."""
+    losses = []
+    for number, head in enumerate(heads):
+        has_label = ~np.isnan(labels[:, number])
+        own = scores[has_label][:, _columns(heads, number)]
+        measure = task_metrics.rmse if head.task == REGRESSION else logloss
+        name = "rmse" if head.task == REGRESSION else "logloss"
+        figure = measure(labels[has_label, number], own[:, 0] if head.width == 1 else own)
+        losses.append(_loss(head, {name: figure}))
+    return float(np.average(losses, weights=[head.weight for head in heads]))
+
+
+def _loss(head: Head, figures: Mapping[str, float]) -> float:
+    """What training makes small: of regression, of the standardised label."""
+    return (figures["rmse"] / head.deviation) ** 2 if head.task == REGRESSION else figures["logloss"]
 
 
 def _share_above(gap: npt.NDArray[np.int64], num_thresholds: int) -> npt.NDArray[np.float64]:

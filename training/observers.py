@@ -149,6 +149,8 @@ def check_session(session: SessionConfig, framework: Framework, num_steps: int) 
     """
     if session.profile_steps and session.profile_steps[1] > num_steps:
         raise ConfigError(f"profile_steps is {session.profile_steps}, expected steps from 1 to {num_steps}.")
+    if session.profile_steps and framework.name not in _PROFILERS:
+        raise ConfigError(f"profile_steps is given, and there is no profiler for {framework.name}. Leave it out.")
     if session.tensorboard or session.profile_steps:
         require("tensorboard", feature="tensorboard", extra=framework.extra)
 
@@ -163,6 +165,8 @@ def observers_of(session: SessionConfig, framework: Framework, directory: Path, 
         log: the run in MLflow.
     """
     observers: list[Observer] = [Series(log)]
+    if session.profile_steps and framework.name not in _PROFILERS:
+        raise ConfigError(f"profile_steps is given, and there is no profiler for {framework.name}. Leave it out.")
     if session.tensorboard or session.profile_steps:
         observers.append(TensorBoard(directory))
     if session.profile_steps:

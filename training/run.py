@@ -15,6 +15,7 @@ from training.tracking import RunLog
 from training.trainers.base import Batches, Trainer
 from training.world import World
 from workflows.errors import RanklineError
+from workflows.heads import Head
 from workflows.progress import Progress
 
 _AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
@@ -30,11 +31,13 @@ class OpenData:
         train: this worker's batches to learn from.
         evaluated: split → batches to score after each epoch; always has "valid".
         group_by: column by whose values AUC is averaged beside the overall one; None for none.
+        heads: what the labels are.
     """
 
     train: Reader
     evaluated: Mapping[str, Batches]
     group_by: str | None
+    heads: tuple[Head, ...]
 
 
 class TrainingRun:
@@ -70,7 +73,8 @@ class TrainingRun:
         self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
-        self._auc: float | None = None  # of the last epoch, for the note
+        self._objective = metrics.objective_of(data.heads)
+        self._last: float | None = None  # of the objective after the last epoch, for the note
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
@@ -102,8 +106,16 @@ class TrainingRun:
         if self._best.weights:
             self._trainer.set_weights(self._best.weights)
         total = self._num_rows * self._config.epochs
-        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}, valid AUC {best['valid_auc']:.4f}")
+        self._progress.update(total, total, f"best epoch {best['epoch']:.0f}{self._reached(best[self._judged_by])}")
         return best
+
+    @property
+    def _judged_by(self) -> str:
+        """Name of the figure of an epoch that says how good it is."""
+        return f"valid_{self._objective.name}"
+
+    def _reached(self, figure: float) -> str:
+        return f", valid {self._objective.title} {figure:.4f}"
 
     def _is_done(self) -> bool:
         done, patience = self._at.epoch - 1, self._config.early_stopping_patience
@@ -119,7 +131,7 @@ class TrainingRun:
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
         self._keep_best({name: figure for name, figure in figures.items() if name.startswith("valid_")})
-        self._auc = figures["valid_auc"]
+        self._last = figures[self._judged_by]
         self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._trainer.loss_sum())
         if self._checkpoints.every:
             self._write_checkpoint()
@@ -127,7 +139,8 @@ class TrainingRun:
     def _keep_best(self, valid: Mapping[str, float]) -> None:
         """Keep the weights of the running epoch if they are the best so far; without early stopping, in any case."""
         epoch, patience, best = self._at.epoch, self._config.early_stopping_patience, self._best.metrics
-        if patience and best and valid["valid_auc"] <= best["valid_auc"]:
+        judged_by = self._judged_by
+        if patience and best and not self._objective.is_better(valid[judged_by], best[judged_by]):
             return
         weights = self._trainer.weights() if patience or epoch == self._config.epochs else ()
         self._check_finite(weights)
@@ -184,9 +197,9 @@ class TrainingRun:
         if self._throughput.is_warm:
             figures["train_samples_per_s"] = self._throughput.since(last.mark)
         self._observer.after_look(at.step, figures)
-        auc = f", valid AUC {self._auc:.4f}" if self._auc is not None else ""
         rate, loss = self._throughput.since(began), self._epoch_loss(now)
-        self._show(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{auc}")
+        reached = self._reached(self._last) if self._last is not None else ""
+        self._show(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{reached}")
         return now
 
     def _epoch_loss(self, sums: "_Sums") -> float:
@@ -233,6 +246,7 @@ class TrainingRun:
             figures = metrics.evaluate(
                 self._trainer,
                 self._data.evaluated[split],
+                self._data.heads,
                 group_by=self._data.group_by,
                 split=_SPLIT_NAMES[split],
                 world=self._world,

@@ -3,7 +3,8 @@
 `serving_default` takes lists as flat values and offsets, the layout that merlin-systems sends. `serving_padded` takes
 them as a padded matrix and lengths: every tensor then has the batch first, so Triton's dynamic batcher can join
 requests. Single features are int64 (ids) or float32 (numbers), of shape (N,) in the first and (N, 1) in the second; the
-result is `{"score": float32 (N, 1)}`, and N may change from call to call.
+result is `{"score": float32 (N, 1)}`, or an output per head, see `workflows.heads.output_names`, and N may change
+from call to call.
 
 Models with histories score several items of a row at once in `serving_padded`: the features of the target item have
 the shape (N, C), the result too, and C may change as N may. No signature asks for negative histories.
@@ -16,6 +17,7 @@ from typing import Any
 import pandas as pd
 import tensorflow as tf
 
+from training.frames import score_frame
 from training.graph_cut import split_at_features
 from training.layers import DenseFeatures, Lists
 from training.layers.sequence_features import PaddedLists, SequenceFeatures
@@ -24,8 +26,9 @@ from training.sliced_checkpoint import fill_checkpoint
 from training.table_parts import TablePart, send_parts
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
+from workflows.heads import output_names
 from workflows.lists import padded_rows
-from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
 
 _GAPS = "_gaps"
 """Attribute of `_Scorer`, by which TensorFlow names what is in it."""
@@ -39,8 +42,8 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     `serving_padded` takes `name__values` (N, W), zeros behind the end of each list, and `name__nnzs` int32 (N, 1).
 
     Args:
-        model: functional Keras model that uses its inputs through `DenseFeatures` or `SequenceFeatures` layers only; of
-            several outputs the first is the score.
+        model: functional Keras model that uses its inputs through `DenseFeatures` or `SequenceFeatures` layers only;
+            its first outputs are those of the heads.
         spec: the features, whose names the tensors get. Negative histories are left out.
         path: directory to write.
 
@@ -91,7 +94,7 @@ class _FrameScorer:
         columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in specs)
         arrays = padded_rows(frame[list(columns)])
         inputs = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in specs.items()}
-        return pd.DataFrame({SCORE: self._signature(**inputs)[SCORE].numpy()[:, 0]})
+        return score_frame({name: output.numpy() for name, output in self._signature(**inputs).items()})
 
 
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
@@ -116,15 +119,16 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
             PADDED_SIGNATURE: _tensor_specs(spec, padded=True),
         }
 
-        def score(columns: Mapping[str, Any]) -> Any:
+        def score(columns: Mapping[str, Any]) -> dict[str, Any]:
             # Not `layer(…)`: what Keras adds around a call (regularisers, checks) has no place in a serving graph.
-            return tf.nest.flatten(head([layer.lookup(columns) for layer in layers], training=False))[0]
+            outputs = tf.nest.flatten(head([layer.lookup(columns) for layer in layers], training=False))
+            return dict(zip(output_names(spec.heads), outputs, strict=False))
 
         def flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
-            return {SCORE: score(_from_offsets(spec, inputs))}
+            return score(_from_offsets(spec, inputs))
 
         def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
-            return {SCORE: score(_from_padded(spec, inputs))}
+            return score(_from_padded(spec, inputs))
 
         self.__call__ = tf.function(flat, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False)
         # In a dict, where TensorFlow's search for "the" function of this object does not look. Not traced yet: saving

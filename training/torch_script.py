@@ -2,13 +2,14 @@
 
 `forward` takes the tensors of the padded layout by name: for a single feature `name` of shape (N, 1), int64 for ids and
 float32 for numbers, for lists `name__values` int64 (N, W) and `name__nnzs` int32 (N, 1), where row i has its first
-nnzs[i] values. It gives float32 (N, 1), and N and W may change from call to call.
+nnzs[i] values. It gives float32 (N, 1), or a tuple with an output per head, and N and W may change from call to call.
 """
 
 import inspect
+import json
 import keyword
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ import pandas as pd
 import torch
 from torch import nn
 
+from training.frames import score_frame
+from training.torch_heads import outputs_of
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
+from workflows.heads import output_names
 from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.trained import OUTPUTS
 
 
 def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:
@@ -51,18 +56,22 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
             reason = str(warning.message).partition(".")[0]
             raise ExportError(f"the model does not do the same for all rows, so it has no serving form: {reason}.")
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    traced.save(str(path))
+    traced.save(str(path), _extra_files={OUTPUTS: json.dumps(output_names(spec.heads))})
 
 
-def load_torch_script(path: Path) -> Any:
+def load_torch_script(path: Path, extra: dict[str, str] | None = None) -> Any:
     """A model as a function of named tensors, on the CPU.
+
+    Args:
+        path: the file.
+        extra: names of other texts in it, which become its values.
 
     Raises:
         ArtifactError: no TorchScript there.
     """
     try:
         with _quiet_torch_script():
-            return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+            return torch.jit.load(str(path), map_location="cpu", _extra_files=extra).eval()  # type: ignore[no-untyped-call]
     except (ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ArtifactError(f"{path} cannot be loaded as TorchScript ({reason}). Train again.") from None
@@ -70,14 +79,16 @@ def load_torch_script(path: Path) -> Any:
 
 def _load_pyfunc(data_path: str) -> "_FrameScorer":
     """What MLflow calls to load a logged model, as its loader modules must."""
-    return _FrameScorer(load_torch_script(Path(data_path)))
+    extra = {OUTPUTS: ""}
+    model = load_torch_script(Path(data_path), extra)
+    return _FrameScorer(model, json.loads(extra[OUTPUTS] or f'["{SCORE}"]'))  # older files name none
 
 
 class _FrameScorer:
     """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, outputs: Sequence[str]) -> None:
+        self._model, self._outputs = model, outputs
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
@@ -85,7 +96,8 @@ class _FrameScorer:
         arrays = padded_rows(frame[list(columns)])
         with torch.inference_mode():
             scores = self._model(**{name: torch.from_numpy(_typed(arrays[name])) for name in names})
-        return pd.DataFrame({SCORE: scores.numpy()[:, 0]})
+        outputs = scores if isinstance(scores, tuple) else (scores,)
+        return score_frame(dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True)))
 
 
 def _typed(array: Any) -> Any:
@@ -108,9 +120,10 @@ def _example(spec: FeatureSpec) -> dict[str, torch.Tensor]:
 def _scorer(model: nn.Module, spec: FeatureSpec, names: tuple[str, ...]) -> nn.Module:
     """A module whose `forward` takes padded tensors by their names."""
 
-    def forward(self: Any, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(self: Any, *tensors: torch.Tensor) -> Any:
         inputs = _from_padded(spec, dict(zip(names, tensors, strict=True)))
-        return torch.sigmoid(self.model(inputs).logit)[:, None]
+        outputs = outputs_of(spec.heads, self.model(inputs).logit)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names

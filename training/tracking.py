@@ -29,6 +29,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
+from workflows.heads import output_names
 
 with warnings.catch_warnings():
     # MLflow 3.17 warns about a type hint of its own while it is imported.
@@ -269,7 +270,10 @@ def _signature(spec: FeatureSpec) -> ModelSignature:
     for feature in (*spec.categorical, *spec.continuous):
         kind = DataType.float if feature.cardinality is None else DataType.long
         columns.append(ColSpec(Array(kind) if feature.is_list else kind, feature.name))
-    return ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec(DataType.float, "score")]))
+    outputs: list[ColSpec | TensorSpec] = []
+    for head, name in zip(spec.heads, output_names(spec.heads), strict=True):
+        outputs.append(ColSpec(DataType.float if head.width == 1 else Array(DataType.float), name))
+    return ModelSignature(inputs=Schema(columns), outputs=Schema(outputs))
 
 
 def _pip_requirements(packages: Sequence[str]) -> list[str]:

@@ -38,6 +38,7 @@ from workflows.progress import SILENT, Progress
 from workflows.trained import KIND, TrainedModel
 
 _EVALUATION_BATCH_SIZE = 16_384
+_LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # of rows with histories, 16,384 of which take 2.4 GB
 _NUM_EXAMPLE_ROWS = 3
 
 
@@ -264,11 +265,17 @@ def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
     train_batches = open_split(
         path, job.spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed
     )
+    num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if job.spec.is_sequential else _EVALUATION_BATCH_SIZE
     evaluated = {
-        split: open_split(path, job.spec.for_scoring, split, _EVALUATION_BATCH_SIZE, shuffle=False, seed=0)
+        split: open_split(path, job.spec.for_scoring, split, num_rows, shuffle=False, seed=0)
         for split in (("valid", "train") if job.session.evaluate_train else ("valid",))
     }
-    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=job.spec.metadata.group_by)
+    return OpenData(
+        train=Reader(train_batches),
+        evaluated=evaluated,
+        group_by=job.spec.metadata.group_by,
+        heads=job.spec.heads,
+    )
 
 
 def _new_trainer(job: _Job, num_steps: int) -> Trainer:

@@ -2,8 +2,8 @@
 
 Every noun of the flow (prepared data, trained model, exported ensemble) is one directory with a `manifest.json`:
 what it is, what it was made from, which versions made it, and the SHA-256 and size of each file. A stage fills a
-hidden sibling, which then takes the place of the old directory in one exchange, so a killed stage leaves the old
-artifact or the new one, never a mixture.
+hidden sibling, which then takes the place of the old directory in one exchange, so a killed stage, or a power cut,
+leaves the old artifact or the new one, never a mixture.
 """
 
 import ctypes
@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from workflows.durable import staging_for, sync, sync_all
 from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -119,17 +119,13 @@ def publish(
     """
     target = target.resolve()  # what a link points to is replaced, not the link
     refuse_foreign(target, kind)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    staging.chmod(0o755)
-    try:
+    with staging_for(target) as staging:
         yield staging
         manifest = describe(staging, kind, made_from or {}, details or {})
         (staging / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        sync_all(staging)
         _replace(staging, target, exchange_paths)
-    finally:
-        # After an exchange the hidden name holds the old artifact.
-        shutil.rmtree(staging, ignore_errors=True)
+        sync(target.parent)  # from here on the hidden name holds the old artifact, if there was one
 
 
 def refuse_foreign(target: Path, kind: str) -> None:
@@ -216,7 +212,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield staging
         staging.chmod(0o644)
+        sync(staging)
         staging.replace(path)
+        sync(path.parent)
     except BaseException:
         staging.unlink(missing_ok=True)
         raise

@@ -3,8 +3,6 @@
 import hashlib
 import http.client
 import re
-import shutil
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from workflows.durable import staging_for, sync, sync_all
 from workflows.errors import DownloadError
 from workflows.progress import SILENT, Progress
 
@@ -163,21 +162,20 @@ def _published_md5(url: str, timeout_s: float) -> str | None:
 
 
 def _unpack(archive: Archive, part: Path, target: Path) -> None:
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    staging.chmod(0o755)
-    try:
-        with part.open("rb") as stream:
-            _extract(archive, stream, staging)
+    with staging_for(target) as staging:
+        try:
+            with part.open("rb") as stream:
+                _extract(archive, stream, staging)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            part.unlink()
+            raise DownloadError(
+                f"{archive.url} is not a complete zip file ({error}). It was removed: run it again."
+            ) from None
         entries = list(staging.iterdir())
         whole = entries[0] if len(entries) == 1 and entries[0].is_dir() else staging
+        sync_all(whole)
         whole.rename(target)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        part.unlink()
-        raise DownloadError(
-            f"{archive.url} is not a complete zip file ({error}). It was removed: run it again."
-        ) from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        sync(target.parent)
 
 
 def _extract(archive: Archive, stream: BinaryIO, directory: Path) -> None:

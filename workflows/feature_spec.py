@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from workflows.errors import SpecError
+from workflows.heads import Head, usual_heads
 from workflows.spec_file import FILE_NAME as FILE_NAME
 from workflows.spec_file import PARQUET as PARQUET
 from workflows.spec_file import TFRECORD as TFRECORD
@@ -81,12 +82,9 @@ class FeatureSpec:
             _ = feature.embedding_shape
         self._check_sequences()
         if not self.channel(LABEL):
-            raise SpecError("channel 'label' is empty: a model needs one label column.")
-        if len(self.channel(LABEL)) > 1:
-            raise SpecError(
-                f"channel 'label' holds {list(self.channels[LABEL])}, and a model trains on one label. Leave the "
-                "others out of the channel; they may stay in the files."
-            )
+            raise SpecError("channel 'label' is empty: a model needs a label column.")
+        if (named := [head.column for head in self.heads]) != list(self.channels[LABEL]):
+            raise SpecError(f"metadata.heads are of {named}, but channel 'label' holds {list(self.channels[LABEL])}.")
 
     def __getitem__(self, name: str) -> Feature:
         """The feature called `name`.
@@ -163,9 +161,19 @@ class FeatureSpec:
         return dict.fromkeys(ids, "int64") | dict.fromkeys(numbers, "float32")
 
     @property
+    def labels(self) -> tuple[Feature, ...]:
+        """What is trained on, in the order of `heads`."""
+        return self.channel(LABEL)
+
+    @property
     def label(self) -> Feature:
-        """What is trained on: 1 where somebody chose the item, else 0."""
-        return self.channel(LABEL)[0]
+        """The only label of most data, else the first."""
+        return self.labels[0]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """What is learned of each label."""
+        return self.metadata.heads or usual_heads(self.channels[LABEL])
 
     def source(self, split: str) -> Source:
         """The files of a split.

@@ -1,6 +1,9 @@
 """What a figure was measured on."""
 
+import os
 import platform
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,3 +15,38 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+_STATE = Path("/proc/stat")
+_MOST_OTHERS, _MOST_STOLEN = 0.1, 0.01  # of all processors
+
+
+def busyness(
+    state: Path = _STATE,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    load: Callable[[], tuple[float, ...]] = os.getloadavg,
+) -> str:
+    """How busy the machine is while this process waits a moment: what to say of it, empty where it is quiet.
+
+    Args:
+        state: Linux's counters of processor time.
+        sleep: waits for some seconds.
+        load: gives the mean number of runnable processes, of the last minute first.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        before = _ticks(state)
+        sleep(0.5)
+        after = _ticks(state)
+        all_ticks, idle, stolen = (max(now - then, 0) for now, then in zip(after, before, strict=True))
+        others = (all_ticks - idle - stolen) / max(all_ticks, 1)
+        share_stolen = stolen / max(all_ticks, 1)
+        if others >= _MOST_OTHERS or share_stolen >= _MOST_STOLEN:
+            return f"load {load()[0]:.1f}, {others:.0%} of the processors in use, {share_stolen:.0%} stolen"
+    return ""
+
+
+def _ticks(state: Path) -> tuple[int, int, int]:
+    """Processor time in all, of it idle, of it taken by other machines on the same hardware."""
+    user, nice, system, idle, iowait, irq, softirq, steal = map(int, state.read_text().split("\n", 1)[0].split()[1:9])
+    return user + nice + system + idle + iowait + irq + softirq + steal, idle + iowait, steal

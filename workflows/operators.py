@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
@@ -18,9 +19,11 @@ from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
 from workflows.errors import ConfigError, DataError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
+from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
 
 from merlin.dag import iter_nodes  # isort: skip
+from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 from merlin.io.worker import get_worker_cache  # isort: skip
 from merlin.schema import Tags  # isort: skip
 from nvtabular.ops.categorify import _write_uniques  # isort: skip
@@ -149,21 +152,37 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
 
 
 def arrow_columns(workflow: nvt.Workflow) -> list[str]:
-    """Raw columns that only `HexToInt` reads, which takes strings as Arrow has them: see `frame_of`."""
+    """Raw columns that are only read by operators which take strings as Arrow has them: see `frame_of`."""
+    nodes = list(iter_nodes([workflow.output_node]))
     readers: dict[str, set[type]] = {}
-    for node in iter_nodes([workflow.output_node]):
+    for node in nodes:
         for parent in node.parents_with_dependencies:
             if parent.selector is not None and not parent.parents_with_dependencies:
                 for name in parent.selector.names:
-                    readers.setdefault(name, set()).add(type(node.op))
-    return sorted(name for name, kinds in readers.items() if kinds == {HexToInt})
+                    readers.setdefault(name, set()).update(_readers(node, nodes))
+    return sorted(name for name, kinds in readers.items() if kinds <= _TAKE_ARROW)
+
+
+def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
+    """Class of a node's operator; of one that leaves values alone, those of the nodes behind it."""
+    if type(node.op) not in _PASS_ON:
+        return {type(node.op)}
+    behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]
+    return set().union(*(_readers(other, nodes) for other in behind)) if behind else {type(node.op)}
 
 
 def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
-    """A table as pandas has it, but for some columns, whose strings are not made Python objects."""
-    frame = table.drop_columns(list(arrow)).to_pandas()
-    made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in arrow}
+    """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects."""
+    texts = [name for name in arrow if is_text(table.schema.field(name).type)]
+    frame = table.drop_columns(texts).to_pandas()
+    made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in texts}
     return frame.assign(**made)[table.column_names]
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings, or a dictionary of some."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
 
 
 def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
@@ -233,7 +252,9 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return not self.single_table and self.split_out == 1 and not is_grouped
 
     def _ids_of(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Ids of a column that holds numbers or nothing; None for others."""
+        """Ids of a column that holds numbers, strings as Arrow has them, or nothing; None for others."""
+        if isinstance(column.dtype, pd.ArrowDtype):
+            return self._ids_of_strings(name, column)
         present = column.notna().to_numpy()
         ids = np.full(len(column), NULL_ID, dtype=self.output_dtype)
         if present.any():
@@ -251,6 +272,19 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
             found[known] = vocabulary.to_numpy()[position[known]]
             ids[present] = found
         return ids
+
+    def _ids_of_strings(self, name: str, column: "pd.Series[Any]") -> NDArray[Any]:
+        """Each distinct string is looked up once."""
+        strings = _encoded_strings(column)
+        vocabulary = self._vocabulary(name)
+        known = pa.array(vocabulary.index, pa.large_string(), from_pandas=True)
+        positions = pc.index_in(strings.dictionary.cast(pa.large_string()), value_set=known)
+        ids = np.full(len(positions) + 1, NULL_ID, dtype=self.output_dtype)
+        ids[:-1] = FIRST_UNSEEN_ID
+        found = positions.is_valid().to_numpy(zero_copy_only=False)
+        ids[:-1][found] = vocabulary.to_numpy()[positions.drop_null().to_numpy()]
+        of_rows: NDArray[Any] = ids.take(strings.indices.fill_null(len(positions)).to_numpy())
+        return of_rows
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
         """Value → id, kept in NVTabular's own cache, which is emptied where vocabularies change."""
@@ -276,9 +310,20 @@ def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     for name in names:
         values, _ = flattened(df[name])
         values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
-        counted = pa.array(values, from_pandas=True).value_counts()
-        counts[name] = pd.DataFrame({name: counted.field(0).to_pandas(), f"{name}_size": counted.field(1).to_pandas()})
+        counted = pa.array(values, from_pandas=True).value_counts().flatten()
+        counts[name] = pd.DataFrame({name: _decoded(counted[0]).to_pandas(), f"{name}_size": counted[1].to_pandas()})
     return counts
+
+
+def _encoded_strings(series: "pd.Series[Any]") -> pa.DictionaryArray:
+    """Strings as Arrow has them, each distinct one once."""
+    strings = pa.array(series)
+    whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
+    return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if isinstance(values, pa.DictionaryArray) else values
 
 
 def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
@@ -384,47 +429,19 @@ class HashShare(StableHashBucket, ops.StatOperator):  # type: ignore[misc]
         return sizes
 
 
-_SKETCH_BITS = 14
-
-
 def _sketches(df: pd.DataFrame) -> pd.DataFrame:
-    """HyperLogLog registers [2^14] of each column, uint8."""
+    """HyperLogLog registers of each column."""
     return pd.DataFrame({name: sketch_of(flattened(df[name])[0]) for name in df})
 
 
 def sketch_of(series: "pd.Series[Any]") -> NDArray[np.uint8]:
-    """HyperLogLog registers [2^14] of the values that are there."""
-    hashes = hash_values(_values(series[series.notna()]))
-    # What follows the bits that choose the register: 50 bits, which a float64 holds; its exponent tells leading zeros.
-    left = hashes << np.uint64(_SKETCH_BITS)
-    _, exponents = np.frexp(left.astype(np.float64))
-    ranks = np.where(left > 0, 65 - exponents, 65 - _SKETCH_BITS).astype(np.uint8)
-    registers = np.zeros(1 << _SKETCH_BITS, dtype=np.uint8)
-    np.maximum.at(registers, (hashes >> np.uint64(64 - _SKETCH_BITS)).astype(np.int64), ranks)
-    return registers
+    """HyperLogLog registers of the values that are there."""
+    return sketch_of_hashes(hash_values(_values(series[series.notna()])))
 
 
 def _merged_sketches(sketches: pd.DataFrame) -> pd.DataFrame:
     """The registers of several parts, one after the other, as those of all."""
-    return pd.DataFrame(
-        {name: sketches[name].to_numpy().reshape(-1, 1 << _SKETCH_BITS).max(axis=0) for name in sketches}
-    )
-
-
-def num_distinct_of(registers: NDArray[np.uint8]) -> float:
-    """Ertl's improved raw estimator; registers that are full do not occur among fewer than 2^60 values."""
-    num_registers = len(registers)
-    counts = np.bincount(registers, minlength=65 - _SKETCH_BITS) / num_registers
-    if counts[0] == 1:
-        return 0.0
-    total = 0.0
-    for count in counts[64 - _SKETCH_BITS : 0 : -1]:
-        total = (total + count) / 2
-    power, weight, empty = counts[0], 1.0, counts[0]
-    while (power := power**2) * weight > 0:
-        empty += power * weight
-        weight *= 2
-    return float(num_registers / (2 * np.log(2) * (total + empty)))
+    return pd.DataFrame({name: sketches[name].to_numpy().reshape(-1, NUM_REGISTERS).max(axis=0) for name in sketches})
 
 
 class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
@@ -546,5 +563,11 @@ def _hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
 
 def _values(series: "pd.Series[Any]") -> Any:
     """Numbers or UTF-8 strings, none of them missing."""
+    if isinstance(series.dtype, pd.ArrowDtype):
+        return _decoded(_encoded_strings(series)).cast(pa.large_binary())
     is_string = series.dtype == object and isinstance(next(iter(series), None), str)
     return pa.array(series, pa.large_binary()) if is_string else series.to_numpy(series.infer_objects().dtype)
+
+
+_TAKE_ARROW = frozenset({HexToInt, Categorify, HashedCategorify})
+_PASS_ON = frozenset({ConcatColumns, ops.Rename})

@@ -109,6 +109,10 @@ class PreparedData:
         """One row per item; None where the rows name no items."""
         return _read_table(self.path / CATALOG) if CATALOG in self.manifest.files else None
 
+    def catalog_columns(self) -> list[str]:
+        """Names of the columns of the catalogue; none where there is none. Reads no rows."""
+        return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
+
     def histories(self) -> pa.Table | None:
         """Each raw user with the list of all items that the user chose, the latest last; None where rows have none."""
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from workflows.errors import SpecError
+from workflows.heads import Head
 
 _EXPECTED: dict[Any, str] = {
     str | None: "text",
@@ -29,6 +30,7 @@ class SpecMetadata:
         negatives: training rows of items that were not chosen for each row of one that was, where rows have histories.
         online: the splits hold raw rows, which the loader encodes with the saved workflow.
         best_auc: best AUC that any model can reach, where it is known.
+        heads: what is learned of each label column, in the order of their channel; none for one binary head each.
         others: whatever else the file has; kept as it is.
 
     Raises:
@@ -44,6 +46,7 @@ class SpecMetadata:
     negatives: int | None = None
     online: bool = False
     best_auc: float | None = None
+    heads: tuple[Head, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,22 +61,29 @@ class SpecMetadata:
         Raises:
             SpecError: a value is of another kind than it should be.
         """
-        others = {name: value for name, value in entries.items() if name not in _KINDS}
+        others = {name: value for name, value in entries.items() if name not in (*_KINDS, "heads")}
         known: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in entries.items()
             if name in _KINDS and value is not None
         }
-        return cls(others=others, **known)
+        heads = entries.get("heads") or []
+        if not isinstance(heads, list):
+            raise SpecError(f"metadata.heads is {heads!r}, expected a list of heads.")
+        return cls(others=others, heads=tuple(map(Head.from_entry, heads)), **known)
 
     def entries(self) -> dict[str, Any]:
         """Plain values for a file; what there is nothing to say about is left out."""
         given = {name: getattr(self, name) for name in _KINDS}
         known = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+        if self.heads:
+            known["heads"] = [head.entry() for head in self.heads]
         return {name: value for name, value in known.items() if value not in (None, False, [])} | dict(self.others)
 
 
-_KINDS: dict[str, Any] = {entry.name: entry.type for entry in fields(SpecMetadata) if entry.name != "others"}
+_KINDS: dict[str, Any] = {
+    entry.name: entry.type for entry in fields(SpecMetadata) if entry.name not in ("heads", "others")
+}
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -1,6 +1,6 @@
 """A tensor as it travels: what a model's config, a request and NumPy say of it, in one noun."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,11 @@ class Tensor:
         """Rows of zeros, or of empty strings; one value where any length will do."""
         shape = (num_rows, *(max(dim, 1) for dim in self.dims))
         return np.full(shape, fill_value(self.numpy_dtype), self.numpy_dtype)
+
+
+def side_by_side(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Outputs of the same rows as one array: a single one as it is, several of [N, width] as [N, sum of widths]."""
+    return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
 
 def fill_value(dtype: np.dtype[Any]) -> Any:

@@ -18,6 +18,11 @@ SAVED_MODEL = "model.savedmodel"
 
 TORCH_SCRIPT = "model.pt"
 
+ONNX = "model.onnx"
+
+OUTPUTS = "outputs.json"
+"""Text in a `TORCH_SCRIPT` file: what the model's outputs are called, in their order."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:

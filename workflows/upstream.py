@@ -5,13 +5,20 @@ dataset ("CPU mode"). None of it tells a user anything to act on.
 
 Importing merlin-core or merlin-systems sets PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python for every child of this
 process, in which a server then takes eight times as long to read a SavedModel. The variable is put back as it was.
+
+merlin-core imports TensorFlow, PyTorch and tritonclient where they are installed, for tables of their tensors and the
+names of their dtypes. That is most of the time that it takes, and a workflow on DataFrames uses none of it, so it is
+left to `serving.merlin`, unless a process has imported one of the two frameworks anyway.
 """
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import dask
@@ -19,6 +26,19 @@ import pandas as pd
 from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+_OF_FRAMEWORKS = (
+    "core.compat.tensorflow",
+    "core.compat.torch",
+    "dtypes.mappings.tf",
+    "dtypes.mappings.torch",
+    "dtypes.mappings.triton",
+)
+
+
+def import_dtype_mappings() -> None:
+    """Let Merlin know the types of TensorFlow, PyTorch and Triton; imports the frameworks."""
+    for mapping in ("tf", "torch", "triton"):  # in Merlin's own order: TensorFlow's dtypes equal numbers of Triton's
+        import_module(f"merlin.dtypes.mappings.{mapping}")
 
 
 @contextmanager
@@ -34,6 +54,20 @@ def importing_merlin() -> Iterator[None]:
             os.environ.pop(_VARIABLE, None)
         else:
             os.environ[_VARIABLE] = before
+
+
+@contextmanager
+def _without_frameworks() -> Iterator[None]:
+    """Import NVTabular in the block as where TensorFlow and PyTorch are absent."""
+    names = [f"merlin.{module}" for module in _OF_FRAMEWORKS]
+    for name in names:
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(tensorflow=None, torch=None)
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]  # whoever asks for it from now on gets the true one
 
 
 # What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a
@@ -56,9 +90,10 @@ with importing_merlin():
         return _sort_values(*args, **options)
 
     vars(dask.dataframe.shuffle)["sort_values"] = _sort_without_divisions
-    import nvtabular as nvt
+    with nullcontext() if {"tensorflow", "torch"} & sys.modules.keys() else _without_frameworks():
+        import nvtabular as nvt
+        from nvtabular import ops
     from dask.dataframe.io.io import from_map
-    from nvtabular import ops
 
 __all__ = ["from_map", "importing_merlin", "nvt", "ops", "quiet_nvtabular"]
 

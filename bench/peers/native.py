@@ -23,7 +23,7 @@ import tf_keras as keras
 from training.config import TrainConfig
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import notebook_dataset
-from training.models.base import embedding_columns, keras_inputs, number_columns, score
+from training.models.base import embedding_columns, keras_inputs, number_columns, scores
 from training.models.config import ModelConfig, NetworkConfig, StepConfig
 from training.models.dlrm import DLRMConfig
 from training.models.dlrm.network import head
@@ -112,7 +112,7 @@ class Native(DLRMConfig):
         side_by_side = keras.layers.DenseFeatures(embeddings, dtype=tf.float32)(inputs)
         vectors = keras.layers.Reshape((len(embeddings), self.embedding_dim))(side_by_side)
         dense = keras.layers.DenseFeatures(numbers, dtype=tf.float32)(inputs)
-        return keras.Model(inputs, score(head(vectors, dense, self, step), inputs, spec, self, step))
+        return keras.Model(inputs, scores(head(vectors, dense, self, step), inputs, spec, self, step))
 
 
 def peer(config: TrainConfig, *, accelerated: bool) -> TrainConfig:

@@ -23,6 +23,12 @@ BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
 Url = Annotated[
     str | None,
     typer.Option(
+        "--url", metavar="HOST:PORT", help="gRPC of a running server; without it the model runs in this process."
+    ),
+]
+BenchUrl = Annotated[
+    str | None,
+    typer.Option(
         "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
     ),
 ]

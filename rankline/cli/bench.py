@@ -1,18 +1,20 @@
 """The verb `bench`."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import BATCH_SIZES, JsonFile, RecipeName, Repository, Url, WorkDir
+from rankline.cli.arguments import BATCH_SIZES, BenchUrl, JsonFile, RecipeName, Repository, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.reports import save_report
-from rankline.display import CONSOLE, Stages
+from rankline.display import CONSOLE, Stages, warn_busy
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.benchmark.config import LoadConfig
+from workflows.machine import busyness
 
 if TYPE_CHECKING:
     from serving.benchmark.report import BenchmarkReport
@@ -26,7 +28,7 @@ def bench_command(
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
-    url: Url = None,
+    url: BenchUrl = None,
     batch_sizes: Annotated[
         str | None,
         typer.Option("--batch-sizes", help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, else 1]."),
@@ -83,14 +85,21 @@ def bench_command(
     ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
     check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
+    if busy := busyness():
+        warn_busy(busy)
     report = _measure(ensemble, prepared, workspace, sizes, config, url)
-    if json_file:
-        write_json(report.to_dict(), json_file)
-    try:
+    has_regressed = False
+
+    def show() -> None:
+        nonlocal has_regressed
         print_report(report, CONSOLE)
         has_regressed = earlier is not None and _compare(earlier, report, max_regression)
-    finally:  # a pipe that was closed costs no report
-        save_report(report, ensemble, workspace)
+
+    with ExitStack() as at_end:  # a full disk costs no table, and a pipe that was closed no report
+        at_end.callback(save_report, report, ensemble, workspace)
+        at_end.callback(show)
+        if json_file:
+            write_json(report.to_dict(), json_file)
     if report.problems or has_regressed:
         raise typer.Exit(1)
 
@@ -110,8 +119,8 @@ def _measure(
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        report, served_auc = pipeline.bench(server, prepared, ensemble, batch_sizes, config, progress=progress)
-        progress.update(1, 1, f"served AUC {served_auc:.4f}")
+        report, served = pipeline.bench(server, prepared, ensemble, batch_sizes, config, progress=progress)
+        progress.update(1, 1, pipeline.describe_served(prepared, served))
     return report
 
 

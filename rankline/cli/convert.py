@@ -16,6 +16,9 @@ def convert_command(
     *,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
     prebatch: Prebatch = 1,
+    prebatch_valid: Annotated[
+        int | None, typer.Option("--prebatch-valid", min=1, help="The same for the validation rows, if not as many.")
+    ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
     """Prepared data to TFRecord, or back to Parquet, in place; then train and export again.
@@ -31,5 +34,5 @@ def convert_command(
     with Stages(["convert"]) as stages, stages.stage("convert") as progress:
         from training.convert import convert
 
-        convert(prepared, prepared, to, prebatch=prebatch, progress=progress)
+        convert(prepared, prepared, to, prebatch=prebatch, prebatch_valid=prebatch_valid, progress=progress)
     say(f"prepared data: {prepared}")

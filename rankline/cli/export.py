@@ -40,8 +40,6 @@ def export_command(
     workspace = workspace_of(recipe, work_dir, repository)
     with Stages(["export"]) as stages:
         prepared = PreparedData.load(workspace.prepared)
-        config = overrides.apply(ExportConfig())
-        ensemble = pipeline.export(
-            recipe_named(recipe), config, prepared, workspace, stages, compare_engines=compare_engines
-        )
+        chosen = recipe_named(recipe).with_overrides(overrides)
+        ensemble = pipeline.export(chosen, chosen.serving, prepared, workspace, stages, compare_engines=compare_engines)
     print_engines(ensemble, CONSOLE)

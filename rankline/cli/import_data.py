@@ -23,6 +23,10 @@ def import_command(
     spec: Annotated[
         Path | None, typer.Option("--spec", metavar="FILE", help="Feature spec of another name, in the directory.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Of its artifacts, ensemble and experiment; else the recipe's."),
+    ] = None,
     num_user_features: Annotated[
         int | None, typer.Option("--num-user-features", min=0, help=f"Columns of the user. {_COUNT}")
     ] = None,
@@ -41,10 +45,13 @@ def import_command(
 
     rankline import amazon-sim mine
 
+    rankline import movielens mine --name churn
+
     rankline import amazon-din mine --spec other.yaml
 
     rankline import amazon-sim parquet --num-user-features 1 --num-item-features 2
     """
+    recipe = recipe if name is None else f"{name}={recipe}"
     prepared = workspace_of(recipe, work_dir).prepared
     if spec is not None and not (directory / spec).is_file():
         raise ConfigError(f"--spec: {directory / spec} is not a file. Give the name of one in {directory}.")
@@ -59,4 +66,8 @@ def import_command(
             progress=progress,
         )
     rows = ", ".join(f"{source.num_rows:,} {split}" for split, source in data.spec.sources.items())
+    if taken := data.manifest.details["channels"]:
+        say(f"channels: {', '.join(f'{theirs} as {ours}' for theirs, ours in taken.items())}")
+    if name is not None:
+        say(f"train it with: rankline train {recipe}")
     say(f"prepared data: {prepared} ({rows} rows)")

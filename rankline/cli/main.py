@@ -15,6 +15,7 @@ from rankline.cli.convert import convert_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command
 from rankline.cli.import_data import import_command
+from rankline.cli.init import init_command
 from rankline.cli.predict import predict_command
 from rankline.cli.prepare import prepare_command
 from rankline.cli.recipe_options import RecipeCommand
@@ -88,6 +89,7 @@ def options(
         ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
 
 
+app.command("init")(init_command)
 app.command("run", cls=RecipeCommand)(run_command)
 app.command("prepare", cls=RecipeCommand)(prepare_command)
 app.command("convert")(convert_command)
@@ -107,10 +109,24 @@ app.command("doctor")(doctor_command)
 
 def main() -> None:
     """Entry point of the `rankline` command."""
-    app()
+    try:
+        app()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter's own end is not cut short
 
 
 def _interrupt(*_: object) -> None:
-    ERRORS.print("\nstopping; finished artifacts are kept …")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would cut the clean-up short
-    raise KeyboardInterrupt
+    """Leave through every `finally`, which a second Ctrl-C does not cut short.
+
+    Python drops what is raised in a finalizer or in a callback of C. The next Ctrl-C makes good one that was lost so.
+    """
+    if not _is_leaving(sys.exc_info()[1]):
+        ERRORS.print("\nstopping; finished artifacts are kept …")
+        raise KeyboardInterrupt
+
+
+def _is_leaving(handled: BaseException | None) -> bool:
+    """Whether what is being handled, in a `finally` say, began with a Ctrl-C."""
+    while handled is not None and not isinstance(handled, KeyboardInterrupt):
+        handled = handled.__context__
+    return handled is not None

@@ -1,7 +1,8 @@
 """The verb `predict`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,14 +10,20 @@ import typer
 
 from rankline.cli.arguments import RecipeOption, Repository, Url
 from rankline.cli.checks import check_writable
-from rankline.servers import server_for
+from rankline.display import ERRORS, Stages
+from rankline.recipes import recipe_named
+from rankline.recipes.recipe_file import is_recipe_file
+from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, workspace_of
 from workflows.errors import ConfigError
+from workflows.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rankline.rows import Block
     from serving.client import ModelSchema
+    from workflows.datasets.base import Requests
 
 
 def predict_command(
@@ -31,7 +38,9 @@ def predict_command(
     repository: Repository = REPOSITORY,
     url: Url = None,
 ) -> None:
-    """Score rows: one from options, or many from a CSV, Parquet or JSON lines file.
+    """Score rows: one from options, or any number from a CSV, Parquet or JSON lines file.
+
+    Without `--url`, plan and model run in this process.
 
     **Examples**
 
@@ -39,43 +48,72 @@ def predict_command(
 
     rankline predict --input rows.csv --output scored.csv
 
+    rankline predict rankline.yaml --input churn.parquet
+
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import check_columns, format_of, from_options, output_format_of, write_scores
+    from rankline.rows import Block, format_of, from_options, output_format_of, read_blocks, text_columns, typed_row
+    from rankline.scores import check_columns, score_blocks, scores_to
     from serving.client import Client, ModelSchema
     from serving.client.requests import check
     from serving.ensemble import ExportedEnsemble
 
-    if (input_file is None) == (not context.args):
+    words = list(context.args)
+    if words and is_recipe_file(words[0]):
+        recipe = words.pop(0)
+    dataset = recipe_named(recipe).dataset
+    if (input_file is None) == (not words):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
-    given = from_options(context.args)
-    found = format_of("-" if input_file is None else input_file, format_name)
+    given = from_options(words)
+    if dataset.requests is not None and input_file not in (None, "-"):
+        found = format_name or dataset.requests.format_of(Path(input_file))
+    else:
+        found = format_of("-" if input_file is None else input_file, format_name)
     written = output_format_of(output, format_name, found)
     check_writable(output)
-    ensemble = workspace_of(recipe, repository=repository).ensemble
+    workspace = workspace_of(recipe, repository=repository)
+    ensemble, name = workspace.ensemble, workspace.recipe
     with ExitStack() as stack:
-        client = None if url is None else stack.enter_context(Client(url, recipe))
+        client = None if url is None else stack.enter_context(Client(url, name))
         schema = client.schema if client else ModelSchema.from_config(ExportedEnsemble.load(ensemble).model_config)
-        rows, sent = _rows(schema, given, input_file, found)
-        check_columns(rows, written)
-        if client is None:
-            check(sent, schema)  # now, not after a server has started
-            server = stack.enter_context(server_for(ensemble))
-            client = stack.enter_context(Client(server.url, recipe))
-        scores = client.predict(sent)
-    write_scores(rows, scores, written, output)
+        texts = text_columns(schema)
+        if dataset.requests is not None and input_file != "-":
+            blocks = _raw_blocks(dataset.requests, given, input_file)
+        elif input_file is None:
+            blocks = iter([Block(rows=typed_row(given, texts))])
+        else:
+            blocks = read_blocks(input_file, found, texts)
+        select = _selection(schema, is_row=input_file is None)
+        first = next(blocks)
+        check_columns(first.rows, schema.score_names, written)
+        check(select(first.rows) if first.sent is None else first.sent, schema)  # now, not after the model is loaded
+        client = client or stack.enter_context(client_for(ensemble, None))
+        progress: Progress = SILENT
+        if input_file is not None:
+            progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))
+        write = stack.enter_context(scores_to(output, written))
+        for rows, scores in score_blocks(client, chain([first], blocks), select, progress):
+            write(rows, schema.score_columns(scores))
 
 
-def _rows(
-    schema: "ModelSchema", given: Mapping[str, str], input_file: str | None, format_name: str
-) -> tuple["pa.Table", "pa.Table"]:
-    """The rows, and of their columns those that are sent."""
-    from rankline.rows import read_rows, select, typed_row
+def _raw_blocks(requests: "Requests", given: Mapping[str, str], input_file: str | None) -> "Iterator[Block]":
+    """Rows as the data set reads them."""
+    import pyarrow as pa
 
-    required = [column for column in schema.columns if column.is_required]
-    texts = [column.name for column in required if column.values.datatype == "BYTES" and not column.lengths]
+    from rankline.rows import Block
+
     if input_file is None:
-        row = typed_row(given, texts)
-        return row, row
-    rows = read_rows(input_file, format_name, texts)
-    return rows, select(rows, [column.name for column in required])
+        row = pa.Table.from_batches([requests.of_texts(given)])
+        yield Block(rows=row, sent=row)
+        return
+    for raw, sent, done in requests.of_file(Path(input_file)):
+        yield Block(rows=raw, sent=sent, done=done)
+
+
+def _selection(schema: "ModelSchema", *, is_row: bool) -> "Callable[[pa.Table], pa.Table]":
+    """What is sent of rows: all of a row that was typed, so that a column too many is found."""
+    from rankline.rows import select
+
+    required = [column.name for column in schema.columns if column.is_required]
+    optional = [column.name for column in schema.columns if not column.is_required]
+    return lambda rows: rows if is_row else select(rows, required, optional)

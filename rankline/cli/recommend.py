@@ -6,7 +6,7 @@ import typer
 
 from rankline.cli.arguments import RecipeOption, Repository, Url, WorkDir
 from rankline.display import CONSOLE, say
-from rankline.servers import server_for
+from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 
 
@@ -20,31 +20,43 @@ def recommend_command(
     with_known: Annotated[
         bool, typer.Option("--with-known", help="Also rank the items in the user's history.")
     ] = False,
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", metavar="NAME=VALUE", help="A further column that the model takes."),
+    ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     url: Url = None,
 ) -> None:
-    """Score the whole catalogue for one user through the server, and show the best.
+    """Score the whole catalogue for one user, and show the best.
 
-    Where rows have histories, one request has the user's history and all items that the user does not have.
+    Where rows have histories, one request has the user's history and all items that the user does not have. What else
+    the model takes comes from the catalogue, or from `--context`.
 
     **Examples**
 
     rankline recommend --user 1 --top 10
 
     rankline recommend --recipe amazon-sim --user A2IBPI20UZIR0U
+
+    rankline recommend --recipe shop --user 1 --context hour=17 --context country=DE
     """
-    from rankline.recommend import best_items, user_and_item
+    from rankline.recommend import best_items, check_context, context_of, typed_user, user_and_item
     from rankline.summary import print_items
-    from serving.client import Client
+    from serving.client import ModelSchema
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
     workspace = workspace_of(recipe, work_dir, repository)
     prepared = PreparedData.load(workspace.prepared)
-    user_and_item(prepared)  # now, not after a server has started
-    if url is None:
-        ExportedEnsemble.load(workspace.ensemble).check_made_from(prepared.manifest)
-    with server_for(workspace.ensemble, url) as server, Client(server.url, recipe) as client:
-        items = best_items(client, prepared, user, top, with_known=with_known, report=say)
+    user_column, _ = user_and_item(prepared)
+    if url is None:  # mistakes are found now, not after the model is loaded
+        ensemble = ExportedEnsemble.load(workspace.ensemble)
+        ensemble.check_made_from(prepared.manifest)
+        schema = ModelSchema.from_config(ensemble.model_config)
+        typed_user(user, schema, user_column)
+        check_context(prepared, schema, context_of(context or (), schema))
+    with client_for(workspace.ensemble, url) as client:
+        given = context_of(context or (), client.schema)
+        items = best_items(client, prepared, user, top, context=given, with_known=with_known, report=say)
     print_items(items, CONSOLE)

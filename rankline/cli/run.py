@@ -1,5 +1,7 @@
 """The verb `run`: all of the flow."""
 
+from contextlib import ExitStack
+
 from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName, Repository, Seeds, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.recipe_options import with_recipe_options
@@ -41,7 +43,7 @@ def run_command(
     from rankline.summary import print_summary
 
     chosen = recipe_named(recipe).with_overrides(overrides)
-    source, export_config = overrides.apply(SourceConfig()), overrides.apply(ExportConfig())
+    source = overrides.apply(SourceConfig())
     sizes = batch_sizes_of(batch_sizes)
     check_writable(json_file)
     workspace = workspace_of(recipe, work_dir, repository)
@@ -51,13 +53,11 @@ def run_command(
             source,
             workspace,
             stages,
-            export_config=export_config,
             num_seeds=seeds,
             batch_sizes=sizes,
         )
-    if json_file:
-        pipeline.write_json(result.to_dict(), json_file)
-    try:
-        print_summary(result, CONSOLE)
-    finally:  # a pipe that was closed costs no report
-        save_report(result.report, result.ensemble, workspace)
+    with ExitStack() as at_end:  # a full disk costs no summary, and a pipe that was closed no report
+        at_end.callback(save_report, result.report, result.ensemble, workspace)
+        at_end.callback(print_summary, result, CONSOLE)
+        if json_file:
+            pipeline.write_json(result.to_dict(), json_file)

@@ -4,15 +4,18 @@ Installed packages bring recipes too, by the entry-point group `rankline.recipes
 `Recipe`s, or the name of one in a module, as `shop.recipes` or `shop.recipes:RANKING`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
+from rankline.recipes.recipe_file import is_recipe_file, read_recipe
 from workflows.errors import ConfigError
 from workflows.spelling import did_you_mean
 
@@ -51,12 +54,21 @@ def available() -> Available:
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe called `name`.
+    """The recipe called `name`, or in the file of that name; `churn=movielens` is that recipe by a name of your own.
 
     Raises:
-        ConfigError: there is none; the message lists them.
+        ConfigError: there is none, and the message lists them; or the file, or the name of your own, is wrong.
     """
+    if is_recipe_file(name):
+        return read_recipe(Path(name))
+    own, equals, base = name.partition("=")
+    if equals:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", own):
+            raise ConfigError(f"the name in {name!r} is {own!r}, expected letters, digits, - and _: churn={base}")
+        return replace(recipe_named(base), name=own)
     found = available()
+    if name not in found.recipes and Path(name).exists():
+        raise ConfigError(f"{name} is no recipe, but data. Make a recipe of it first: rankline init {name}")
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
         raise ConfigError(

@@ -1,9 +1,11 @@
 """What a recipe is."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rankline.options import Overrides
+from serving.export_config import ExportConfig
 from training.config import TrainConfig
 from workflows.datasets.base import Dataset
 from workflows.encodings import EncodingConfig, RowsConfig
@@ -22,6 +24,8 @@ class Recipe:
         prepare: how ids are made.
         encoding: what there is to choose for this kind of data; of the class `dataset.encoding`.
         train: model and hyperparameters.
+        serving: how the ensemble is served.
+        file: that it was read from, where it is no Python.
 
     Raises:
         ConfigError: the encoding is of another kind of data.
@@ -33,6 +37,8 @@ class Recipe:
     prepare: PrepareConfig = field(default_factory=PrepareConfig)
     encoding: EncodingConfig = field(default_factory=RowsConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    serving: ExportConfig = field(default_factory=ExportConfig)
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         if type(self.encoding) is not self.dataset.encoding:
@@ -40,6 +46,11 @@ class Recipe:
                 f"recipe {self.name!r} has the encoding {type(self.encoding).__name__}, but its dataset "
                 f"{self.dataset.name} takes {self.dataset.encoding.__name__}."
             )
+
+    @property
+    def called(self) -> str:
+        """What a verb calls it."""
+        return self.name if self.file is None else str(self.file)
 
     @property
     def configs(self) -> tuple[Any, ...]:
@@ -53,4 +64,5 @@ class Recipe:
             prepare=overrides.apply(self.prepare),
             encoding=overrides.apply(self.encoding),
             train=overrides.apply(self.train),
+            serving=overrides.apply(self.serving),
         )

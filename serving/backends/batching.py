@@ -23,7 +23,9 @@ import triton_python_backend_utils as pb_utils
 
 from serving.backends.candidates import Candidates
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
+from serving.backends.faults import is_of_the_request
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from workflows.allocator import keep_freed_memory
 from workflows.errors import ArtifactError
 from workflows.tensor_names import NNZS, VALID, VALUES
 from workflows.tensors import Tensor, fill_value
@@ -114,6 +116,7 @@ class BatchingModel(ABC):
         self._inputs, self._outputs = model.inputs, model.outputs
         self._lists = _lists_among([tensor.name for tensor in model.inputs])
         self._candidates = _candidates_of(model)
+        keep_freed_memory()
         self._run = self.load(model)
         self._warm_up(model.max_batch_size)
 
@@ -156,7 +159,9 @@ class BatchingModel(ABC):
             return self._response(results)
         except Exception as error:
             message = f"{self.FRAMEWORK} could not run the request: {self.explain(error)}"
-            return pb_utils.InferenceResponse([], pb_utils.TritonError(message, pb_utils.TritonError.INVALID_ARG))
+            errors = pb_utils.TritonError
+            status = errors.INVALID_ARG if is_of_the_request(error) else errors.INTERNAL
+            return pb_utils.InferenceResponse([], errors(message, status))
 
     def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
         *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
@@ -181,10 +186,15 @@ class BatchingModel(ABC):
         """Run once per size, so that no request up to the largest pays for optimisation or the first allocation."""
         for num_rows in sorted({min(rows, max(max_batch_size, 1)) for rows in WARM_UP_ROWS}):
             try:
-                self._run(*(None if tensor.optional else tensor.zeros(num_rows) for tensor in self._inputs))
+                self._run(*(None if is_mask(tensor) else tensor.zeros(num_rows) for tensor in self._inputs))
             except Exception as error:  # a model may refuse rows of zeros and yet be sound
                 pb_utils.Logger.log_warn(f"warm-up with {num_rows} rows of zeros failed: {error}")
                 return
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """It says which values of a column are there, and is left out where all are."""
+    return tensor.optional and tensor.dtype == "bool" and tensor.name.endswith(VALID)
 
 
 def join(arrays: Batch) -> Array | None:

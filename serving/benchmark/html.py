@@ -9,7 +9,7 @@ from serving.benchmark.percentiles import CONFIDENCE
 from serving.benchmark.plot import svg_pictures
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.table import Cell, columns, number
-from serving.benchmark.words import checked, remarks, searched
+from serving.benchmark.words import checked, conclusion, remarks
 
 _NUM_COLOURS = 8
 
@@ -47,10 +47,11 @@ def to_html(report: BenchmarkReport) -> str:
     body = tag(
         "body",
         tag("h1", title),
+        tag("p", tag("strong", conclusion(report)), class_="bad" if report.problems else "verdict"),
+        *(tag("p", problem, class_="bad") for problem in report.problems),
+        tag("p", ", ".join(_model(report)), class_="soft"),
         tag("p", _how(report), class_="soft"),
         tag("pre", tag("code", report.environment["command"])) if "command" in report.environment else "",
-        *(tag("p", problem, class_="bad") for problem in report.problems),
-        *(tag("p", sentence) for sentence in searched(report)),
         *_section("Figures", *_figures(report)),
         *_section("Charts", *_pictures(report)),
         *_section("Where the time of a request went", *_breakdowns(report.bench)),
@@ -69,6 +70,12 @@ def _how(report: BenchmarkReport) -> str:
     return f"Raw rows in, scores out, over gRPC; {loop}. Bounds hold with {CONFIDENCE:.0%} confidence."
 
 
+def _model(report: BenchmarkReport) -> Iterator[str]:
+    """Which model it was, and how good."""
+    yield report.model_name if report.version is None else f"{report.model_name}, version {report.version}"
+    yield from (f"{name} {number(value)}" for name, value in report.quality.items())
+
+
 def _section(title: str, *content: str) -> list[Markup]:
     return (
         [tag("h2", title), *(part if isinstance(part, Markup) else joined(part) for part in content)] if content else []
@@ -82,7 +89,9 @@ def _figures(report: BenchmarkReport) -> Iterator[Markup]:
     shown = columns(report.bench)
     yield _table(list(shown), [[_figure(cell) for cell in cells] for cells in zip(*shown.values(), strict=True)])
     if lines := list(remarks(report.bench)):
-        yield tag("ul", *(tag("li", line) for line in lines), class_="soft")
+        listed = tag("ul", *(tag("li", line) for line in lines), class_="soft")
+        count = "1 remark" if len(lines) == 1 else f"{len(lines)} remarks"
+        yield tag("details", tag("summary", f"{count}: what is not reported, and why"), listed)
 
 
 def _pictures(report: BenchmarkReport) -> list[Markup]:

@@ -32,7 +32,7 @@ from serving.benchmark.workers import Workers
 from serving.client import Client
 from workflows.artifacts import versions
 from workflows.errors import ConfigError, DataError, ServingError
-from workflows.machine import cpu_name
+from workflows.machine import busyness, cpu_name
 from workflows.progress import SILENT, Progress
 
 _DEFAULT = LoadConfig()
@@ -78,6 +78,9 @@ def measure(
     check_batch_sizes(batch_sizes, client.schema.max_batch_size)
     if rows.num_rows == 0:
         raise DataError("the benchmark has no rows to draw from. Prepare data with a validation split first.")
+    busy = busyness()
+    if busy:
+        progress.update(0, 1, f"the machine is busy: {busy}")
     rows = _taken(client, rows)
     if config.inputs == GENERATED:
         rng = np.random.default_rng(config.seed)
@@ -85,7 +88,7 @@ def measure(
         expected = None if expected is None else client.predict(rows)
     check = ScoreCheck(
         expected,
-        client.schema.outputs[0],
+        client.schema.outputs,
         config.tolerance,
         ask_again=lambda row: float(client.predict(rows.slice(row, 1)).reshape(-1)[0]),
     )
@@ -107,6 +110,7 @@ def measure(
         slo=config.slo,
         searches=program.searches or None,
         problem=program.problem,
+        busy=busy,
     )
 
 
@@ -146,7 +150,7 @@ def _bench(
             workers=workers,
             statistics=statistics,
             meter=ResourceMeter(process_ids),
-            check=check or ScoreCheck(None, client.schema.outputs[0], config.tolerance),
+            check=check or ScoreCheck(None, client.schema.outputs, config.tolerance),
             rng=np.random.default_rng(config.seed),
         )
 

@@ -5,7 +5,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -196,6 +196,9 @@ class BenchmarkReport:
         slo: the bound that was searched for, in words.
         searches: batch size → what the search came to.
         problem: why there is less than was asked for; empty if there is not.
+        busy: how busy the machine was before anything was measured; empty if it was quiet.
+        version: of the ensemble; None where the caller does not know it.
+        quality: metrics of the model by name.
         format_version: of this document.
     """
 
@@ -208,6 +211,9 @@ class BenchmarkReport:
     slo: str | None = None
     searches: Mapping[int, SearchResult] | None = None
     problem: str = ""
+    busy: str = ""
+    version: int | None = None
+    quality: Mapping[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -249,7 +255,7 @@ class BenchmarkReport:
             searches = document["searches"]
             return _noun(
                 cls,
-                document,
+                {"busy": "", "version": None, "quality": {}, **document},
                 bench=tuple(LoadResult.from_dict(entry) for entry in document["bench"]),
                 floors=tuple(_noun(Floor, floor) for floor in document["floors"]),
                 searches=searches and {int(size): _noun(SearchResult, found) for size, found in searches.items()},

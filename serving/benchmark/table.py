@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from serving.benchmark.metrics import CLOSED, METRICS, OPEN, Metric
 from serving.benchmark.report import LoadResult
 
+KEYS = ("rows", "offered/s", "in flight")
+"""Headings of what tells loads apart."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:

@@ -2,10 +2,38 @@
 
 from collections.abc import Iterator, Sequence
 
+from serving.benchmark.config import Slo
 from serving.benchmark.metrics import METRICS, Metric
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.table import number
+
+
+def conclusion(report: BenchmarkReport) -> str:
+    """The report in one sentence: the first load, the one with most rows/s, and whether the machine was busy."""
+    if report.searches:
+        said = list(searched(report))
+    else:
+        measured = [result for result in report.bench if result.num_requests]
+        most = max(measured, key=lambda result: result.rows_per_s, default=None)
+        said = list(dict.fromkeys(_figures_of(result) for result in (*measured[:1], *([most] if most else []))))
+    said += [f"the machine was busy ({report.busy})"] if report.busy else []
+    said += ["see what went wrong"] if report.problems else []
+    return "; ".join(said) or "nothing was measured"
+
+
+def _figures_of(result: LoadResult) -> str:
+    """Such as "1 row: p50 1.4 ms, 719 rows/s"."""
+    named = [f"{_rows(result.batch_size)}"]
+    named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
+    named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
+    levels = ("p50_ms",) if result.rate_per_s is None else ("p50_ms", "p99_ms")
+    reached = [f"{METRICS[name].label} {number(ms)} ms" for name in levels if (ms := result.value(name)) is not None]
+    return f"{', '.join(named)}: {', '.join([*reached, f'{number(result.rows_per_s)} rows/s'])}"
+
+
+def _rows(batch_size: int) -> str:
+    return "1 row" if batch_size == 1 else f"{batch_size:,} rows"
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
@@ -26,14 +54,25 @@ def checked(report: BenchmarkReport) -> str:
 def searched(report: BenchmarkReport) -> Iterator[str]:
     """What a search found, for each batch size."""
     for batch_size, search in (report.searches or {}).items():
-        rows = "1 row" if batch_size == 1 else f"{batch_size:,} rows"
+        rows = _rows(batch_size)
         tried = f"{search.num_probes} rates tested"
         if search.rate_per_s is None:
-            yield f"{report.slo} with {rows} per request: no tested rate met the target ({tried})"
+            reached = "; ".join(_reached(report, batch_size)) or tried
+            yield f"{report.slo} with {rows} per request: no tested rate met the target ({reached})"
             continue
         failed = "" if search.failed_per_s is None else f", not at {number(search.failed_per_s)}"
         met = f"met up to {number(search.rate_per_s)} requests/s{failed}"
         yield f"{report.slo} with {rows} per request: {met} ({tried})"
+
+
+def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:
+    """The percentile that was searched for, at each rate that was tested."""
+    metric = METRICS[Slo.parse(report.slo or "").metric]
+    for result in report.bench:
+        if result.batch_size == batch_size and result.rate_per_s is not None:
+            value_ms = result.value(metric.name)
+            reached = "not reported" if value_ms is None else f"{number(value_ms)} ms"
+            yield f"{metric.label} {reached} at {number(result.rate_per_s)}/s"
 
 
 def _not_reported(metric: Metric, results: Sequence[LoadResult]) -> Iterator[str]:

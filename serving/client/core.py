@@ -12,6 +12,7 @@ from serving.client.schema import ModelSchema
 from serving.client.tensors import Array
 from serving.client.transport import Transport
 from workflows.errors import RequestError, ServingError
+from workflows.tensors import side_by_side
 
 _Result = TypeVar("_Result")
 
@@ -70,8 +71,8 @@ class Core:
     async def infer(self, request: PreparedRequest) -> Array:
         """Send the messages of a request one after another, and join their scores."""
         responses = [await self._call(self._transport.infer, message) for message in request.messages]
-        output = self.schema.outputs[0]
-        answers = (self._transport.decode(response, output) for response in responses)
+        outputs, decode = self.schema.outputs, self._transport.decode
+        answers = (side_by_side([decode(response, output) for output in outputs]) for response in responses)
         return join_scores(answers, self.schema, request)
 
     async def _call(self, method: Callable[[Any], Awaitable[Any]], argument: Any) -> Any:

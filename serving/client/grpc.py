@@ -45,17 +45,20 @@ class GrpcTransport:
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
         """A `ModelInferRequest`; where memory is shared, what becomes one when it is sent."""
         if self._pool is not None:
-            return schema.name, tensors, schema.outputs[0].name
+            return schema.name, tensors, [output.name for output in schema.outputs]
         message = service_pb2.ModelInferRequest(model_name=schema.name)
         for tensor in tensors:
             message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)
             message.raw_input_contents.append(tensor.data.tobytes())
-        message.outputs.add(name=schema.outputs[0].name)
+        for output in schema.outputs:
+            message.outputs.add(name=output.name)
         return message
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...]."""
-        return decode(response.raw_output_contents[0], response.outputs[0].shape, tensor)
+        names = [output.name for output in response.outputs]
+        place = names.index(tensor.name) if len(names) > 1 else 0
+        return decode(response.raw_output_contents[place], response.outputs[place].shape, tensor)
 
     async def describe(self, model_name: str) -> Any:
         """The model's `inference.ModelConfig`."""
@@ -76,7 +79,7 @@ class GrpcTransport:
                 raise
         return await self._infer_shared(*message)  # a new server is told of the region
 
-    async def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
+    async def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], outputs: Sequence[str]) -> Any:
         assert self._pool is not None
         region = self._pool.take(tensors)
         if region is None:
@@ -86,7 +89,7 @@ class GrpcTransport:
             if not region.is_registered:
                 await self._call(self._stub.SystemSharedMemoryRegister, region.registration)
                 region.is_registered = True
-            response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, output_name))
+            response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, outputs))
         except BaseException as error:  # a cancelled task too
             self._pool.give_back_failed(region, error)
             raise

@@ -53,7 +53,7 @@ class HttpTransport(ABC):
             values = deserialize_bytes_tensor(tensor.data) if tensor.schema.numpy_dtype.hasobject else tensor.data
             entry.set_data_from_numpy(values.reshape(tensor.shape))
             inputs.append(entry)
-        return schema.name, inputs, "", [triton.InferRequestedOutput(schema.outputs[0].name)]
+        return schema.name, inputs, "", [triton.InferRequestedOutput(output.name) for output in schema.outputs]
 
     async def infer(self, message: Any) -> Any:
         return await self._call("infer", *message)

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -109,7 +109,7 @@ def prepare_ranking(
 
     def tensors(start: int, stop: int) -> list[WireTensor]:
         parts = (tensor for rows in many for tensor in rows.tensors(start, stop))
-        return [*of_row, *(tensor._replace(shape=(1, stop - start)) for tensor in parts)]
+        return [*of_row, *(replace(tensor, shape=(1, stop - start)) for tensor in parts)]
 
     step = min(schema.max_list_length or schema.max_batch_size, schema.max_batch_size)
     messages = tuple(encode(schema, part) for part in _parts(tensors, count, step, max_message_bytes))
@@ -125,16 +125,16 @@ def join_scores(answers: Iterable[Array], schema: ModelSchema, request: Prepared
         request: what was asked.
 
     Returns:
-        [num_rows], or [num_rows, width] where there is more than one value per row.
+        [num_rows], or [num_rows, width] where there is more than one value per row; of several outputs side by side.
 
     Raises:
         ServerError: an answer does not fit the server's description of the model.
     """
-    output = schema.outputs[0]
+    output, is_single = schema.outputs[0], len(schema.outputs) == 1
     try:
-        parts = [part.reshape(-1) if _is_flat(part, output, request) else part for part in answers]
+        parts = [part.reshape(-1) if is_single and _is_flat(part, output, request) else part for part in answers]
         if not parts:
-            return np.empty(0, output.numpy_dtype)
+            return np.empty(0 if is_single else (0, sum(each.dims[0] for each in schema.outputs)), output.numpy_dtype)
         scores = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if len(scores) != request.num_rows:
             raise ValueError(f"{len(scores)} rows for {request.num_rows}")
@@ -172,6 +172,8 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | List
         raise RequestError(
             f"unknown {sorted(unknown)} for model {schema.name!r}. Expected {names} and nothing else.{hint}"
         )
+    if not wanted:
+        raise RequestError(f"the rows have no column for model {schema.name!r}. Expected some of {names}.")
     laid_out: list[Dense | ListRows] = []
     for column in wanted:
         values = given[column.name]

@@ -1,15 +1,18 @@
 """What a model takes and gives, as the server describes it."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2
 
-from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
 from workflows.errors import RequestError
-from workflows.tensor_names import NNZS, VALID, VALUES
+from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
 from workflows.tensors import Tensor
 
 
@@ -43,6 +46,7 @@ class ModelSchema:
         max_batch_size: most rows of one request; of candidates, if rows hold several.
         optional_inputs: those that a request may leave out, such as masks.
         max_list_length: most values of a list, and most candidates, of one row; 0 where the server does not say.
+        classes: output → names of the classes that its values are the probabilities of, where it has some.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ModelSchema:
     max_batch_size: int
     optional_inputs: tuple[Tensor, ...] = ()
     max_list_length: int = 0
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: Any) -> "ModelSchema":
@@ -73,7 +78,32 @@ class ModelSchema:
             max_batch_size=config.max_batch_size,
             optional_inputs=tuple(_tensor(entry, many, optional=True) for entry in config.input if entry.optional),
             max_list_length=int(_parameter(config, MAX_LIST_LENGTH) or 0),
+            classes=json.loads(_parameter(config, CLASSES) or "{}"),
         )
+
+    def by_output(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        """Output → its part of what `Client.predict` gave: [num_rows], or [num_rows, width] of several values."""
+        if len(self.outputs) == 1:
+            return {self.outputs[0].name: scores}
+        ends = np.cumsum([output.dims[0] for output in self.outputs])[:-1]
+        parts = zip(self.outputs, np.split(scores, ends, axis=1), strict=True)
+        return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
+
+    def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        """The same as columns of a table: `score`, or `score_OUTPUT`, and `score_OUTPUT_CLASS` for each class."""
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for name, part in self.by_output(scores).items():
+            stem = SCORE if name == SCORE else f"{SCORE}_{name}"
+            if name in self.classes:
+                columns |= {f"{stem}_{known}": part[:, place] for place, known in enumerate(self.classes[name])}
+            else:
+                columns[stem] = part
+        return columns
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The columns of `score_columns`."""
+        return tuple(self.score_columns(np.empty((0, sum(abs(output.dims[0]) for output in self.outputs)))))
 
     @cached_property
     def candidates(self) -> tuple[str, ...]:
@@ -83,16 +113,17 @@ class ModelSchema:
     @cached_property
     def columns(self) -> tuple[ColumnSchema, ...]:
         """What a caller gives, in the order of the inputs: `NAME__values` with `NAME__nnzs` is one column `NAME`."""
-        required = {tensor.name: tensor for tensor in self.inputs}
+        required = {tensor.name for tensor in self.inputs}
+        inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {
             name.removesuffix(NNZS) + VALUES: tensor
-            for name, tensor in required.items()
-            if name.endswith(NNZS) and len(_dims(required.get(name.removesuffix(NNZS) + VALUES))) == 1
+            for name, tensor in inputs.items()
+            if name.endswith(NNZS) and len(_dims(inputs.get(name.removesuffix(NNZS) + VALUES))) == 1
         }
         masks = {
             tensor.name.removesuffix(VALID): tensor
             for tensor in self.optional_inputs
-            if tensor.name.removesuffix(VALID) in required and tensor.dtype == "bool"
+            if tensor.name.endswith(VALID) and tensor.name.removesuffix(VALID) in inputs and tensor.dtype == "bool"
         }
         companions = {tensor.name for tensor in (*lengths.values(), *masks.values())}
         return tuple(

@@ -52,10 +52,11 @@ class Region:
         """What tells the server to unmap it; one that does not know it has nothing against that."""
         return service_pb2.SystemSharedMemoryUnregisterRequest(name=self.name)
 
-    def put(self, model_name: str, tensors: Sequence[WireTensor], output_name: str) -> Any:
+    def put(self, model_name: str, tensors: Sequence[WireTensor], outputs: Sequence[str]) -> Any:
         """Copy tensors into it; returns the message that points at them."""
         message = service_pb2.ModelInferRequest(model_name=model_name)
-        message.outputs.add(name=output_name)
+        for name in outputs:
+            message.outputs.add(name=name)
         offset = 0
         for tensor in tensors:
             entry = message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)

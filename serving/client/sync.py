@@ -10,7 +10,7 @@ from serving.client.core import Core, run
 from serving.client.requests import Columns, PreparedRequest
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array
-from serving.client.transport import connect
+from serving.client.transport import Transport, connect
 
 
 class Client:
@@ -22,6 +22,7 @@ class Client:
         model_name: the ensemble, or any model with a batch dimension; its first output is what is asked for.
         config: timeouts, retries, encryption, transport.
         timeout_s: in place of the one in `config`.
+        transport: in place of a connection to `url`, which then is what messages name.
 
     Raises:
         ServerError: no server answers at `url`.
@@ -29,11 +30,17 @@ class Client:
     """
 
     def __init__(
-        self, url: str, model_name: str, config: ClientConfig = DEFAULTS, *, timeout_s: float | None = None
+        self,
+        url: str,
+        model_name: str,
+        config: ClientConfig = DEFAULTS,
+        *,
+        timeout_s: float | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.url = url
         config = config if timeout_s is None else replace(config, timeout_s=timeout_s)
-        self._core = Core(url, model_name, config, connect(url, config, is_async=False), _sleep)
+        self._core = Core(url, model_name, config, transport or connect(url, config, is_async=False), _sleep)
         run(self._core.connect())
 
     def __enter__(self) -> "Client":
@@ -61,7 +68,7 @@ class Client:
 
         Returns:
             [num_rows], or [num_rows, width] when there is more than one value per row, as there is for several
-            candidates.
+            candidates or classes; of several outputs side by side, which `schema.by_output` takes apart.
 
         Raises:
             RequestError: the columns do not fit the model, or it refused them.

@@ -1,13 +1,15 @@
 """A column → the tensors of an input: types checked, missing values marked, lists padded.
 
 Integers of any width are taken where no value changes, so are floats without a fraction where integers are taken.
-Floats are rounded to the precision of the input, and refused where they would become infinite.
+Floats are rounded to the precision of the input, and refused where they would become infinite. Booleans, decimals,
+dates and timestamps are cast as `prepare` casts them: see `workflows.plain_values`.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 from serving.client.schema import ColumnSchema
 from workflows.errors import RequestError
 from workflows.lists import offsets_of, pad
+from workflows.plain_values import plain_values
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import Tensor, fill_value
 
@@ -29,18 +32,24 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _SIZE_BYTES = 4
 
 
-class WireTensor(NamedTuple):
-    """A tensor of a request as it is sent.
+@dataclass
+class WireTensor:
+    """A tensor of a request.
 
     Attributes:
         schema: the input.
         shape: with the rows first.
-        data: numbers in C order; strings as uint8, each behind its length.
+        values: of all rows, in C order.
     """
 
     schema: Tensor
     shape: tuple[int, ...]
-    data: Array
+    values: Flat
+
+    @cached_property
+    def data(self) -> Array:
+        """As it is sent: numbers in C order; strings as uint8, each behind its length."""
+        return _wire(self.values)
 
 
 @dataclass(frozen=True)
@@ -71,11 +80,11 @@ class Dense:
         """Some of the rows."""
         num_rows, *row_shape = self.shape
         if (start, stop) == (0, num_rows):
-            yield WireTensor(self.schema, self.shape, _wire(self.values))
+            yield WireTensor(self.schema, self.shape, self.values)
         else:
             per_row = math.prod(row_shape)
             values = self.values[start * per_row : stop * per_row]
-            yield WireTensor(self.schema, (stop - start, *row_shape), _wire(values))
+            yield WireTensor(self.schema, (stop - start, *row_shape), values)
 
 
 @dataclass(frozen=True)
@@ -241,7 +250,7 @@ def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
         raise RequestError(f"{tensor.name!r} is not a column of {tensor.datatype}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+    return column if tensor.numpy_dtype.kind == "b" else plain_values(column)
 
 
 def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
@@ -272,12 +281,14 @@ def _first_overflow(column: pa.Array, cast: pa.Array) -> str:
     return str(overflown[0]) if overflown.size else ""
 
 
-def _padded(elements: Flat, lengths: Array, width: int) -> Array:
-    """Lists one after another in rows of `width`, with zeros or empty strings behind each, as they are sent."""
+def _padded(elements: Flat, lengths: Array, width: int) -> Flat:
+    """Lists one after another in rows of `width`, with zeros or empty strings behind each."""
     if isinstance(elements, np.ndarray):
         return pad(elements, lengths, width).reshape(-1)
     sizes, data = _text(elements)
-    return _framed(pad(sizes, lengths, width).reshape(-1), data)
+    offsets = offsets_of(pad(sizes, lengths, width).reshape(-1))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _wire(values: Flat) -> Array:

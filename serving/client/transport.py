@@ -24,7 +24,7 @@ class Transport(Protocol):
         """Models that are ready."""
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """A message that asks for the first output."""
+        """A message that asks for all outputs."""
 
     async def infer(self, message: Any) -> Any:
         """Send a message; returns what `decode` takes."""

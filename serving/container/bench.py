@@ -17,6 +17,7 @@ from serving.benchmark.words import checked, remarks
 from serving.client import Client
 from workflows.auc import exact_auc
 from workflows.errors import RanklineError
+from workflows.heads import BINARY
 from workflows.prepared import PreparedData
 
 
@@ -37,8 +38,10 @@ def _bench(url: str, model: str, directory: Path, batch_sizes: tuple[int, ...]) 
     with Client(url, model) as client:
         check_batch_sizes(batch_sizes, client.schema.max_batch_size)
         scores = client.predict(rows)
-        auc = exact_auc(heldout[prepared.spec.label.name].to_numpy(), scores)
-        print(f"{model} at {url}: AUC {auc:.4f} on {rows.num_rows:,} held-out rows", flush=True)
+        heads = prepared.spec.heads
+        is_ranking = [head.task for head in heads] == [BINARY]
+        auc = f"AUC {exact_auc(heldout[heads[0].column].to_numpy(), scores):.4f} on " if is_ranking else ""
+        print(f"{model} at {url}: {auc}{rows.num_rows:,} held-out rows", flush=True)
         return measure(client, rows, batch_sizes, expected=scores)
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, cast
 
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
-from workflows.tensor_names import SCORE
 
 if TYPE_CHECKING:
     from serving.backends.batching import BatchingModel
@@ -40,7 +39,7 @@ class Engine:
         format: name of the file or directory that it runs, in a model repository as in a trained model.
         converts: formats of trained models that it takes beside its own, and converts.
         platform: what Triton calls the format, where it has a name for it.
-        output: what the model calls the score.
+        output: what the model calls an output, from its `{name}` and its `{place}` among all.
         parameters: for Triton's side, in `config.pbtxt`.
         threads_parameter: name of the one that says how many threads one operation may use; "" for none.
         module: top-level Python module that runs it, where it is an optional one.
@@ -52,7 +51,7 @@ class Engine:
     format: str
     converts: tuple[str, ...] = ()
     platform: str = ""
-    output: str = SCORE
+    output: str = "{name}"
     parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
     threads_parameter: str = ""
     module: str = ""

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded
+from workflows.tensor_names import SCORE
+from workflows.tensors import side_by_side
 
 
 class ScoringModel(Protocol):
@@ -27,7 +29,8 @@ class ScoringModel(Protocol):
         """Score rows that a plan encoded, in the layout in which Triton hands them on.
 
         Returns:
-            Shape (N,); of rows with several candidates (N × candidates,), those of a row one after another.
+            Shape (N,); of rows with several candidates (N × candidates,), those of a row one after another; of other
+            outputs than one `SCORE` (N, sum of widths), side by side in the order of their names.
 
         Raises:
             ArtifactError: the model takes other columns.
@@ -40,7 +43,8 @@ class ScoringModel(Protocol):
             names: inputs of the model.
 
         Returns:
-            A function from one array per name, as `padded_tensors` makes them, to the scores as the only output.
+            A function from one array per name, as `padded_tensors` makes them, to the outputs in the order of
+            their names.
         """
 
 
@@ -64,8 +68,15 @@ class OfflineModel(ScoringModel, Protocol):
         """
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
-        """Score rows that NVTabular encoded, shape (N,).
+        """Score rows that NVTabular encoded; as `score_served`.
 
         Raises:
             ArtifactError: the model takes other columns.
         """
+
+
+def scores_of(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """What `score_served` gives, from the outputs of a model by name."""
+    if list(outputs) == [SCORE]:
+        return outputs[SCORE].reshape(-1)
+    return side_by_side([outputs[name] for name in sorted(outputs)])

@@ -21,6 +21,7 @@ from serving.lowerings.continuous import (
     lower_normalize_min_max,
     lower_reduce_dtype_size,
 )
+from serving.lowerings.dates import lower_date_parts
 from serving.lowerings.expressions import Lowering
 from serving.lowerings.graph import lower_rename, lower_unchanged
 from serving.lowerings.item_attributes import lower_item_attributes
@@ -37,6 +38,7 @@ from serving.lowerings.lists import (
     lower_padded_list_slice,
     lower_same_lengths,
 )
+from workflows.datasets.table.operators import DateParts
 from workflows.item_attributes import ItemAttributes, SharedCategorify
 from workflows.operators import (
     Bucketize,
@@ -85,6 +87,7 @@ LOWERINGS: dict[type, Lowering] = {
     StableHashBucket: lower_stable_hash_bucket,
     HashShare: lower_stable_hash_bucket,
     HexToInt: lower_hex_to_int,
+    DateParts: lower_date_parts,
     StableHashedCross: lower_stable_hashed_cross,
     ops.FillMissing: lower_fill_missing,
     ops.FillMedian: lower_fill_median,

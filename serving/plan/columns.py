@@ -48,14 +48,15 @@ def mask_of(valid: NDArray[np.bool_]) -> Mask:
     return None if valid.all() else valid
 
 
-def vector_of(values: NDArray[Any], valid: Mask = None) -> Vector:
-    """Numbers, or strings as objects (`bytes`, `str`, None where missing), as a vector.
+def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) -> Vector:
+    """Numbers, or strings of Arrow's or as objects (`bytes`, `str`, None where missing), as a vector.
 
     Raises:
         pyarrow.ArrowException, TypeError: an object is no string.
     """
-    if values.dtype.kind == "O":
-        strings: Vector = from_arrow(pa.array(values, pa.large_binary(), from_pandas=True))
+    if isinstance(values, pa.Array) or values.dtype.kind == "O":
+        is_arrow = isinstance(values, pa.Array)
+        strings: Vector = from_arrow(values if is_arrow else pa.array(values, pa.large_binary(), from_pandas=True))
         if valid is None:
             return strings
         return Vector(strings.values, mask_of(valid & ~is_missing(strings)))

@@ -26,7 +26,7 @@ FORMAT_VERSION = 3
 ANY_WIDTH = -1
 """Width of lists that are as wide as the longest of a batch."""
 
-Inputs: TypeAlias = Mapping[str, NDArray[Any] | Padded]
+Inputs: TypeAlias = Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded]
 Reference: TypeAlias = str | int
 """A raw column by name, or an earlier result: results are numbered over `indexes`, then `steps`."""
 
@@ -74,6 +74,16 @@ class ColumnSpec:
         if self.width is None:
             return values
         return Padded(values[:, None], np.zeros(num_rows, dtype=np.int32))
+
+    def missing(self, num_rows: int) -> dict[str, NDArray[Any]]:
+        """Tensors of rows that lack a value, as a request says it."""
+        empty = self.zeros(num_rows)
+        if isinstance(empty, Padded):
+            lengths = np.full((num_rows, 1), MISSING_LIST, np.int32)
+            return {self.name + VALUES: empty.values, self.name + NNZS: lengths}
+        if self.mask is None:
+            return {self.name: np.full((num_rows, 1), np.nan, self.numpy_dtype)}
+        return {self.name: empty.reshape(-1, 1), self.mask.name: np.zeros((num_rows, 1), np.bool_)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +241,7 @@ class TransformPlan:
         """Transform raw rows.
 
         Args:
-            inputs: column → array of [num_rows], of the dtype in `inputs`; `Padded` for lists.
+            inputs: column → array of [num_rows], of the dtype in `inputs`; strings may be Arrow's; `Padded` for lists.
             valid: column → bool [num_rows], False where a value, or a whole list, is missing. Columns without a mask
                 are all there, but for NaN in floats, None in strings and lists of `MISSING_LIST` values, which are
                 missing in any case.
@@ -335,9 +345,11 @@ def _check_references(references: tuple[Reference, ...], names: set[str], num_ma
             raise ValueError(f"{reference!r} is neither one of the inputs {sorted(names)} nor an earlier result")
 
 
-def _checked_length(spec: ColumnSpec, given: NDArray[Any] | Padded) -> int:
+def _checked_length(spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded) -> int:
     """Rows of a raw column of the right shape and dtype."""
     is_list = spec.width is not None
+    if isinstance(given, pa.LargeBinaryArray) and spec.dtype == "object" and not is_list:
+        return len(given)
     if isinstance(given, Padded) != is_list:
         wanted = "padded lists" if is_list else "one value per row"
         raise RequestError(f"input {spec.name!r} is {type(given).__name__}, expected {wanted}.")
@@ -349,7 +361,9 @@ def _checked_length(spec: ColumnSpec, given: NDArray[Any] | Padded) -> int:
     return len(values)
 
 
-def _column_of(spec: ColumnSpec, given: NDArray[Any] | Padded, valid: NDArray[np.bool_] | None) -> AnyColumn:
+def _column_of(
+    spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded, valid: NDArray[np.bool_] | None
+) -> AnyColumn:
     """A raw column."""
     if isinstance(given, Padded) and _shortest(spec.name, given) == MISSING_LIST:
         there = given.lengths != MISSING_LIST

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.plan.columns import Vector, is_missing, is_string, vector_of
@@ -187,7 +188,7 @@ class Stack:
             if masks is None
             else np.concatenate([np.ones(shape[1], dtype=np.bool_) if mask is None else mask for mask in masks])
         )
-        column: Any = vector_of(np.concatenate(arrays), valid)
+        column: Any = vector_of(_joined(arrays), valid)
         steps = self.steps
         if is_string(column):
             column, steps = steps[0].run(column), steps[1:]
@@ -210,3 +211,11 @@ def _present(arrays: Sequence[NDArray[Any] | None]) -> list[NDArray[Any]]:
 def _firsts(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
     """Where each array begins in all of them."""
     return np.cumsum([0, *(len(array) for array in arrays[:-1])]).astype(np.int64)
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    """Columns one after another: of numbers, or of strings, some of which may be Arrow's."""
+    if not any(isinstance(array, pa.Array) for array in arrays):
+        return np.concatenate(arrays)
+    as_arrow = (a if isinstance(a, pa.Array) else pa.array(a, pa.large_binary(), from_pandas=True) for a in arrays)
+    return pa.concat_arrays(as_arrow)

@@ -24,6 +24,7 @@ from serving.plan.columns import (
     take,
     with_one_more,
 )
+from workflows.dates import date_part
 from workflows.hashing import bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
 from workflows.lists import offsets_of
@@ -99,6 +100,20 @@ class HexToInt(Step):
     def _compute(self, column: Vector) -> Vector:
         numbers = numbers_of_hex(column.values)
         return Vector(numbers if column.valid is None else np.where(column.valid, numbers, np.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatePart(Step):
+    """A part of times, microseconds since 1970, float64; missing ones stay missing."""
+
+    part: str
+
+    def _compute(self, column: Vector) -> Vector:
+        missing = is_missing(column)
+        if not missing.any():
+            return Vector(date_part(column.values.astype(np.int64), self.part))
+        micros = np.where(missing, 0, column.values).astype(np.int64)
+        return Vector(np.where(missing, np.nan, date_part(micros, self.part)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +326,7 @@ STEPS: tuple[type[Step], ...] = (
     Take,
     Cast,
     HexToInt,
+    DatePart,
     Arithmetic,
     Fill,
     IsMissing,

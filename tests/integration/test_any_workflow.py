@@ -24,6 +24,7 @@ from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import RequestError
+from workflows.heads import Head
 from workflows.operators import HashedCategorify, NullToEmptyList
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
@@ -78,7 +79,7 @@ DATASET = Dataset(
     read=lambda _: raw_data(),
     graph=graph,
     inputs=INPUTS,
-    label="label",
+    heads=(Head("label"),),
     time="time",
     group_by="city",
     item="item",
@@ -187,12 +188,11 @@ def test_the_export_compared_all_types_and_left_nothing_out(ensemble: ExportedEn
 def test_the_config_says_strings_and_lists(client: Client) -> None:
     assert {column.name for column in client.schema.columns} == set(INPUTS)
     masked = ("city", "stock", "item", "visits", "member")
+    lacking = {"city": ("BYTES", (1,)), "price": ("FP64", (1,))}  # in some of the rows
     assert {tensor.name: (tensor.datatype, tensor.dims) for tensor in client.schema.optional_inputs} == {
         f"{name}__valid": ("BOOL", (1,)) for name in masked
-    }
+    } | lacking
     assert {tensor.name: (tensor.datatype, tensor.dims) for tensor in client.schema.inputs} == {
-        "city": ("BYTES", (1,)),
-        "price": ("FP64", (1,)),
         "stock": ("INT64", (1,)),
         "item": ("INT64", (1,)),
         "visits": ("INT64", (1,)),

@@ -30,7 +30,7 @@ from serving.supervise import config_of
 from serving.version import Served, write_version
 from tests.support.rounding import SCORE_ROUNDING
 from workflows.artifacts import publish
-from workflows.errors import ConfigError, RequestError
+from workflows.errors import RequestError
 from workflows.feature_spec import FILE_NAME, HISTORY, LABEL, TARGET, USERS, Feature, FeatureSpec, SpecMetadata
 from workflows.operators import NullToEmptyList
 from workflows.partitions import file_name
@@ -395,10 +395,3 @@ def test_somebody_unknown_has_no_history_and_is_told_so(client: Client, prepared
     assert said == ["user 'stranger' is not in the data: these are for a user without a history."]
     scores = client.rank({"user_id": "stranger", "history": []}, ITEMS)
     assert [row["score"] for row in best] == pytest.approx(sorted(scores.tolist(), reverse=True))
-
-
-def test_other_inputs_than_user_item_and_history_are_refused(client: Client, prepared: PreparedData) -> None:
-    metadata = replace(prepared.spec.metadata, inputs=("user_id", "item_id", "history", "country"))
-    other = replace(prepared, spec=replace(prepared.spec, metadata=metadata))
-    with pytest.raises(ConfigError, match="'country'.*recommend needs a user and an item, and takes a history"):
-        best_items(client, other, "u3", 6)

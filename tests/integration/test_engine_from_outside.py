@@ -21,6 +21,7 @@ from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
 from workflows.errors import ArtifactError
+from workflows.heads import Head
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
@@ -61,7 +62,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
             (["user", "tags"] >> ops.Categorify()) + (["price"] >> ops.Normalize(out_dtype=np.float32)) + ["label"]
         ),
         inputs=("user", "price", "tags"),
-        label="label",
+        heads=(Head("label"),),
         time="time",
         group_by="user",
         item="user",

@@ -299,7 +299,7 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
         Client(target.server.endpoints.grpc, "identity") as client,
         pytest.raises(
             ServingError,
-            match=r"compared under load are wrong: row \d*[05]0 got .* "
+            match=r"compared under load are wrong: row (\d*[05])?0 got .* "
             r"Scored again, alone, it got \d+\. \d+ is the expected score of no row",
         ),
     ):
@@ -319,7 +319,8 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(target: Target) -> No
 def test_what_was_measured_outlives_ctrl_c(target: Target) -> None:
     class Impatient:
         def update(self, done: float, total: float, note: str = "") -> None:
-            raise KeyboardInterrupt
+            if done:  # before, it may say that the machine is busy
+                raise KeyboardInterrupt
 
     with Client(target.server.endpoints.grpc, "identity") as client:
         config = LoadConfig(**QUICK, concurrency=(1, 2))
@@ -354,7 +355,8 @@ def test_a_server_that_is_lost_between_two_loads_leaves_what_was_measured(tmp_pa
 
         class Killer:
             def update(self, done: float, total: float, note: str = "") -> None:
-                server.stop()
+                if done:
+                    server.stop()
 
         with Client(server.endpoints.grpc, "identity") as client:
             config = LoadConfig(**QUICK, concurrency=(1, 2))

@@ -171,6 +171,39 @@ def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
     assert served.ask() == 10
 
 
+def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    events: list[str] = []
+    with EmbeddedServer(config_of(ensemble, log_path=tmp_path / "triton.log")) as server:
+        supervisor = Supervisor(server, ensemble, follow_versions=False, report=events.append, least_up_s=0)
+        served = Served(tmp_path / NAME, server, supervisor, events)
+        addresses = server.endpoints
+        publish_tiny(tmp_path / NAME, 20)  # not followed, so not what comes back
+        os.kill(server.pid, signal.SIGSEGV)
+        wait_until(lambda: server.why_ended() is not None)
+        supervisor.step()
+        assert server.endpoints == addresses
+        assert served.ask() == 10
+        os.kill(served.processes("transform")[0], signal.SIGKILL)
+        wait_until(supervisor.find_down)
+        supervisor.step()
+        assert served.ask() == 10
+    assert "tritonserver was ended by SIGSEGV" in events[0]
+    assert events[1] == "version 1 is active again"
+    assert (tmp_path / "triton.log.old").stat().st_size
+
+
+def test_a_server_that_crashes_soon_after_its_start_is_not_started_again(served: Served) -> None:
+    hasty = Supervisor(
+        served.server, served.supervisor.serving, follow_versions=False, report=served.events.append, least_up_s=1e9
+    )
+    os.kill(served.server.pid, signal.SIGSEGV)
+    wait_until(lambda: served.server.why_ended() is not None)
+    with pytest.raises(ServerError, match="SIGSEGV"):
+        hasty.step()
+    assert served.events == []
+
+
 def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
     host, _, port = served.server.endpoints.http.removeprefix("http://").partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=10)

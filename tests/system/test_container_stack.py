@@ -103,7 +103,7 @@ def offline_scores(exported: Exported) -> Any:
     """Of the same rows, by NVTabular and the TensorFlow that trained the model."""
     prepared, trained = exported.prepared, exported.trained
     with quiet_nvtabular():
-        workflow = prepared.workflow().remove_inputs([prepared.spec.label.name])
+        workflow = prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
         rows = prepared.heldout().select(list(prepared.inputs)).to_pandas()
         frame = workflow.transform(nvt.Dataset(rows)).to_ddf().compute()
     return engine_for(trained.format).load_trained(trained.model_path).score_offline(frame)

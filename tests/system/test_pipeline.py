@@ -22,6 +22,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 
+from serving.client import Client
 from tests.support.command_line import RANKLINE, commands, rankline, started, typed
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.waiting import wait_until
@@ -235,10 +236,18 @@ def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplac
 
 
 @pytest.fixture(scope="module")
-def url(workplace: Workplace) -> Iterator[str]:
-    """Of a server for the tests that only ask it."""
-    with served(workplace) as (_, address):
-        yield address
+def addresses(workplace: Workplace) -> Iterator[tuple[str, str]]:
+    """HOST:PORT of gRPC and of HTTP, of a server for the tests that only ask it."""
+    with served(workplace) as (process, address):
+        assert process.stdout is not None
+        match = re.match(r"HTTP\s+http://([^/]+)/", process.stdout.readline())
+        assert match
+        yield address, match.group(1)
+
+
+@pytest.fixture(scope="module")
+def url(addresses: tuple[str, str]) -> str:
+    return addresses[0]
 
 
 def test_the_code_in_serving_md_runs(url: str) -> None:
@@ -248,6 +257,33 @@ def test_the_code_in_serving_md_runs(url: str) -> None:
     exec(code.replace("127.0.0.1:8001", url), names)
     assert len(names["scores"]) == 2
     assert all(0 < score < 1 for score in names["scores"])
+
+
+CLIENT = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+
+
+def example(language: str, addresses: tuple[str, str]) -> str:
+    """The first example of docs/client.md in a language, for a server at another address."""
+    code = re.findall(rf"```{language}\n(.*?)```", CLIENT, re.DOTALL)[0]
+    return str(code).replace("127.0.0.1:8001", addresses[0]).replace("127.0.0.1:8000", addresses[1])
+
+
+def test_the_examples_for_python_curl_and_java_score_alike(addresses: tuple[str, str], tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(example("python", addresses), names)
+    scores = names["scores"].reshape(-1).tolist()
+    assert all(0 < score < 1 for score in scores)
+    with Client(addresses[0], "movielens") as client:
+        assert client.predict({"userId": [1, None], "movieId": [31, 1029]}).tolist() == pytest.approx(scores)
+    done = subprocess.run(["bash", "-c", example("bash", addresses)], capture_output=True, text=True, check=True)
+    (output,) = json.loads(done.stdout)["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("score", "FP32", [2, 1])
+    assert output["data"] == pytest.approx(scores, abs=1e-6)
+    if shutil.which("javac") is None:
+        pytest.skip("the example for Java was not run: no JDK is installed")
+    (tmp_path / "Score.java").write_text(example("java", addresses))
+    done = subprocess.run(["java", "Score.java"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["outputs"][0]["data"][0] == pytest.approx(scores[0], abs=1e-6)
 
 
 def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplace, url: str) -> None:

@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from mlflow import MlflowClient
 
+from serving.ensemble import ExportedEnsemble
+from serving.in_process import open_ensemble
 from tests.support.command_line import commands, rankline, typed
 from tests.support.rounding import SCORE_ROUNDING
 
@@ -84,6 +88,16 @@ def test_predict_takes_raw_ids_and_any_history(directory: Path, users: dict[str,
     assert cut == pytest.approx(longer, abs=SCORE_ROUNDING)
     (alone,) = predicted(directory, known[:1])
     assert alone == pytest.approx(together, abs=SCORE_ROUNDING)
+
+
+def test_the_example_of_texts_and_lists_is_what_the_model_takes(directory: Path) -> None:
+    document = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "history__nnzs" in code)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with open_ensemble(ExportedEnsemble.load(directory / "model_repository" / "amazon-sim")) as client:
+        columns = {"history": names["histories"], **{name: names["columns"][name] for name in ("user_id", "item_id")}}
+        np.testing.assert_array_equal(client.predict(names["columns"]), client.predict(columns))
 
 
 def predicted(directory: Path, rows: list[tuple[str, str, list[str]]]) -> list[float]:

@@ -35,6 +35,8 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
     assert list(results) == [
         "rankline", "onnx", "fused", "onnx fused", "merlin-systems", "identity", "in process",
     ]  # fmt: skip
+    assert all(name.endswith("_small_layers") for name in ratios)  # not what the recipe as it is comes to
+    ratios = {name.removesuffix("_small_layers"): value for name, value in ratios.items()}
     ours, merlin = results["rankline"], results["merlin-systems"]
     assert next(iter(ratios)) == "p50_vs_merlin"
     assert "p50_over_floor" in ratios

@@ -1,5 +1,6 @@
 """The one place that opens a split of prepared data, whatever format its files have."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -60,6 +61,8 @@ def tensorflow_loader(
     source = spec.source(split)
     files = [prepared / name for name in source.files]
     if source.type == TFRECORD:
+        if len(spec.labels) > 1:
+            check_parquet(spec, reader="a model of several labels")
         if global_size > 1:
             check_parquet(spec, reader="a run with several workers")
         loader = _tfrecord_loader(files, spec, batch_size, source.num_rows, shuffle=shuffle, seed=seed, **reading)
@@ -103,7 +106,8 @@ def _parquet_loader(
     return KerasSequenceLoader(
         files,
         batch_size,
-        [spec.label.name],
+        [label.name for label in spec.labels],
+        stack_labels=True,
         cat_names=[feature.name for feature in spec.categorical],
         cont_names=[feature.name for feature in spec.continuous],
         **options,
@@ -128,10 +132,15 @@ def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
-    """What a spec says about values: which ids there are, and what stands for missing ones."""
+    """What a spec says about values: which ids there are, and what stands for missing ones.
+
+    NaN is what stands for the label that a row lacks where others have theirs.
+    """
+    masked = {label.name: math.nan for label in spec.labels if len(spec.labels) > 1}
+    filled = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
     return {
         "cardinalities": {feature.name: feature.embedding_shape[0] for feature in spec.categorical},
-        "fill_nulls": {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None},
+        "fill_nulls": masked | filled,
     }
 
 

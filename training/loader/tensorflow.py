@@ -58,6 +58,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         cont_names: number columns.
         engine: the file format; "parquet" is the only one.
         list_layout: "nnzs" or "offsets".
+        stack_labels: give several labels as one tensor, (N, number of labels).
         **options: of `training.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
             global_rank, global_size, pad, fill_nulls, cardinalities, prefetch, num_threads, bucket_by.
 
@@ -77,6 +78,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         cont_names: Sequence[str] = (),
         engine: str = "parquet",
         list_layout: str = "nnzs",
+        stack_labels: bool = False,
         **options: "Unpack[StreamOptions]",
     ) -> None:
         if engine != "parquet":
@@ -93,7 +95,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         limit_tensorflow_memory()
         dtypes = dict.fromkeys(cat_names, np.int64) | dict.fromkeys((*cont_names, *label_names), np.float32)
         self._set_up(paths_or_dataset, batch_size, dtypes, options)
-        self._label_names, self._list_layout = list(label_names), list_layout
+        self._label_names, self._list_layout, self._stack_labels = list(label_names), list_layout, stack_labels
         self._process = os.getpid()
         self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
@@ -206,6 +208,8 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
                 else:
                     inputs[name + OFFSETS] = _tensor(column.offsets.astype(np.int32, copy=False))
         labels = tuple(self._label(name, batch[name]) for name in self._label_names)
+        if self._stack_labels:
+            return inputs, labels[0] if len(labels) == 1 else tf.concat(labels, axis=1)
         return inputs, labels[0] if len(labels) == 1 else labels
 
     def _label(self, name: str, column: Any) -> Any:

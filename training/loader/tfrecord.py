@@ -332,13 +332,17 @@ def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
     return marked.concatenate(end).scan(nothing, step).flat_map(batches)
 
 
-def rows_per_record(files: Sequence[Path], spec: FeatureSpec) -> int:
+def rows_per_record(files: Sequence[Path], label: Feature) -> int:
     """Rows of a whole record: 1, or what the files were prebatched with; fewer where no file has a whole record.
+
+    Args:
+        files: TFRecord files.
+        label: a column with one value per row.
 
     Raises:
         DataError: a file is missing or damaged, or lacks the label.
     """
-    return _layout_of(files, [spec.label], counted=spec.label).block_rows
+    return _layout_of(files, [label], counted=label).block_rows
 
 
 def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) -> Any:

@@ -66,8 +66,10 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         batch_size: int = 1,
         *,
         device: torch.device | str | int | None = None,
+        stack_labels: bool = False,
         **options: "Unpack[StreamOptions]",
     ) -> None:
+        self._stack_labels = stack_labels
         self.cat_names, self.cont_names, self.label_names = list(cats or ()), list(conts or ()), list(labels or ())
         if not self.label_names or not (self.cat_names or self.cont_names):
             raise ConfigError("the loader needs labels, and cats or conts.")
@@ -109,6 +111,8 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
     def _tensors(self, batch: Batch) -> tuple[Inputs, Labels]:
         inputs: Inputs = {name: _column(batch[name]) for name in (*self.cat_names, *self.cont_names)}
         labels = tuple(_label(name, batch[name]) for name in self.label_names)
+        if self._stack_labels and len(labels) > 1:
+            return inputs, torch.stack(labels, dim=1)
         return inputs, labels[0] if len(labels) == 1 else labels
 
     def _counted(self, batches: Iterator[tuple[Inputs, Labels]]) -> Iterator[tuple[Inputs, Labels]]:

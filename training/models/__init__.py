@@ -3,15 +3,18 @@
 A model of another package needs no line: `TrainConfig` takes its config, and `--model MODULE:CLASS` names it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from training.models.config import ModelConfig
 from training.models.dcnv2 import DCNv2Config
+from training.models.deepfm import DeepFMConfig
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
 from training.models.dlrm import DLRMConfig
+from training.models.lightgbm import LightGBMConfig
 from training.models.mlp import MLPConfig
+from training.models.mmoe import MMoEConfig
 from training.models.sim import SIMConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.errors import ConfigError, SpecError
@@ -19,7 +22,18 @@ from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 
 MODELS: Mapping[str, type[ModelConfig]] = {
     model.name: model
-    for model in (MLPConfig, DLRMConfig, DCNv2Config, DINConfig, DIENConfig, SIMConfig, TorchMLPConfig)
+    for model in (
+        MLPConfig,
+        DLRMConfig,
+        DCNv2Config,
+        DeepFMConfig,
+        MMoEConfig,
+        DINConfig,
+        DIENConfig,
+        SIMConfig,
+        TorchMLPConfig,
+        LightGBMConfig,
+    )
 }
 
 
@@ -46,7 +60,8 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
     """Refuse rows that a model does not take.
 
     Raises:
-        SpecError: the rows have histories that it does not take, or lack those that it takes.
+        SpecError: the rows have histories that it does not take, or lack those that it takes; or a head has a task
+            that it does not learn, or there are several.
     """
     if model.takes_histories != spec.is_sequential:
         fitting = sorted(name for name, other in MODELS.items() if other.takes_histories == spec.is_sequential)
@@ -55,3 +70,23 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
             f"model {model.name!r} takes rows {expected} a history and an item to score (channels {TARGET!r} and "
             f"{HISTORY!r}), the data has rows {got}: {sorted(spec.channels)}. Choose one of {', '.join(fitting)}."
         )
+    heads = spec.heads
+    if foreign := next((head for head in heads if head.task not in model.tasks), None):
+        others = _others(spec, lambda other: all(head.task in other.tasks for head in heads))
+        raise SpecError(
+            f"model {model.name!r} learns {' or '.join(model.tasks)}, and the task of label {foreign.column!r} is "
+            f"{foreign.task}. {others}"
+        )
+    if len(heads) > 1 and not model.takes_several_heads:
+        others = _others(spec, lambda other: other.takes_several_heads)
+        raise SpecError(
+            f"model {model.name!r} learns one label, and the data has {[head.column for head in heads]}. {others}"
+        )
+
+
+def _others(spec: FeatureSpec, fits: Callable[[type[ModelConfig]], bool]) -> str:
+    """What to do: the models that would fit."""
+    names = sorted(
+        name for name, other in MODELS.items() if other.takes_histories == spec.is_sequential and fits(other)
+    )
+    return f"Choose one of {', '.join(names)}." if names else "No model that comes with Rankline does."

@@ -1,7 +1,7 @@
 """What Keras models are built from.
 
-Each is a functional `keras.Model`: its inputs are those of `keras_inputs`, its output "output" is a probability, (N,
-1), or (N, C) of the C candidates of a row with a history.
+Each is a functional `keras.Model`: its inputs are those of `keras_inputs`, its outputs those of `scores`, one for each
+head. Of a row with a history it is a probability for each of its C candidates, (N, C).
 
 Under a Keras policy of mixed precision activations have half of the bits; tables, logit, linear terms and scores are
 float32.
@@ -18,6 +18,7 @@ from training.models.config import NetworkConfig, StepConfig
 from workflows.categories import FIRST_UNSEEN_ID
 from workflows.errors import SpecError
 from workflows.feature_spec import Feature, FeatureSpec
+from workflows.heads import BINARY, REGRESSION, Head
 from workflows.tensor_names import NNZS, VALUES
 
 
@@ -122,19 +123,52 @@ def dense_layers(x: Any, units: Iterable[int], dropout: float, *, first_initiali
     return x
 
 
-def logit(x: Any) -> Any:
-    """One linear unit, (N, 1) in float32."""
-    return keras.layers.Dense(1, dtype=tf.float32)(x)
+def logit(x: Any, width: int = 1) -> Any:
+    """Linear units, (N, width) in float32."""
+    return keras.layers.Dense(width, dtype=tf.float32)(x)
 
 
-def score(logit: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
-    """The probability "output", (N, 1): with `linear_terms` the weights of the row's ids are added to the logit."""
+def scores(x: Any, inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
+    """An output per head: a probability (N, 1), one per class (N, C), or a number (N, 1) in the unit of its label.
+
+    Args:
+        x: what the heads share, (N, D); or a list with one for each head.
+        inputs: of the model; with `linear_terms` the weights of the row's ids are added to the logits.
+        spec: the features and heads.
+        model: its choices.
+        step: how it will be computed.
+
+    Returns:
+        The output, or a list of several.
+    """
+    heads = spec.heads
+    parts = x if isinstance(x, list) else [x] * len(heads)
+    logits = [logit(part, head.width) for part, head in zip(parts, heads, strict=True)]
     if model.linear_terms and spec.categorical:
-        columns = [_embedding_column(feature, 1, keras.initializers.Zeros()) for feature in spec.categorical]
-        options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
-        weights = feature_layer(columns, spec.categorical, step, **options)(inputs)
-        logit += model.linear_scale * tf.reduce_sum(weights, axis=1, keepdims=True)
-    return keras.layers.Activation("sigmoid", dtype=tf.float32, name="output")(logit)
+        terms = _linear_terms(inputs, spec, model, step, sum(head.width for head in heads))
+        parts = [terms] if len(heads) == 1 else tf.split(terms, [head.width for head in heads], axis=1)
+        logits = [own + model.linear_scale * part for own, part in zip(logits, parts, strict=True)]
+    names = ["output"] if len(heads) == 1 else [f"output_{number}" for number in range(len(heads))]
+    outputs = [_activated(head, own, name) for head, own, name in zip(heads, logits, names, strict=True)]
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _linear_terms(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig, width: int) -> Any:
+    """The sum of the weights of a row's ids, (N, width)."""
+    columns = [_embedding_column(feature, width, keras.initializers.Zeros()) for feature in spec.categorical]
+    options = {"activity_regularizer": penalty(model.l2_linear), "dtype": tf.float32, "name": "linear"}
+    weights = feature_layer(columns, spec.categorical, step, **options)(inputs)
+    if width == 1:
+        return tf.reduce_sum(weights, axis=1, keepdims=True)
+    return tf.reduce_sum(tf.reshape(weights, (-1, len(columns), width)), axis=1)
+
+
+def _activated(head: Head, logits: Any, name: str) -> Any:
+    """What a head says: see `scores`."""
+    if head.task == REGRESSION:
+        return keras.layers.Rescaling(head.deviation, head.mean, dtype=tf.float32, name=name)(logits)
+    kind = "sigmoid" if head.task == BINARY else "softmax"
+    return keras.layers.Activation(kind, dtype=tf.float32, name=name)(logits)
 
 
 def _embedding_column(feature: Feature, dimension: int, initializer: Any) -> Any:

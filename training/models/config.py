@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from training.frameworks import TENSORFLOW, Framework
 from workflows.choices import check_at_least, check_choice
 from workflows.feature_spec import Feature, FeatureSpec
+from workflows.heads import BINARY, TASKS
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
@@ -51,6 +52,10 @@ class ModelConfig:
     """What it is trained with."""
     takes_histories: ClassVar[bool] = False
     """Whether it scores an item against a history, and takes no other rows."""
+    tasks: ClassVar[tuple[str, ...]] = (BINARY,)
+    """Tasks of heads that it learns, of `workflows.heads.TASKS`."""
+    takes_several_heads: ClassVar[bool] = False
+    """Whether it learns several at once."""
 
     @property
     def uses_negatives(self) -> bool:
@@ -109,6 +114,9 @@ class NetworkConfig(ModelConfig):
         for name in ("dropout", "embedding_dropout"):
             check_choice(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
+    tasks: ClassVar[tuple[str, ...]] = TASKS
+    takes_several_heads: ClassVar[bool] = True
+
     _least_embedding_dim: ClassVar[int] = 1
 
     def table_width(self, feature: Feature) -> int:  # noqa: ARG002  (the same for all but in `TabularConfig`)
@@ -163,6 +171,8 @@ class SequentialConfig(NetworkConfig):
     user_embeddings: bool = True
 
     takes_histories: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = (BINARY,)
+    takes_several_heads: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,7 +24,7 @@ class Batches(Protocol):
         """Batches per epoch."""
 
     def __iter__(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Pairs of inputs, by name, and labels, the framework's own tensors."""
+        """Pairs of inputs, by name, and labels, the framework's own tensors; several labels of a row are one row."""
 
 
 class Trainer(ABC):
@@ -139,11 +139,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        """Probabilities of a batch, shape (N,)."""
+        """What the heads say of a batch, side by side: shape (N,) of a single number, else (N, sum of widths)."""
 
     @abstractmethod
     def array(self, tensor: Any) -> Array:
-        """A tensor of a batch with one value per row, as an array of shape (N,)."""
+        """A tensor of a batch as an array: of shape (N,) with one value per row, else (N, values)."""
 
     @abstractmethod
     def weights(self) -> Sequence[VariableState]:

@@ -18,20 +18,23 @@ from training.config import TrainConfig
 from training.graph_cut import split_at_features
 from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
+from training.losses import loss_of
 from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
 from training.schedules import Schedule
 from training.table_parts import TablePart, VariableState, hand_out
 from training.trainers.base import Array, Batches, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
+from workflows.allocator import keep_freed_memory
 from workflows.feature_spec import NEGATIVES, FeatureSpec
+from workflows.heads import Head
 from workflows.tensor_names import NNZS, VALUES
 
 
 class TensorFlowTrainer(Trainer):
-    """Fits a model that takes `training.models.base.keras_inputs` and gives a probability, or several.
+    """Fits a model that takes `training.models.base.keras_inputs` and gives an output per head, or several of one.
 
-    The first is its score, and the loss the mean of their cross-entropies: SIM has two. Negative histories are taken
+    The first is its score then; `training.losses` says what they are fitted by. Negative histories are taken
     in steps, if the spec has them, and never to score.
 
     Seeds Python's, NumPy's and TensorFlow's global generators; dropout draws from generators of the model's own. With
@@ -64,6 +67,7 @@ class TensorFlowTrainer(Trainer):
         world: World = SOLO,
         laid_out_for: int | None = None,
     ) -> None:
+        keep_freed_memory()
         keras.utils.set_random_seed(config.seed)
         self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)
@@ -71,10 +75,10 @@ class TensorFlowTrainer(Trainer):
         variables = list[Any]()
         model = partial(config.model.build, spec, step)
         self.model = _built(model, "float32", keep=variables)
-        self._scorer = self._learner = _Network(self.model, xla=config.xla)
+        self._scorer = self._learner = _Network(self.model, spec.heads, xla=config.xla)
         if config.precision != "float32":
             twin = _built(model, f"mixed_{config.precision}", take=variables)
-            self._learner = _Network(twin, xla=learns_with_xla)
+            self._learner = _Network(twin, spec.heads, xla=learns_with_xla)
         weights = {id(weight) for weight in self.model.weights}
         # And the states of its generators. The others are counters of Keras' own `fit`.
         self._random = [variable for variable in variables if _short_name(variable) == "StateVar"]
@@ -158,12 +162,13 @@ class TensorFlowTrainer(Trainer):
             return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
-        """Probabilities by the network that learns, in its precision, float32 (N, 1); `score` is always in float32."""
+        """Scores by the network that learns, in its precision, float32 (N, 1) or as wide as the heads together; `score`
+        is always in float32."""
         return self._quick_score({name: inputs[name] for name in self._scored})
 
     def array(self, tensor: Any) -> Array:
-        column: Array = tensor.numpy()[:, 0]
-        return column
+        array: Array = tensor.numpy()
+        return array[:, 0] if array.shape[1] == 1 else array
 
     def weights(self) -> list[VariableState]:
         return [self._kept(variable) for variable in self._kept_variables]
@@ -200,7 +205,7 @@ class TensorFlowTrainer(Trainer):
 
     @cached_property
     def _step(self) -> Callable[..., Any]:
-        return _traced(self._train_batch, self._inputs, tf.TensorSpec((None, 1), tf.float32))
+        return _traced(self._train_batch, self._inputs, tf.TensorSpec((None, len(self._spec.heads)), tf.float32))
 
     @cached_property
     def _score(self) -> Callable[..., Any]:
@@ -335,7 +340,8 @@ class _Network:
         weights: both.
     """
 
-    def __init__(self, model: Any, *, xla: bool) -> None:
+    def __init__(self, model: Any, heads: Sequence[Head], *, xla: bool) -> None:
+        self._heads = heads
         self.features, self._head = split_at_features(model)
         self.tables = [variable for layer in self.features for variable in layer.trainable_variables]
         self.dense = self._head.trainable_variables
@@ -347,7 +353,7 @@ class _Network:
             self._head_gradients = tf.function(self._row_gradients, jit_compile=True, autograph=False)
 
     def score(self, inputs: Mapping[str, Any]) -> Any:
-        """Probabilities, float32 (N, 1)."""
+        """Scores of all heads side by side, float32; (N, 1) of one."""
         return self._head_score(self._look_up(inputs))
 
     def gradients(self, inputs: Mapping[str, Any], labels: Any, scale: Any) -> tuple[Any, Any, list[Any]]:
@@ -367,15 +373,14 @@ class _Network:
         return [layer.call(inputs) for layer in self.features]
 
     def _score_rows(self, rows: list[Any]) -> Any:
-        return tf.nest.flatten(self._head(rows, training=False))[0]
+        outputs = tf.nest.flatten(self._head(rows, training=False))[: len(self._heads)]
+        return outputs[0] if len(outputs) == 1 else tf.concat(outputs, axis=1)
 
     def _row_gradients(self, rows: list[Any], labels: Any, scale: Any) -> tuple[Any, Any, Any, Any]:
         with tf.GradientTape() as tape:
             tape.watch(rows)
             outputs = tf.nest.flatten(self._head(rows, training=True))
-            # Keras takes the loss from the logits where the scores come straight from a sigmoid.
-            losses = [tf.reduce_mean(keras.losses.binary_crossentropy(labels, output)) for output in outputs]
-            loss = tf.add_n(losses) / len(losses)
+            loss = loss_of(self._heads, labels, outputs)
             added = tf.add_n([tf.zeros(()), *self._penalties(rows), *self._head.losses])
             objective = loss + added if scale is None else (loss + added) * scale
         of_rows, of_dense = tape.gradient(objective, [rows, self.dense])

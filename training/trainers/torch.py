@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from training import torch_script
 from training.config import TrainConfig
 from training.loader.splits import check_parquet, checks_of, encoding
 from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
+from training.torch_heads import loss_of, outputs_of
 from training.torch_optimizers import Optimizers, check_optimizer
 from training.trainers.base import Array, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
+from workflows.allocator import keep_freed_memory
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 
@@ -45,6 +46,7 @@ class TorchTrainer(Trainer):
         world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
         laid_out_for: int | None = None,  # noqa: ARG002
     ) -> None:
+        keep_freed_memory()
         torch.manual_seed(config.seed)
         self._spec = spec
         self.model = config.model.build(spec, config).to(_device())
@@ -104,7 +106,8 @@ class TorchTrainer(Trainer):
             [prepared / name for name in spec.source(split).files],
             cats=[feature.name for feature in spec.categorical],
             conts=[feature.name for feature in spec.continuous],
-            labels=[spec.label.name],
+            labels=[label.name for label in spec.labels],
+            stack_labels=True,
             batch_size=batch_size,
             **options,
         )
@@ -117,7 +120,7 @@ class TorchTrainer(Trainer):
         self.model.train()
         with self._own_random(), self._autocast:
             output = self.model(inputs)
-        loss = functional.binary_cross_entropy_with_logits(output.logit.float(), labels)
+        loss = loss_of(self._spec.heads, labels, output.logit.float())
         self._optimizers.step(loss + output.penalty.float())
         self._loss_sum += loss.detach() * len(labels)
         self._added_sum += output.penalty.detach() * len(labels)
@@ -137,11 +140,11 @@ class TorchTrainer(Trainer):
     def score(self, inputs: Mapping[str, Any]) -> Array:
         self.model.eval()
         with torch.inference_mode():
-            return self.array(torch.sigmoid(self.model(inputs).logit))
+            return self.array(torch.cat(outputs_of(self._spec.heads, self.model(inputs).logit), dim=1))
 
     def array(self, tensor: Any) -> Array:
-        column: Array = tensor.reshape(-1).cpu().numpy()
-        return column
+        array: Array = tensor.cpu().numpy()
+        return array[:, 0] if array.ndim > 1 and array.shape[1] == 1 else array
 
     def weights(self) -> list[Array]:
         source = self._average.values if self._average else self._tensors

@@ -12,6 +12,7 @@ from workflows.datasets.base import Dataset, SequenceColumns
 from workflows.datasets.raw import RawData
 from workflows.encodings import SequenceConfig
 from workflows.feature_spec import HISTORY_SUFFIX, TARGET_SUFFIX
+from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ AMAZON = Dataset(
     read=read_amazon,
     generate=generate_amazon,
     inputs=(USER_ID, ITEM_ID, _HISTORY),
-    label=_LABEL,
+    heads=(Head(_LABEL),),
     group_by=USER_ID,
     item=ITEM_ID,
     sequence=SequenceColumns(user=USER_ID, item=ITEM_ID, history=_HISTORY),

@@ -1,13 +1,16 @@
 """What a dataset is to the rest of the house: how to get its rows, and which NVTabular graph encodes them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
 from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
+from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
 
@@ -24,6 +27,27 @@ class Generator(Protocol):
         """Write raw files into `directory`, and `truth.json` with the `best_auc` that any model can reach.
 
         `cardinality_scale` multiplies the number of distinct ids.
+        """
+
+
+class Requests(Protocol):
+    """Reads rows to score as the rows were read that were trained on."""
+
+    def of_file(self, path: Path) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+        """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
+
+        Raises:
+            DataError: the file or a column is missing, or a value does not fit.
+        """
+
+    def format_of(self, path: Path) -> str:
+        """How a file is written: csv, parquet or jsonl."""
+
+    def of_texts(self, texts: Mapping[str, str]) -> pa.RecordBatch:
+        """One row, as it is sent, of texts such as a CSV file has.
+
+        Raises:
+            DataError: a column is missing or unknown, or a value does not fit.
         """
 
 
@@ -56,27 +80,38 @@ class Dataset:
         read: directory → raw rows; raises DataError on bad input.
         generate: writes rows of the same shape; None where there is nothing that does.
         inputs: raw columns that a serving request holds.
-        label: column of the label, raw and encoded.
+        heads: what is to be learned of which label; a label's column has one name, raw and encoded.
         graph: raw data, config and the config of the encoding → NVTabular workflow, not yet fitted. Its input columns
             are those of the raw rows; where rows become histories, see `SequenceColumns`, and it makes no label.
         time: raw column that orders the rows; None where they are streamed, which is in order.
         group_by: input column whose groups GAUC averages over, if there is one.
+        group: raw column whose rows of one value stay together in a split by group, if there is one.
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
         archives: name → downloadable archive.
+        directory: where its raw files are, where a recipe file says so.
+        requests: reads raw files to score, where the dataset says what their columns are.
     """
 
     name: str
     read: Callable[[Path], RawData]
     inputs: tuple[str, ...]
-    label: str
+    heads: tuple[Head, ...]
     graph: Callable[[RawData, PrepareConfig, Any], "nvt.Workflow"]
     generate: Generator | None = None
     time: str | None = None
     group_by: str | None = None
+    group: str | None = None
     item: str | None = None
     sequence: SequenceColumns | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
+    directory: Path | None = None
+    requests: Requests | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of the labels."""
+        return tuple(head.column for head in self.heads)
 
     @property
     def encoding(self) -> type[EncodingConfig]:

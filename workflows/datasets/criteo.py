@@ -12,6 +12,7 @@ from workflows.datasets.criteo_generator import generate_criteo
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig
 from workflows.errors import ConfigError
+from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -52,5 +53,5 @@ CRITEO = Dataset(
     generate=generate_criteo,
     graph=criteo_graph,
     inputs=(*NUMBERS, *CATEGORIES),
-    label=LABEL,
+    heads=(Head(LABEL),),
 )

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +27,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from workflows.datasets.raw import RawData, Shard, StreamedRows
+from workflows.datasets.text_files import DigestedFile, unpacked
 from workflows.errors import DataError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 LABEL = "label"
 NUMBERS = tuple(f"I{number}" for number in range(1, 14))
@@ -122,25 +119,11 @@ def _by_numbers(path: Path) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
 
 
-class _DigestedFile(io.FileIO):
-    """A file that hashes what is read of it, from its beginning to its end."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.digest = hashlib.sha256()
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """Read and hash the next bytes."""
-        num_bytes = super().readinto(buffer)
-        self.digest.update(memoryview(buffer)[:num_bytes])
-        return num_bytes
-
-
 def _scan(path: Path, shard_bytes: int) -> tuple[str, list[_Extent]]:
     """SHA-256 of a file and what can be read of it apart, in one pass over its bytes."""
     num_lines, offset, ends = 0, 0, [(0, 0)]
     try:
-        with _DigestedFile(path) as file, _unpacked(path, file) as text:
+        with DigestedFile(path) as file, unpacked(path, file) as text:
             block = text.readline(_LONGEST_LINE_BYTES)
             if block and block.count(b"\t") != len(COLUMNS) - 1:
                 raise _refusal(path, 0)
@@ -176,11 +159,6 @@ def _scan(path: Path, shard_bytes: int) -> tuple[str, list[_Extent]]:
         )
         for (begin, first), (end, until) in zip(ends, [*ends[1:], last], strict=True)
     ]
-
-
-def _unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzip.GzipFile":
-    buffered = io.BufferedReader(file)
-    return gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered
 
 
 def _read(extents: Sequence[_Extent]) -> Iterator[pa.RecordBatch]:
@@ -247,7 +225,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 def _refusal(path: Path, num_read: int, error: Exception | None = None) -> DataError:
     """What is wrong with the first line after `num_read` good ones that is no row."""
-    with io.FileIO(path) as file, _unpacked(path, file) as text:
+    with io.FileIO(path) as file, unpacked(path, file) as text:
         lines = iter(partial(text.readline, _LONGEST_LINE_BYTES), b"")
         for number, line in enumerate(islice(lines, num_read, None), start=num_read + 1):
             if fault := _fault_of(line.removeprefix(_BOM) if number == 1 else line, is_first=number == 1):

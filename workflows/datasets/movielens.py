@@ -19,6 +19,7 @@ from workflows.datasets.movielens_files import (
 from workflows.datasets.movielens_generator import generate_movielens
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig
+from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ MOVIELENS = Dataset(
     generate=generate_movielens,
     graph=movielens_graph,
     inputs=(USER_ID, MOVIE_ID),
-    label=RATING,
+    heads=(Head(RATING),),
     time=TIMESTAMP,
     group_by=USER_ID,
     item=MOVIE_ID,

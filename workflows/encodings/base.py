@@ -63,7 +63,7 @@ class Encoding(Protocol):
             The spec; its metadata has what only this encoding knows.
 
         Raises:
-            DataError: a label is neither 0 nor 1, or a split holds only one class.
+            DataError: a label does not fit its task, or a split shows nothing of it.
             SpecError: the workflow does not make the columns that the encoding needs.
         """
 

@@ -104,7 +104,7 @@ class HistoryEncoding:
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
         """Encode the distinct ids, put rows together block by block, and write the histories of all users."""
-        columns = _Columns(workflow, _ids_of(self._ids, job), self._config, label=self._dataset.label)
+        columns = _Columns(workflow, _ids_of(self._ids, job), self._config, label=self._dataset.labels[0])
         block_values = job.partition_rows * _VALUES_PER_ROW
         sources = _write_rows(self._sequences, self._ids, columns, self._dataset.inputs, block_values, job)
         self._ids.write_histories(job.directory / HISTORIES, block_values)

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +19,12 @@ from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.encodings.base import Job
 from workflows.encodings.rows_config import RowsConfig
-from workflows.encodings.splits import split_batches, split_rows
+from workflows.encodings.splits import ByColumn, split_batches, split_by_column, split_rows
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
-from workflows.operators import HashShare, arrow_columns
+from workflows.heads import Head, usual_heads
+from workflows.labels import Labels, expected_labels, sums
+from workflows.operators import HashShare, arrow_columns, is_text
 from workflows.partitions import (
     NUM_FILES,
     FileRows,
@@ -44,7 +45,6 @@ from merlin.dag import Graph  # isort: skip
 
 _PARTITIONS_PER_FILE = 16
 _GROUPS_PER_PARTITION = 2
-_MOST_SHOWN = 3
 
 
 class RowEncoding:
@@ -63,7 +63,11 @@ class RowEncoding:
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
         """Write the raw rows of all splits, and hand on those of `train`."""
         self._check_hash_share(workflow)
-        self._splits = _write_raw(self._raw, self._config, self._dataset.time, arrow_columns(workflow), job)
+        schema = self._raw.rows.schema
+        texts = [name for name in arrow_columns(workflow) if is_text(schema.field(name).type)]
+        self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
+        if left_out := len(self._raw.rows) - sum(self.num_rows.values()):
+            self.dropped = {"no label": left_out}
         return self._splits[0]
 
     def example(self) -> nvt.Dataset:
@@ -76,24 +80,24 @@ class RowEncoding:
             directory=job.directory,
             scratch=job.scratch,
             inputs=self._dataset.inputs,
-            label=self._dataset.label,
+            heads=self._dataset.heads,
             is_online=self._config.encode == "online",
             schema=self._raw.rows.schema,
         )
-        sources, longest = _encode(files, self._splits, job)
+        sources, longest, labels = _encode(files, self._splits, job)
         features = tuple(
             feature_of(column, longest.get(name)) for name, column in workflow.output_schema.column_schemas.items()
         )
-        inputs = [feature for feature in features if feature.name != files.label]
+        inputs = [feature for feature in features if feature.name not in files.labels]
         return FeatureSpec(
             features=features,
             channels={
                 CATEGORICAL: tuple(feature.name for feature in inputs if feature.cardinality is not None),
                 CONTINUOUS: tuple(feature.name for feature in inputs if feature.cardinality is None),
-                LABEL: (files.label,),
+                LABEL: files.labels,
             },
             sources=sources,
-            metadata=SpecMetadata(online=files.is_online),
+            metadata=SpecMetadata(online=files.is_online, heads=_fitted(files.heads, labels)),
         )
 
     def _check_hash_share(self, workflow: nvt.Workflow) -> None:
@@ -109,9 +113,10 @@ class RowEncoding:
 
 
 def _write_raw(
-    raw: RawData, config: RowsConfig, time: str | None, dictionaries: list[str], job: Job
+    raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: Job
 ) -> tuple[RawSplit, ...]:
     """Split the raw rows and write the splits, the one to fit to first."""
+    by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
     report = partial(job.report, "read")
     written: list[_Written]
     if isinstance(raw.rows, StreamedRows) and raw.rows.shards:
@@ -127,12 +132,13 @@ def _write_raw(
                 directory=directory,
                 dictionaries=tuple(dictionaries),
                 partition_rows=job.partition_rows,
+                by=by,
             )
             for shard, first_row in zip(raw.rows.shards, first_rows, strict=False)  # the last is the end
         ]
         written = job.pool.map(_write_shard, tasks, report)
     else:
-        batches = split_rows(raw.rows, config, time)
+        batches = split_rows(raw.rows, config, dataset.time, by)
         written = [_write_batches(batches, job.scratch, dictionaries, job.partition_rows, len(raw.rows), report)]
     counts = {name: sum(of_shard[name].num_rows for of_shard in written) for name in NUM_FILES}
     if not all(counts.values()):
@@ -171,10 +177,11 @@ class _ShardTask:
     directory: Path
     dictionaries: tuple[str, ...]
     partition_rows: int
+    by: ByColumn | None
 
 
 def _write_shard(task: _ShardTask, report: Report) -> _Written:
-    batches = split_batches(task.shard.batches(), task.periods, task.config, task.first_row)
+    batches = split_batches(task.shard.batches(), task.periods, task.config, task.first_row, task.by)
     directory = Path(mkdtemp(dir=task.directory))  # of this attempt alone: there may be another one
     return _write_batches(batches, directory, task.dictionaries, task.partition_rows, task.shard.num_rows, report)
 
@@ -209,7 +216,7 @@ class _EncodedFiles:
         directory: of the artifact, which has the fitted workflow.
         scratch: for what is not whole yet.
         inputs: raw columns of a request.
-        label: raw and encoded.
+        heads: whose labels are raw and encoded columns.
         is_online: write raw rows as splits, which a loader encodes; the workflow shows labels and lengths of lists.
         schema: of the raw rows.
     """
@@ -217,9 +224,14 @@ class _EncodedFiles:
     directory: Path
     scratch: Path
     inputs: tuple[str, ...]
-    label: str
+    heads: tuple[Head, ...]
     is_online: bool
     schema: pa.Schema
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of the labels."""
+        return tuple(head.column for head in self.heads)
 
     def encoder(self) -> "_Encoder":
         """The fitted workflow, as far as it is needed."""
@@ -285,26 +297,32 @@ class _FileTask:
 class _Seen:
     """Labels and longest lists of some rows."""
 
-    classes: frozenset[Any]
+    labels: tuple[Labels, ...]
     longest: Mapping[str, int]
 
 
-def _encode(files: _EncodedFiles, splits: Sequence[RawSplit], job: Job) -> tuple[dict[str, Source], dict[str, int]]:
+def _encode(
+    files: _EncodedFiles, splits: Sequence[RawSplit], job: Job
+) -> tuple[dict[str, Source], dict[str, int], list[Labels]]:
     """Write each split, and the held-out rows.
 
     Returns:
-        Split → its files; list column → length of its longest list.
+        Split → its files; list column → length of its longest list; the labels of the training rows, head by head.
 
     Raises:
-        DataError: a label is neither 0 nor 1, or a split holds only one class.
+        DataError: a label does not fit its task, or a split shows nothing of it.
     """
     tasks_of = {split.name: _tasks_of(split, files, job.partition_rows) for split in splits}
     # The large files first: at the end, when there are fewer files than workers, the small ones are left.
     tasks = sorted((task for of_split in tasks_of.values() for task in of_split), key=lambda task: -task.num_rows)
     seen = job.pool.map(_write_file, tasks, partial(job.report, "encoded"))
     seen_in = dict(zip((task.name for task in tasks), seen, strict=True))
+    labels_of: dict[str, list[Labels]] = {}
     for name, of_split in tasks_of.items():
-        _refuse_one_class(frozenset[Any]().union(*(seen_in[task.name].classes for task in of_split)), name)
+        labels = sums([seen_in[task.name].labels for task in of_split])
+        for head, of_head in zip(files.heads, labels, strict=True):
+            of_head.check_split(head, name)
+        labels_of[name] = labels
     longest: dict[str, int] = {}
     for of_file in seen:
         for name, length in of_file.longest.items():
@@ -313,7 +331,13 @@ def _encode(files: _EncodedFiles, splits: Sequence[RawSplit], job: Job) -> tuple
         split.name: Source(files=tuple(task.name for task in tasks_of[split.name]), num_rows=split.num_rows)
         for split in splits
     }
-    return sources, longest
+    return sources, longest, labels_of[splits[0].name]
+
+
+def _fitted(heads: Sequence[Head], labels: Sequence[Labels]) -> tuple[Head, ...]:
+    """The heads with what training rows say of their labels; none where nothing is to be said of them."""
+    fitted = tuple(of_head.fitted(head) for head, of_head in zip(heads, labels, strict=True))
+    return () if fitted == usual_heads([head.column for head in heads]) else fitted
 
 
 def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tuple[_FileTask, ...]:
@@ -341,39 +365,33 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 
 def _write_file(task: _FileTask, report: Report) -> _Seen:
     files, encoder = task.files, task.files.encoder()
-    label = encoder.schema.field(files.label)
-    classes: set[Any] = set()
+    label_fields = [encoder.schema.field(name) for name in files.labels]
+    seen = [Labels() for _ in files.heads]
     with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one
         writer_in = partial(FilesWriter, rows_per_file=task.num_rows, rows_per_group=task.rows_per_group)
         writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
         for number, rows in enumerate(task.rows, 1):
             raw = rows.read()
             encoded = encoder.encoded(raw)
-            labels = frozenset(pc.unique(encoded[label.name]).to_pylist())
-            _refuse_other_labels(labels, label.name)
-            classes |= labels
-            writers[task.name].write(files.raw(raw, *files.inputs, label.name) if files.is_online else encoded)
+            seen = sums([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
+            writers[task.name].write(files.raw(raw, *files.inputs, *files.labels) if files.is_online else encoded)
             if task.heldout:
-                writers[task.heldout].write(files.raw(raw, *files.inputs).append_column(label, encoded[label.name]))
+                held_out = files.raw(raw, *files.inputs)
+                for label in label_fields:
+                    held_out = held_out.append_column(label, encoded[label.name])
+                writers[task.heldout].write(held_out)
             report(number / len(task.rows))
         for name, writer in writers.items():
             (path,) = writer.close()
             path.replace(files.directory / name)
-    return _Seen(classes=frozenset(classes), longest=encoder.longest)
+    return _Seen(labels=tuple(seen), longest=encoder.longest)
 
 
-def _refuse_other_labels(labels: frozenset[Any], name: str) -> None:
-    if odd := sorted("missing" if label is None else str(label) for label in labels - {0, 1}):
-        shown = odd if len(odd) <= _MOST_SHOWN else [*odd[:_MOST_SHOWN], "…"]
+def _labels(head: Head, encoded: pa.Table, may_lack: bool) -> Labels:
+    column = encoded[head.column]
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
-            f"the label {name!r} is {', '.join(shown)} in some rows, expected 0 or 1. Make it so in the dataset's "
-            "graph, such as with workflows.operators.GreaterThan, or leave such rows out."
+            f"the label {head.column!r} is {column.type} after the graph, expected {expected_labels(head)}. Make "
+            "numbers of it in the dataset's graph."
         )
-
-
-def _refuse_one_class(labels: frozenset[Any], split: str) -> None:
-    if len(labels) < 2:
-        raise DataError(
-            f"every label of the {split} rows is {next(iter(labels))}, and a model needs both classes. "
-            "Give more rows, or another split or share."
-        )
+    return Labels.of(head, column.cast(pa.float64()).to_numpy(), may_lack=may_lack)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from workflows.choices import check_at_least
 from workflows.errors import ConfigError
 
-SPLITS = ("random", "time")
+SPLITS = ("random", "time", "group")
 ENCODES = ("offline", "online")
 
 
@@ -14,7 +14,8 @@ class RowsConfig:
     """How raw rows are split, and whether they are encoded before training or while it runs.
 
     Attributes:
-        split: "random" permutes the rows with `split_seed`; "time" validates on the latest.
+        split: "random" permutes the rows with `split_seed`; "time" validates on the latest; "group" keeps rows of one
+            group together, as groups come by their hash.
         valid_share: share of the rows to validate on, in (0, 1).
         split_seed: seed of the random split.
         hash_share: hash all values of a column to as many ids as this share of its distinct values, without a

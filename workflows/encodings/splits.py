@@ -1,25 +1,104 @@
 """Which rows train and which validate."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from workflows.datasets.raw import StreamedRows
 from workflows.encodings.rows_config import RowsConfig
 from workflows.errors import ConfigError
+from workflows.hashing import hash_strings
 
 Rows = npt.NDArray[np.int64]
+_MOST_TIMES = 1 << 22
 
 
-def split_rows(rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None) -> Iterator[tuple[str, pa.Table]]:
+@dataclass(frozen=True, kw_only=True)
+class ByColumn:
+    """Splits each row by its own value of a column, whatever rows are beside it.
+
+    Attributes:
+        column: of the raw rows.
+        begin: rows whose number is at least this validate; None where the values name groups.
+        share: of the groups, that validate.
+        seed: which of them.
+    """
+
+    column: str
+    begin: float | None = None
+    share: float = 0.0
+    seed: int = 0
+
+    def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Whether each row validates; one without a time is of the oldest."""
+        values = rows[self.column].combine_chunks()
+        if self.begin is not None:
+            latest = pc.greater_equal(values.cast(pa.float64(), safe=False), self.begin)
+            valid: npt.NDArray[np.bool_] = latest.fill_null(False).to_numpy(zero_copy_only=False)
+            return valid
+        distinct = values.dictionary_encode()
+        named = hash_strings(distinct.dictionary.cast(pa.large_string()).cast(pa.large_binary()), self.seed % (1 << 15))
+        chosen = np.append(named < np.uint64(self.share * (2.0**64 - 2**12)), False)  # a missing one trains
+        of_rows: npt.NDArray[np.bool_] = chosen[distinct.indices.fill_null(len(named)).to_numpy()]
+        return of_rows
+
+
+def split_by_column(
+    rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, group: str | None
+) -> ByColumn | None:
+    """How a column splits the rows; None where their places do.
+
+    Args:
+        rows: raw rows; of a stream that is split by time all are read once.
+        config: says how.
+        time: column that orders the rows; None where a stream is in order.
+        group: column whose rows of one value stay together.
+
+    Raises:
+        ConfigError: there is no group, or the rows cannot be split so.
+    """
+    if config.split == "group":
+        if group is None:
+            raise ConfigError("the rows have no group, so they cannot be split by it. Split at random, or by time.")
+        return ByColumn(column=group, share=config.valid_share, seed=config.split_seed)
+    if config.split != "time" or time is None or isinstance(rows, pa.Table):
+        return None
+    return ByColumn(column=time, begin=_boundary(rows, time, config.valid_share))
+
+
+def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
+    """The time from which on a share of the rows lie, by an even sample of them, so that memory is bounded."""
+    kept, step, offset = np.zeros(0), 1, 0
+    for batch in rows.batches():
+        times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
+        kept = np.append(kept, times[-offset % step :: step])
+        offset += len(times)
+        while len(kept) > _MOST_TIMES:
+            kept, step = kept[::2], 2 * step
+    kept.sort()
+    begin = float(kept[min(_num_train(len(kept), valid_share), len(kept) - 1)])
+    if not kept[0] < begin:
+        raise ConfigError(
+            f"{time!r} has one time in {1 - valid_share:.0%} of the rows or more, so no time parts them. "
+            "Split at random, or choose another valid_share."
+        )
+    return begin
+
+
+def split_rows(
+    rows: pa.Table | StreamedRows, config: RowsConfig, time: str | None, by: ByColumn | None = None
+) -> Iterator[tuple[str, pa.Table]]:
     """Split raw rows as a config says: a table as a whole, a stream batch by batch.
 
     Args:
         rows: raw rows.
         config: says how.
         time: column of a table that orders the rows, if there is one.
+        by: see `split_by_column`.
 
     Yields:
         "train" or "valid", and rows of it.
@@ -29,6 +108,9 @@ def split_rows(rows: pa.Table | StreamedRows, config: RowsConfig, time: str | No
         DataError: a row of a stream is no row.
     """
     by_time = config.split == "time"
+    if isinstance(rows, pa.Table) and by is not None:
+        yield from _parts(rows, by.are_valid(rows))
+        return
     if isinstance(rows, pa.Table):
         if by_time and time is None:
             raise ConfigError("the rows have no time, so they cannot be split by it. Split at random.")
@@ -39,11 +121,15 @@ def split_rows(rows: pa.Table | StreamedRows, config: RowsConfig, time: str | No
         for name, part in zip(("train", "valid"), parts, strict=True):
             yield name, rows.take(pa.array(part))
         return
-    yield from split_batches(rows.batches(), rows.periods, config)
+    yield from split_batches(rows.batches(), rows.periods, config, by=by)
 
 
 def split_batches(
-    batches: Iterable[pa.RecordBatch], periods: Sequence[int], config: RowsConfig, first_row: int = 0
+    batches: Iterable[pa.RecordBatch],
+    periods: Sequence[int],
+    config: RowsConfig,
+    first_row: int = 0,
+    by: ByColumn | None = None,
 ) -> Iterator[tuple[str, pa.Table]]:
     """Split a stretch of a stream of rows as a config says.
 
@@ -52,6 +138,7 @@ def split_batches(
         periods: rows of each period of the whole stream, oldest first.
         config: says how.
         first_row: rows of the stream before the stretch.
+        by: see `split_by_column`.
 
     Yields:
         "train" or "valid", and rows of it.
@@ -65,12 +152,16 @@ def split_batches(
         periods, config.valid_share, by_time=by_time, seed=config.split_seed, first_row=first_row
     )
     for batch in batches:
-        table, valid = pa.Table.from_batches([batch]), are_valid(batch.num_rows)
-        for name, mask in (("train", ~valid), ("valid", valid)):
-            if mask.all():
-                yield name, table
-            elif mask.any():
-                yield name, table.filter(pa.array(mask))
+        table = pa.Table.from_batches([batch])
+        yield from _parts(table, are_valid(batch.num_rows) if by is None else by.are_valid(table))
+
+
+def _parts(table: pa.Table, valid: npt.NDArray[np.bool_]) -> Iterator[tuple[str, pa.Table]]:
+    for name, mask in (("train", ~valid), ("valid", valid)):
+        if mask.all():
+            yield name, table
+        elif mask.any():
+            yield name, table.filter(pa.array(mask))
 
 
 def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Rows]:

@@ -12,18 +12,15 @@ Parameter read from `config.pbtxt`:
 """
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
-from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
-from workflows.errors import RanklineError, RequestError
-from workflows.lists import Padded, padded_tensors
-from workflows.tensor_names import NNZS, VALUES
+from serving.plan import ColumnSpec, TransformPlan, tensor_call
+from workflows.errors import RanklineError
 from workflows.tensors import Tensor
 
 # Arrow would import pandas, wherever it is installed, to ask whether an array is one of its own: 22 MB per process.
@@ -62,37 +59,21 @@ def make_run(plan: TransformPlan, model: ServedModel) -> Run:
     Raises:
         TritonModelException: it names others than the plan has, or a parameter is wrong.
     """
-    max_list_length = whole_number(model.parameters, MAX_LIST_LENGTH, 0)
-    masks = {spec.mask.name: spec.name for spec in plan.inputs if spec.mask}
+    masks = {spec.mask.name for spec in plan.inputs if spec.mask}
     _check(model.version, "inputs", [t for t in model.inputs if t.name not in masks], plan.inputs)
     _check(model.version, "outputs", model.outputs, [column.spec for column in plan.columns])
-    lists = [spec.name + VALUES for spec in plan.inputs if spec.width is not None]
-    candidates = names_in(model.parameters.get(CANDIDATES, ""))
-    transform = _split(model.version, plan, candidates).run if candidates else plan.run
+    max_list_length = whole_number(model.parameters, MAX_LIST_LENGTH, 0)
+    try:
+        transform = tensor_call(plan, names_in(model.parameters.get(CANDIDATES, "")), max_list_length)
+    except RanklineError as error:
+        raise pb_utils.TritonModelException(f"{model.version / 'plan'}: {error} Export again.") from error
 
     def run(*arrays: Array | None) -> list[Array]:
         pairs = zip((tensor.name for tensor in model.inputs), arrays, strict=True)
-        given = {name: array for name, array in pairs if array is not None}
-        if max_list_length:
-            _limit_lists(lists, given, max_list_length)
-        valid = {column: _single(column, given[mask], candidates) for mask, column in masks.items() if mask in given}
-        made = padded_tensors(transform({spec.name: _column(spec, given, candidates) for spec in plan.inputs}, valid))
+        made = transform({name: array for name, array in pairs if array is not None})
         return [made[tensor.name] for tensor in model.outputs]
 
     return run
-
-
-def _split(version: Path, plan: TransformPlan, candidates: Collection[str]) -> CandidatePlan:
-    try:
-        return CandidatePlan.split(plan, candidates)
-    except RanklineError as error:
-        raise pb_utils.TritonModelException(f"{version / 'plan'}: {error} Export again.") from error
-
-
-def _limit_lists(names: Sequence[str], tensors: Mapping[str, Array], max_list_length: int) -> None:
-    for name in names:
-        if (width := tensors[name].shape[1]) > max_list_length:
-            raise RequestError(f"{name!r} has lists of {width} values, expected at most {max_list_length}.")
 
 
 def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence[ColumnSpec]) -> None:
@@ -102,14 +83,3 @@ def _check(version: Path, side: str, declared: Sequence[Tensor], specs: Sequence
         raise pb_utils.TritonModelException(
             f"config.pbtxt has {side} {sorted(names)}, {version / 'plan'} has {sorted(expected)}. Export again."
         )
-
-
-def _single(name: str, array: Array, candidates: Collection[str]) -> Array:
-    return array if name in candidates else array.reshape(-1)
-
-
-def _column(spec: ColumnSpec, tensors: Mapping[str, Array], candidates: Collection[str]) -> Array | Padded:
-    """Tensors [num_rows, 1], and [num_rows, width] of lists or candidates, as the plan takes them."""
-    if spec.width is None:
-        return _single(spec.name, tensors[spec.name], candidates)
-    return Padded(tensors[spec.name + VALUES], tensors[spec.name + NNZS].reshape(-1).astype(np.int32, copy=False))

@@ -1,12 +1,12 @@
-"""ONNX Runtime: runs ONNX, which models of all formats that we train are converted to."""
+"""ONNX Runtime: runs ONNX, which forests are written as, and which models of all other formats are converted to."""
 
 from serving.engines import Engine
-from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
+from workflows.trained import ONNX, SAVED_MODEL, TORCH_SCRIPT
 
 ENGINE = Engine(
     name="onnx",
     package=__name__,
-    format="model.onnx",
+    format=ONNX,
     converts=(SAVED_MODEL, TORCH_SCRIPT),
     platform="onnxruntime_onnx",
     threads_parameter="intra_op_thread_count",

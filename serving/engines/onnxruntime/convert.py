@@ -1,7 +1,7 @@
 """A trained model as ONNX, the format that ONNX Runtime runs: our backend `onnxruntime`, and Triton's own.
 
-The file takes the padded layout of all served models: inputs under the names of the tensors, one output `SCORE`, any
-number of rows and any width of lists. The same model gives the same bytes, which say nothing of the machine.
+The file takes the padded layout of all served models: inputs under the names of the tensors, one output per
+head, any number of rows and any width of lists. The same model gives the same bytes, which say nothing of the machine.
 """
 
 from importlib import import_module

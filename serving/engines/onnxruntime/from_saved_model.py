@@ -42,7 +42,7 @@ def to_onnx(trained: TrainedModel, opset: int) -> ModelProto:
         frozen = convert_variables_to_constants_v2(signature, lower_control_flow=False, aggressive_inlining=True)
         # TensorFlow's own names are lower-cased and "Identity".
         inputs = {f"{spec.name}:0": name for name, spec in signature.structured_input_signature[1].items()}
-        outputs = {t.name: name for name, t in zip(signature.structured_outputs, frozen.outputs, strict=True)}
+        outputs = {t.name: name for name, t in zip(sorted(signature.structured_outputs), frozen.outputs, strict=True)}
         model: ModelProto = tf2onnx.convert.from_graph_def(
             frozen.graph.as_graph_def(add_shapes=True),
             input_names=list(inputs),

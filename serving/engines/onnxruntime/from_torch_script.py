@@ -13,7 +13,8 @@ from onnx import TensorProto
 from torch.onnx import symbolic_helper
 
 from workflows.feature_spec import FeatureSpec
-from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.heads import output_names
+from workflows.tensor_names import NNZS, VALUES
 from workflows.trained import TrainedModel
 
 _EMBEDDING_BAG = "aten::embedding_bag"
@@ -28,7 +29,7 @@ def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
         opset: version of the ONNX operators.
 
     Returns:
-        A model whose inputs have the names of the arguments, and whose output is called `SCORE`.
+        A model whose inputs have the names of the arguments, and whose outputs those of the heads.
 
     Raises:
         Exception: of PyTorch, if the file cannot be loaded or holds what has no ONNX form.
@@ -36,14 +37,15 @@ def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
         model = torch.jit.load(str(trained.model_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         names = [argument.name for argument in model.forward.schema.arguments[1:]]
-        rows = _example(FeatureSpec.read(trained.path))
+        spec = FeatureSpec.read(trained.path)
+        rows, outputs = _example(spec), output_names(spec.heads)
         torch.onnx.export(
             model,
             tuple(rows[name] for name in names),
             Path(directory) / "model.onnx",
             input_names=names,
-            output_names=[SCORE],
-            dynamic_axes={name: _dynamic_axes(name) for name in (*names, SCORE)},
+            output_names=list(outputs),
+            dynamic_axes={name: _dynamic_axes(name) for name in (*names, *outputs)},
             opset_version=opset,
             dynamo=False,  # the new exporter takes Python, which an artifact does not hold
         )

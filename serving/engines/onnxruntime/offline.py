@@ -4,16 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from numpy.typing import NDArray
 
+from serving.engines.offline import scores_of
 from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
 from workflows.errors import ArtifactError
-from workflows.lists import Padded, padded_tensors
-from workflows.tensor_names import SCORE
+from workflows.feature_spec import FeatureSpec
+from workflows.lists import Padded, padded_rows, padded_tensors
+from workflows.tensor_names import NNZS, VALUES
 
 
 class Model:
-    """A `ScoringModel`; the file takes padded rows only."""
+    """An `OfflineModel`, where the model was trained to ONNX; the file takes padded rows only."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -23,18 +26,36 @@ class Model:
                 f"{path} is not an ONNX model that can be loaded ({reason_of(error)}). Export again."
             ) from None
         self._inputs = dtypes_of(self._session.get_inputs())
+        self._outputs = sorted(tensor.name for tensor in self._session.get_outputs())
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (the file says itself what it takes)
+        """As the inputs say."""
+        return {name.removesuffix(VALUES): str(kind) for name, kind in self._inputs.items() if not name.endswith(NNZS)}
+
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (the file says itself what it takes)
+        """A place in the graph; the file is served as it is."""
+        from serving.merlin import Predict  # takes seconds, and only an export needs it
+
+        return Predict(self._outputs)
+
+    def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
+        """In the layout that is served, which is the only one."""
+        return self._score(padded_rows(frame))
 
     def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """From the columns of a plan."""
+        return self._score(padded_tensors(columns))
+
+    def _score(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Cast to what the file takes, so that int32 and int64 models are both fed."""
-        arrays = padded_tensors(columns)
         if set(self._inputs) != set(arrays):
             raise ArtifactError(
                 f"the ONNX model takes {sorted(self._inputs)}, the workflow makes {sorted(arrays)}. They do not match."
             )
         cast = [arrays[name].astype(dtype, copy=False) for name, dtype in self._inputs.items()]
-        scores: NDArray[Any] = self.served_call(list(self._inputs))(*cast)[0].reshape(-1)
-        return scores
+        outputs = self.served_call(list(self._inputs))(*cast)
+        return scores_of(dict(zip(self._outputs, outputs, strict=True)))
 
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
         """On the session that scores."""
-        return make_callable(self._session, names, [SCORE])
+        return make_callable(self._session, names, self._outputs)

@@ -1,7 +1,6 @@
 """PyTorch: runs TorchScript."""
 
 from serving.engines import Engine
-from workflows.tensor_names import SCORE
 from workflows.trained import TORCH_SCRIPT
 
 ENGINE = Engine(
@@ -9,7 +8,7 @@ ENGINE = Engine(
     package=__name__,
     format=TORCH_SCRIPT,
     platform="pytorch_libtorch",
-    output=f"{SCORE}__0",  # Triton's own PyTorch backend wants a result's place in its name
+    output="{name}__{place}",  # Triton's own PyTorch backend wants a result's place in its name
     threads_parameter="INTRA_OP_THREAD_COUNT",
     module="torch",
     extra="torch",

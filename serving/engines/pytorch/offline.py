@@ -1,5 +1,6 @@
 """A TorchScript model in this process."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from serving.merlin import ColumnSchema, Schema, merlin_operator
+from serving.engines.offline import scores_of
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded, padded_rows, padded_tensors
 from workflows.tensor_names import SCORE
+from workflows.trained import OUTPUTS
 
 
 class Model:
@@ -27,10 +29,12 @@ class Model:
                 warnings.filterwarnings(
                     "ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning
                 )
-                self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+                extra = {OUTPUTS: ""}
+                self._model = torch.jit.load(str(path), map_location="cpu", _extra_files=extra).eval()  # type: ignore[no-untyped-call]
         except (ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise ArtifactError(f"{path} is not TorchScript that can be loaded ({reason}). Train again.") from None
+        self._outputs = json.loads(extra[OUTPUTS]) if extra[OUTPUTS] else [SCORE]  # older files name none
         self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
@@ -39,6 +43,8 @@ class Model:
 
     def operator(self, encoded: Any) -> Any:
         """The operator writes into the schema that it gets, so it gets a copy."""
+        from serving.merlin import ColumnSchema, Schema, merlin_operator  # takes seconds, and only an export needs it
+
         takes = Schema(list(encoded.column_schemas.values()))
         operator = merlin_operator("pytorch", "PredictPyTorch")
         return operator(self._model, takes, Schema([ColumnSchema(SCORE, dtype=np.float32)]))
@@ -54,10 +60,12 @@ class Model:
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
         """Without a copy of the arrays."""
         order = [names.index(name) for name in self._names]
+        places = sorted(range(len(self._outputs)), key=self._outputs.__getitem__)
 
         def call(*arrays: NDArray[Any]) -> Sequence[Any]:
             with torch.inference_mode():
-                return [self._model(*(torch.from_numpy(arrays[place]) for place in order)).numpy()]
+                made = self._arrays(self._model(*(torch.from_numpy(arrays[place]) for place in order)))
+            return [made[place] for place in places]
 
         return call
 
@@ -67,6 +75,14 @@ class Model:
                 f"the model takes {sorted(self._names)}, the workflow makes {sorted(arrays)}. They do not match."
             )
         with torch.inference_mode():
-            scores = self._model(**{name: torch.from_numpy(arrays[name].copy()) for name in self._names})
-        flat: NDArray[Any] = scores.numpy().reshape(-1)
-        return flat
+            outputs = self._arrays(self._model(**{name: torch.from_numpy(_copy(arrays[name])) for name in self._names}))
+        return scores_of(dict(zip(self._outputs, outputs, strict=True)))
+
+    def _arrays(self, returned: Any) -> list[NDArray[Any]]:
+        """What the model returns, a tensor or several."""
+        return [tensor.numpy() for tensor in (returned if isinstance(returned, tuple) else (returned,))]
+
+
+def _copy(array: NDArray[Any]) -> NDArray[Any]:
+    """An array to give away; numbers as float32, whatever an operator of the workflow makes."""
+    return array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)

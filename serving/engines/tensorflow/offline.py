@@ -8,12 +8,12 @@ import pandas as pd
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from serving.engines.offline import scores_of
 from serving.engines.tensorflow.session import make_callable, open_saved_model
-from serving.merlin import merlin_operator
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded, padded_tensors, ragged_tensors
-from workflows.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE, VALUES
+from workflows.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
 
 
 class Model:
@@ -41,6 +41,8 @@ class Model:
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
         """It reads the SavedModel again."""
+        from serving.merlin import merlin_operator  # takes seconds, and only an export needs it
+
         return merlin_operator("tensorflow", "PredictTensorflow")(str(self._path))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
@@ -54,7 +56,8 @@ class Model:
     def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
         """In a session of its own, as Triton's side has it."""
         session, signatures = open_saved_model(self._path)
-        return make_callable(session, signatures[PADDED_SIGNATURE], names, [SCORE])
+        signature = signatures[PADDED_SIGNATURE]
+        return make_callable(session, signature, names, sorted(signature.outputs))
 
     def _score(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Run a signature, cast to what it takes, so that int32 and int64 models are both fed."""
@@ -65,5 +68,4 @@ class Model:
                 f"the SavedModel takes {sorted(expected)}, the workflow makes {sorted(arrays)}. They do not match."
             )
         tensors = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in expected.items()}
-        scores: NDArray[Any] = signature(**tensors)[SCORE].numpy().reshape(-1)
-        return scores
+        return scores_of({name: output.numpy() for name, output in signature(**tensors).items()})

@@ -95,7 +95,9 @@ def encode(prepared: PreparedData, dtypes: Mapping[str, str], rows: pa.Table | N
     """
     workflow = prepared.workflow()
     with quiet_nvtabular():
-        plan = compile_workflow(workflow.remove_inputs([prepared.spec.label.name]), dtypes, prepared.candidates)
+        plan = compile_workflow(
+            workflow.remove_inputs([label.name for label in prepared.spec.labels]), dtypes, prepared.candidates
+        )
     requests = raw_rows(plan, prepared.heldout(), _NUM_REQUESTS) if rows is None else rows
     return requests, plan.run(*plan_inputs(plan, requests))
 

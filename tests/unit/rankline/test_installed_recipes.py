@@ -34,6 +34,7 @@ from rankline.recipes import Recipe
 from training.config import TrainConfig
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, fingerprint_of
+from workflows.heads import Head
 
 
 def read(directory):
@@ -50,7 +51,7 @@ def graph(raw, config, rows):
     return nvt.Workflow(ids + (["price"] >> Cents()) + (["bought"] >> GreaterThan(0)))
 
 
-SALES = Dataset(name="sales", read=read, graph=graph, inputs=("customer", "price"), label="bought")
+SALES = Dataset(name="sales", read=read, graph=graph, inputs=("customer", "price"), heads=(Head("bought"),))
 RANKING = Recipe(name="shop", summary="What customers buy", dataset=SALES, train=TrainConfig(epochs=1))
 ''',
     "shop-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n",

@@ -27,6 +27,7 @@ from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Run
 from tests.support.reports import report_of, result_of
 from training import metrics as model_metrics
+from workflows.heads import Head
 
 
 def errors_per_s(run: Run) -> Estimate:
@@ -72,7 +73,9 @@ def test_it_is_on_the_terminal_on_the_page_and_in_the_pictures(
     report: BenchmarkReport, console: Console, tmp_path: Path
 ) -> None:
     print_report(report, console)
-    titles, figures, *_ = (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines()[2:])
+    lines = printed(console).splitlines()
+    begin = next(number for number, line in enumerate(lines) if "p75 ms" in line)
+    titles, figures = (re.split(r"\s{2,}", line.strip()) for line in lines[begin : begin + 2])
     shown = dict(zip(titles, figures, strict=False))
     assert (float(shown["p75 ms"]), shown["errors/s"]) == (pytest.approx(300, rel=0.001), "12")
     assert all(f"<th>{title}</th>" in to_html(report) for title in ("p75 ms", "errors/s"))
@@ -122,7 +125,7 @@ def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.Monk
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
     of_seeds = {seed: {f"valid_{name}": value + seed / 10 for name, value in found.items()} for seed in (0, 1)}
-    measured = Quality(per_seed=of_seeds, best_auc=0.9, served_auc=0.8)
+    measured = Quality(per_seed=of_seeds, best_auc=0.9, served=0.8, heads=(Head("label"),))
     assert measured.to_dict()["valid_brier"] == pytest.approx(found["brier"] + 0.05)
     print_quality(measured, console)
     rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines())}

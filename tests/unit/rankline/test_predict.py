@@ -1,5 +1,7 @@
-"""The verb `predict`: what it finds out before a server starts."""
+"""The verb `predict` in this process, and what it finds out before the model is loaded."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +10,11 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
-from tests.support.tiny_ensembles import publish_tiny
+from rankline.rows import Block, read_blocks
+from rankline.scores import score_blocks
+from serving.ensemble import ExportedEnsemble
+from serving.in_process import open_ensemble
+from tests.support.tiny_ensembles import UNSEEN, publish_tiny
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def predict(repository: Path, *arguments: object) -> Result:
         (["--x", "null"], "'x' has 1 nulls, and INT64 cannot hold them"),
     ],
 )
-def test_a_row_that_does_not_fit_is_refused_before_a_server_starts(
+def test_a_row_that_does_not_fit_is_refused_before_the_model_is_loaded(
     repository: Path, row: list[str], message: str
 ) -> None:
     done = predict(repository, *row)
@@ -44,7 +50,7 @@ def test_a_row_that_does_not_fit_is_refused_before_a_server_starts(
     assert message in done.output
 
 
-def test_a_file_that_does_not_fit_is_refused_before_a_server_starts(repository: Path, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("X,label\n1,0\n")
     output = predict(repository, "--input", tmp_path / "rows.csv").output
     assert "the rows lack ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
@@ -52,7 +58,7 @@ def test_a_file_that_does_not_fit_is_refused_before_a_server_starts(repository: 
     assert "'x' does not fit INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
 
 
-def test_what_cannot_be_written_is_refused_before_a_server_starts(repository: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(repository: Path, tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": [1], "tags": [[1, 2]]}), tmp_path / "rows.parquet")
     assert (
         "CSV cannot hold ['tags']"
@@ -66,3 +72,55 @@ def test_bytes_of_a_file_do_not_reach_the_terminal(repository: Path, tmp_path: P
     assert output.startswith("Error: ")
     assert output.count("\n") == 1
     assert output.strip().isprintable()
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+def test_rows_of_any_number_are_scored_in_this_process(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr("rankline.rows._BLOCK_BYTES", 100)
+    monkeypatch.setattr("rankline.rows._BLOCK_ROWS", 30)
+    monkeypatch.setattr("rankline.scores._ROWS_AT_ONCE", 7)
+    (tmp_path / "rows.csv").write_text("name,x\n" + "".join(f"n{i},{i % 6}\n" for i in range(100)))
+    output = tmp_path / f"scored.{format_name}"
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--output", output)
+    assert done.exit_code == 0, done.output
+    assert f"scoring in this process: {repository / 'movielens'}, version 1" in done.stderr
+    assert "100 rows" in done.stderr
+    scored = pa.concat_tables([block.rows for block in read_blocks(str(output), format_name, [])])
+    assert scored["name"].to_pylist() == [f"n{i}" for i in range(100)]
+    assert scored["score"].to_pylist() == [i % 6 + 10 if i % 6 < 5 else UNSEEN for i in range(100)]
+
+
+def test_one_row_is_scored_in_this_process(repository: Path) -> None:
+    done = predict(repository, "--x", "3")
+    assert json.loads(done.stdout) == {"x": 3, "score": 13}
+
+
+def test_rows_further_on_that_do_not_fit_leave_no_file(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankline.rows._BLOCK_BYTES", 10)
+    (tmp_path / "rows.csv").write_text("x\n" + "1\n" * 50 + "1.5\n")
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--output", tmp_path / "scored.csv")
+    assert done.exit_code == 1
+    assert "'x' does not fit INT64" in done.output
+    assert not (tmp_path / "scored.csv").exists()
+
+
+def test_blocks_are_not_read_far_ahead_of_those_that_are_taken(repository: Path) -> None:
+    num_read = 0
+
+    def blocks() -> Iterator[Block]:
+        nonlocal num_read
+        while True:
+            num_read += 1
+            yield Block(rows=pa.table({"x": [1, 2]}))
+
+    with open_ensemble(ExportedEnsemble.load(repository / "movielens")) as client:
+        scored = score_blocks(client, blocks(), lambda rows: rows)
+        for number in range(1, 6):
+            rows, scores = next(scored)
+            assert (rows.num_rows, scores.tolist()) == (2, [11, 12])
+            assert num_read - number <= 2
+        scored.close()  # type: ignore[attr-defined]  # a generator, which would wait for its threads at the end

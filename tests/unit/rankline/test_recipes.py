@@ -59,3 +59,12 @@ def test_options_take_the_place_of_the_recipes_values_and_others_stay() -> None:
     assert encoding == SequenceConfig(negatives=2, attributes="all")
     assert (prepare.hash_buckets, train.epochs, train.batch_size) == (7, 5, 1024)
     assert recipe_named("movielens").with_overrides(Overrides({"split": "time"})).encoding == RowsConfig(split="time")
+
+
+def test_a_recipe_may_have_a_name_of_ones_own() -> None:
+    own, base = recipe_named("churn=movielens"), recipe_named("movielens")
+    assert (own.name, own.train, own.dataset) == ("churn", base.train, base.dataset)
+    with pytest.raises(ConfigError, match="the name in '../x=movielens' is '../x', expected letters"):
+        recipe_named("../x=movielens")
+    with pytest.raises(ConfigError, match="no recipe 'movielense'"):
+        recipe_named("churn=movielense")

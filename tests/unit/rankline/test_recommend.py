@@ -1,10 +1,20 @@
-"""Users as an ensemble takes them; what a server is asked for is tested with one, in tests/integration."""
+"""Who is recommended what, and from where the columns of a request come."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from rankline.recommend import typed_user
-from serving.client import ModelSchema
+from rankline.recommend import best_items, check_context, context_of, typed_user
+from serving.client import Client, ModelSchema
+from workflows.artifacts import publish
 from workflows.errors import ConfigError
+from workflows.feature_spec import FILE_NAME, Feature, FeatureSpec, SpecMetadata
+from workflows.prepared import CATALOG, KIND, PreparedData
 from workflows.tensors import Tensor
 
 
@@ -27,3 +37,121 @@ def test_users_are_numbers_or_texts_as_the_ensemble_says(user: int | str, dtype:
 def test_a_name_is_refused_where_users_are_numbers() -> None:
     with pytest.raises(ConfigError, match="user is 'A2IB', but users of this ensemble are whole numbers"):
         typed_user("A2IB", schema("int64"), "user")
+
+
+class Scores:
+    """A `Transport` that adds up the numbers of each row."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self.asked: list[dict[str, Any]] = []
+
+    async def describe(self, _: str) -> Any:
+        return self._config
+
+    def encode(self, _: ModelSchema, tensors: Any) -> Mapping[str, Any]:
+        return {tensor.schema.name: tensor for tensor in tensors}
+
+    async def infer(self, message: Mapping[str, Any]) -> Any:
+        arrays = {name: np.asarray(tensor.values.tolist()).reshape(tensor.shape) for name, tensor in message.items()}
+        self.asked.append(arrays)
+        return sum(array for array in arrays.values() if array.dtype.kind in "if")
+
+    def decode(self, response: Any, _: Tensor) -> Any:
+        return np.asarray(response, np.float32)
+
+    async def close(self) -> None:
+        pass
+
+
+INPUTS = {"user": "int64", "item": "int64", "price": "float32", "country": "object", "hour": "int64"}
+
+
+def client_of(inputs: Mapping[str, str], optional: tuple[str, ...] = ()) -> tuple[Client, Scores]:
+    from serving.model_config import ModelConfig
+
+    config = ModelConfig(
+        name="shop",
+        backend="none",
+        inputs=tuple(Tensor(name=name, dtype=dtype, optional=name in optional) for name, dtype in inputs.items()),
+        outputs=(Tensor(name="score", dtype="float32"),),
+        max_batch_size=100,
+    ).to_protobuf()
+    scores = Scores(config)
+    return Client("none", "shop", transport=scores), scores
+
+
+def prepared_at(path: Path, catalog: pa.Table) -> PreparedData:
+    metadata = SpecMetadata(inputs=tuple(INPUTS), group_by="user", item="item")
+    spec = FeatureSpec(
+        features=(
+            Feature(name="user", dtype="int64", cardinality=9, embedding_dim=2),
+            Feature(name="label", dtype="float32"),
+        ),
+        channels={"categorical": ("user",), "label": ("label",)},
+        metadata=metadata,
+    )
+    with publish(path, KIND, details={}) as staging:
+        (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
+        pq.write_table(catalog, staging / CATALOG)
+    return PreparedData.load(path)
+
+
+CATALOGUE = pa.table({"item": [1, 2, 3], "price": pa.array([10.0, 30.0, 20.0], pa.float32()), "title": ["a", "b", "c"]})
+
+
+def test_further_columns_come_from_the_catalogue_and_from_the_context(tmp_path: Path) -> None:
+    prepared, (client, scores) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
+    best = best_items(client, prepared, 7, 2, context={"country": "DE", "hour": 17})
+    assert [(row["item"], row["title"], row["score"]) for row in best] == [
+        (2, "b", 7 + 2 + 30 + 17),
+        (3, "c", 7 + 3 + 20 + 17),
+    ]
+    (asked,) = scores.asked
+    assert {name: array.reshape(-1).tolist() for name, array in asked.items()} == {
+        "user": [7, 7, 7],
+        "item": [1, 2, 3],
+        "price": [10, 30, 20],
+        "country": [b"DE"] * 3,
+        "hour": [17] * 3,
+    }
+
+
+def test_the_context_goes_before_the_catalogue(tmp_path: Path) -> None:
+    prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
+    best = best_items(client, prepared, 7, 1, context={"country": "DE", "hour": 0, "price": 0.0})
+    assert [(row["item"], row["score"]) for row in best] == [(3, 10)]
+
+
+def test_what_comes_from_nowhere_is_asked_for(tmp_path: Path) -> None:
+    prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
+    with pytest.raises(ConfigError, match=r"also takes \['country', 'hour'\].*Give --context country=… --context hour"):
+        best_items(client, prepared, 7, 1)
+    with pytest.raises(ConfigError, match=r"names \['contry'\], expected .*Did you mean 'country' by 'contry'"):
+        check_context(prepared, client.schema, ["contry", "hour"])
+
+
+def test_columns_that_may_be_missing_are_not_asked_for(tmp_path: Path) -> None:
+    prepared, (client, scores) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS, ("country", "hour"))
+    best_items(client, prepared, 7, 1)
+    assert set(scores.asked[0]) == {"user", "item", "price"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("country=DE", {"country": "DE"}),
+        ("country=1", {"country": "1"}),
+        ("hour=17", {"hour": 17}),
+        ("country=a=b", {"country": "a=b"}),
+    ],
+)
+def test_context_is_typed_as_the_model_takes_it(text: str, expected: dict[str, Any]) -> None:
+    client, _ = client_of(INPUTS)
+    assert context_of([text], client.schema) == expected
+
+
+def test_context_without_a_value_is_refused_with_an_example() -> None:
+    client, _ = client_of(INPUTS)
+    with pytest.raises(ConfigError, match="--context is 'hour', expected a column and its value: --context country=DE"):
+        context_of(["hour"], client.schema)

@@ -135,3 +135,18 @@ def test_what_is_worse_is_marked_with_how_sure_that_is() -> None:
 def verdict_of(text: str, figure: str) -> str:
     (line,) = (line for line in text.splitlines() if figure in line)
     return line.split()[-1]
+
+
+@pytest.mark.parametrize("rate", [None, 123_456.0])
+def test_no_figure_is_cut_at_80_columns_and_the_conclusion_comes_first(rate: float | None) -> None:
+    loads = [Load(batch_size=n, concurrency=None if rate else 4, rate_per_s=rate, arrivals=None) for n in (1, 16_384)]
+    slow = [result_of(load, [3393.456 * 1000] * 4000, breakdown=BREAKDOWN) for load in loads]
+    text = printed(*slow, busy="load 4.0")
+    assert "…" not in text
+    for found in slow:
+        for metric in ("p50_ms", "p99_ms", "p999_ms", "max_ms"):
+            assert f"{found.value(metric):.2f}" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if line.strip()[:1].isdigit() and "row" not in line)
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert lines[1].startswith("1 row")
+    assert "the machine was busy (load 4.0)" in text.partition("p90")[0]

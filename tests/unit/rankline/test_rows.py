@@ -10,19 +10,21 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from rankline.rows import (
-    check_columns,
-    format_of,
-    from_options,
-    output_format_of,
-    read_rows,
-    select,
-    typed_row,
-    write_scores,
-)
+from rankline import rows as rows_module
+from rankline.rows import format_of, from_options, output_format_of, read_blocks, select, typed_row
+from rankline.scores import check_columns, scores_to
 from workflows.errors import ConfigError, DataError
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
+
+
+def read_rows(path: str, format_name: str, text_columns: list[str]) -> pa.Table:
+    return pa.concat_tables([block.rows for block in read_blocks(path, format_name, text_columns)])
+
+
+def write_scores(rows: pa.Table, scores: np.ndarray, format_name: str, output: Path) -> None:
+    with scores_to(output, format_name) as write:
+        write(rows, {"score": scores})
 
 
 def test_options_become_one_row_with_json_values() -> None:
@@ -124,7 +126,8 @@ def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
 
 def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
     rows = ROWS.append_column("rating", pa.array([4.0, 2.0]))
-    assert select(rows, ["movieId", "userId"]).column_names == ["movieId", "userId"]
+    assert select(rows, ["movieId", "userId"]).column_names == ["userId", "movieId"]
+    assert select(rows, ["movieId"], ["rating", "age"]).column_names == ["movieId", "rating"]
     with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
         select(rows, ["userId", "age"])
 
@@ -132,8 +135,8 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
     rows = pa.table({"userId": [1], "tags": [[1, 2]]})
     with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --format jsonl"):
-        check_columns(rows, "csv")
-    check_columns(rows, "jsonl")
+        check_columns(rows, ["score"], "csv")
+    check_columns(rows, ["score"], "jsonl")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")
     assert json.loads((tmp_path / "scored.jsonl").read_text()) == {"userId": 1, "tags": [1, 2], "score": 0.5}
 
@@ -150,3 +153,74 @@ def test_scores_of_several_candidates_are_lists(tmp_path: Path) -> None:
     write_scores(rows, np.array([[0.5, 0.25], [1.0, 0.0]]), "jsonl", tmp_path / "scored.jsonl")
     scored = [json.loads(line)["score"] for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
     assert scored == [[0.5, 0.25], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+def test_rows_of_any_number_come_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(rows_module, "_BLOCK_ROWS", 10)
+    table = pa.table({"x": range(95), "text": [f"é{i}" for i in range(95)]})
+    path = tmp_path / f"rows.{format_name}"
+    if format_name == "csv":
+        csv.write_csv(table, path)
+    elif format_name == "parquet":
+        parquet.write_table(table, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8")
+    blocks = list(read_blocks(str(path), format_name, ["text"]))
+    assert len(blocks) > 5
+    assert pa.concat_tables([block.rows for block in blocks]) == table
+    assert [block.done for block in blocks] == sorted(block.done for block in blocks)
+    assert blocks[-1].done == 1.0
+    with scores_to(tmp_path / f"scored.{format_name}", format_name) as write:
+        for block in blocks:
+            write(block.rows, {"score": np.zeros(block.rows.num_rows)})
+    assert read_rows(str(tmp_path / f"scored.{format_name}"), format_name, ["text"]).drop(["score"]) == table
+
+
+def test_a_block_of_json_lines_may_have_other_types_than_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_module, "_BLOCK_BYTES", 1)
+    (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 1.5}\n{"x": null}\n')
+    blocks = list(read_blocks(str(tmp_path / "rows.jsonl"), "jsonl", []))
+    assert [block.rows.to_pylist() for block in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
+
+
+def test_a_header_without_rows_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,y\n")
+    (block,) = read_blocks(str(tmp_path / "rows.csv"), "csv", ["y"])
+    assert block.rows.num_rows == 0
+    write_scores(block.rows, np.zeros(0), "csv", tmp_path / "scored.csv")
+    assert (tmp_path / "scored.csv").read_text() == '"x","y","score"\n'
+
+
+def test_what_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "scored.csv").write_text("before")
+
+    def break_off() -> None:
+        with scores_to(tmp_path / "scored.csv", "csv") as write:
+            write(ROWS, {"score": np.zeros(2)})
+            raise DataError("further rows are damaged.")
+
+    with pytest.raises(DataError, match="damaged"):
+        break_off()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("scored.csv", "before")]
+
+
+def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
+    def change() -> None:
+        with scores_to(tmp_path / "scored.parquet", "parquet") as write:
+            write(pa.table({"x": [1]}), {"score": np.zeros(1)})
+            write(pa.table({"x": ["a"]}), {"score": np.zeros(1)})
+
+    with pytest.raises(ConfigError, match="do not fit the types of the first ones.*--format jsonl"):
+        change()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_score_does_not_overwrite_a_column() -> None:
+    with pytest.raises(ConfigError, match="have a column 'score' already"):
+        check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")

@@ -1,6 +1,7 @@
 """The verb `sim`: NVIDIA's parameters, modes and log on our training."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -440,3 +441,26 @@ def test_the_document_says_nothing_for_no_checkpoint(prepared: Path, tmp_path: P
     common = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference"]
     with pytest.raises(ConfigError, match="no model to score with"):
         sim(*common, "--load_checkpoint_path", "")
+
+
+def test_records_with_a_feature_spec_are_imported_once_beside_the_results(
+    renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tmp_path / "records"
+    shutil.copytree(renamed, records)
+    (records / "manifest.json").unlink()
+    arguments = [
+        *SMALL,
+        "--dataset_dir",
+        records,
+        "--feature_spec",
+        "theirs.yaml",
+        "--results_dir",
+        tmp_path / "results",
+    ]
+    infer = ["--mode", "inference", "--random_weights", "--prebatch_test_size", 48]
+    assert "import" in sim(*arguments, *infer)
+    assert steps_of(tmp_path / "results") == [[1, 1], [1, 2], [1, 3], [1, 4], []]
+    assert "import" not in sim(*arguments, *infer)
+    with pytest.raises(ConfigError, match="--prebatch_test_size is 24, and the valid data has 48 rows per record"):
+        sim(*arguments, "--prebatch_test_size", 24)

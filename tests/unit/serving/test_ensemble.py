@@ -10,6 +10,7 @@ import pytest
 
 from serving.ensemble import ExportedEnsemble, active_version, before, publish_version, versions
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
+from tests.support.disk_calls import DiskCalls
 from workflows.artifacts import Manifest
 from workflows.errors import ArtifactError
 from workflows.tensors import Tensor
@@ -64,6 +65,16 @@ def test_each_export_adds_a_version_and_answers(tmp_path: Path) -> None:
     active = ExportedEnsemble.load(tmp_path / "m")
     assert (active.version, active.name, active.steps, active.run_id) == (3, "m", ("m_transform_v3",), "r")
     assert [version.is_active for version in versions(tmp_path / "m")] == [False, False, True]
+
+
+def test_a_version_is_on_the_disk_before_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = DiskCalls(monkeypatch)
+    export(tmp_path / "m")
+    files = {"m_transform_v1/1/plan", "m_transform_v1/config.pbtxt", "m/1/config.pbtxt", "m/1/manifest.json"}
+    renames = [number for number, (call, _) in enumerate(calls.made) if call == "rename"]
+    synced = calls.synced(0, renames[0])
+    assert all(any(path.endswith(file) for path in synced) for file in files)
+    assert {str(tmp_path / "m"), str(tmp_path / "m" / "m")} <= calls.synced(renames[-2], renames[-1])
 
 
 def test_the_manifest_covers_steps_and_configs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.recorders import ProgressRecord
 from training.config import TrainConfig
 from training.convert import convert
+from training.loader.tfrecord import rows_per_record
 from training.models.mlp import MLPConfig
 from training.tracking import TrackingConfig
 from training.train import train
@@ -38,7 +39,9 @@ def test_only_the_splits_change(tmp_path: Path, prepared: Path, prebatch: int) -
     assert kept.items() <= new.manifest.files.items()
     assert not list(new.path.rglob("*.parquet"))
     assert new.manifest.made_from[KIND] == old.manifest.fingerprint != new.manifest.fingerprint
-    assert new.manifest.details["converted"] == {"to": "tfrecord", "prebatch": prebatch}
+    assert new.manifest.details["converted"] == {
+        "to": "tfrecord", "prebatch": prebatch, "prebatch_valid": prebatch
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("prebatch", [1, 64])
@@ -101,3 +104,12 @@ def test_a_model_trains_on_tfrecord(tmp_path: Path, prepared: Path, work: Path) 
     trained = train(data.path, tmp_path / "model", config, tracking=tracking)
     assert trained.manifest.made_from == {KIND: data.manifest.fingerprint}
     assert trained.metrics["valid_auc"] > 0.7
+
+
+def test_the_splits_may_have_different_numbers_of_rows_per_record(tmp_path: Path, prepared: Path) -> None:
+    new = convert(prepared, tmp_path / "new", "tfrecord", prebatch=16, prebatch_valid=4)
+    found = {
+        split: rows_per_record([new.path / name for name in source.files], new.spec.label)
+        for split, source in new.spec.sources.items()
+    }
+    assert found == {"train": 16, "valid": 4}

@@ -265,9 +265,10 @@ def edited(old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (edited("{continuous:", "{numeric_inputs:"), r"channel_spec has \['numeric_inputs'\], which no model kn"),
+        (edited("{continuous: [user_age]", "{all: [user_age, user_id]"), r"channel_spec has 'all', which no model kn"),
         (edited("label: [label]}", "}"), "channel 'label' is empty"),
-        (edited("label: [label]}", "label: [label, unused]}"), r"'label' holds \['label', 'unused'\], and a "),
+        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{column: b}]}"), "heads are of .*b"),
+        (edited("label: [label]}", "label: [label]}\nmetadata: {heads: [{task: b}]}"), r"a head is \{'task': 'b'\}"),
         (edited("user_gender, user_id, tags]", "user_age]"), r"feature_spec\.user_age.* lacks 'cardinality'"),
         (edited("[user_age]", "[tags]").replace(", tags]", "]", 1), r"feature_spec\.tags"),
         (edited("user_id: {dtype: torch.int32", "user_id: {dtype: tf.float32"), r"user_id\.dtype is float32.*takes"),
@@ -287,7 +288,7 @@ def test_channels_that_no_model_can_use_are_refused(tmp_path: Path, text: str, m
     ("files", "kind", "message"),
     [
         ({"c": "5,1,7,0\n1,,7,0.5\n"}, DataError, r"c\.csv: row 2: 'label' is 0\.5, expected a label of 0 or 1"),
-        ({"d": "4,9,1,2,57,7\n"}, DataError, r"labels of source_spec\.test are \[1\.0\], and a model needs"),
+        ({"d": "4,9,1,2,57,7\n"}, DataError, r"source_spec\.test: every label of the valid rows is 1\.0"),
         ({"c": "5,1,7,0\n"}, SpecError, r"source_spec\.train: its chunks hold \[2, 1\] rows"),
         ({"c": "5,1,7,0\n2656,,7,1\n"}, SpecError, r"'user_id' holds 2656 in row 2, but .*cardinality is 2655"),
     ],

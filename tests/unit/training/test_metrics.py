@@ -103,6 +103,6 @@ def test_a_split_is_measured_with_groups_where_there_are_some(group_by: str | No
     valid = TorchTrainer.batches(prepared, spec, "valid", 300, shuffle=False, seed=0)
     scores = np.concatenate([trainer.score(inputs) for inputs, _ in valid])
     labels = np.concatenate([trainer.array(label) for _, label in valid])
-    figures = evaluate(trainer, valid, group_by=group_by, split="validation")
+    figures = evaluate(trainer, valid, spec.heads, group_by=group_by, split="validation")
     assert ("gauc" in figures) == (group_by == "userId")
     assert {name: figures[name] for name in figures if name != "gauc"} == quality(labels, scores)

@@ -1,5 +1,5 @@
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -8,14 +8,18 @@ import tf_keras as keras
 
 from tests.unit.training.keras_policy import policy
 from training.frameworks import TENSORFLOW
-from training.models import MODELS, model_named
+from training.models import MODELS, check_rows, model_named
 from training.models.base import UniformIds
-from training.models.config import NetworkConfig, StepConfig
+from training.models.config import ModelConfig, NetworkConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
+from training.models.deepfm import DeepFMConfig
+from training.models.deepfm.network import NumberVectors, PairProducts
 from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
+from training.models.mmoe import MMoEConfig
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import Feature, FeatureSpec, SpecMetadata
+from workflows.heads import MULTICLASS, REGRESSION, Head
 
 
 def batch() -> dict[str, Any]:
@@ -33,9 +37,11 @@ CONFIGS: dict[str, NetworkConfig] = {
     "mlp": MLPConfig(**SMALL, hidden=(16, 8)),
     "dlrm": DLRMConfig(**SMALL, bottom_mlp=(8,), top_mlp=(16, 8)),
     "dcnv2": DCNv2Config(**SMALL, hidden=(16, 8)),
+    "deepfm": DeepFMConfig(**SMALL, hidden=(16, 8)),
+    "mmoe": MMoEConfig(**SMALL, hidden=(16, 8), experts=3, tower=(4,)),
 }
 KERAS_MODELS = [name for name, model in MODELS.items() if model.framework == TENSORFLOW and not model.takes_histories]
-TAKE_LISTS = ["mlp", "dcnv2"]
+TAKE_LISTS = ["mlp", "dcnv2", "deepfm", "mmoe"]
 STEP = StepConfig()
 
 SCALARS = FeatureSpec(
@@ -201,5 +207,66 @@ def test_numbers_alone_will_do(name: str) -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, dien, din, dlrm, mlp, sim, torch_mlp"):
+    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, deepfm, dien, .*, sim, torch_mlp"):
         model_named("mpl")
+
+
+HEADS = (
+    Head("rating"),
+    Head("price", REGRESSION, mean=100.0, deviation=7.0),
+    Head("kind", MULTICLASS, ("a", "b", "c")),
+)
+SEVERAL = FeatureSpec(
+    features=(*SCALARS.features[:3], *(Feature(name=head.column, dtype="float32") for head in HEADS)),
+    channels={"categorical": ("userId", "movieId"), "continuous": ("age",), "label": ("rating", "price", "kind")},
+    metadata=SpecMetadata(heads=HEADS),
+)
+
+
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_every_keras_model_gives_an_output_for_each_head(name: str) -> None:
+    model = CONFIGS[name].build(SEVERAL, STEP)
+    inputs = {key: value for key, value in scalars(5).items() if key != "price"}
+    rating, price, kind = (output.numpy() for output in model(inputs))
+    assert (rating.shape, price.shape, kind.shape) == ((5, 1), (5, 1), (5, 3))
+    assert ((rating > 0) & (rating < 1)).all()
+    assert np.abs(price - 100).max() < 70  # in the unit of the label
+    np.testing.assert_allclose(kind.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_deepfm_multiplies_all_pairs() -> None:
+    vectors = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
+    pairs = sum(vectors[:, i] * vectors[:, j] for i in range(3) for j in range(i))
+    np.testing.assert_allclose(PairProducts()(vectors), pairs, rtol=1e-4, atol=1e-5)
+    numbers, layer = np.array([[2.0, 0.0]], np.float32), NumberVectors(3)
+    np.testing.assert_allclose(layer(numbers), [[2 * layer.vectors[0], 0 * layer.vectors[1]]])
+
+
+def test_a_task_that_a_model_does_not_learn_is_refused() -> None:
+    histories = {"target_item_features": ("movieId",), "positive_history": ("past",), "label": ("rating",)}
+    spec = FeatureSpec(
+        features=(
+            SCALARS["movieId"],
+            replace(SCALARS["movieId"], name="past", is_list=True, max_length=3),
+            Feature(name="rating", dtype="float32"),
+        ),
+        channels=histories,
+        metadata=SpecMetadata(heads=(Head("rating", REGRESSION),)),
+    )
+    with pytest.raises(SpecError, match="'din' learns binary, and the task of label 'rating' is regression. No model"):
+        check_rows(spec, MODELS["din"]())
+    with pytest.raises(SpecError, match=r"'outside' learns one label, .*'other'.*Choose one"):
+        check_rows(
+            replace(
+                SCALARS,
+                features=(*SCALARS.features, Feature(name="other", dtype="float32")),
+                channels={**SCALARS.channels, "label": ("rating", "other")},
+            ),
+            Outside(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside(ModelConfig):
+    name: ClassVar[str] = "outside"
+    network: ClassVar[str] = "nowhere:build"

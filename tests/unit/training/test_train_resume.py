@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 import torch
+from hiding_model import HidingConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.checkpoints import Checkpoint, checkpoint_path
@@ -38,7 +39,7 @@ BASE = TrainConfig(
     learning_rate_decay="cosine",
     early_stopping_patience=2,
 )
-TORCH = TorchMLPConfig(**vars(BASE.model))
+TORCH = TorchMLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1)
 MODELS = {model.name: model for model in (BASE.model, TORCH)}
 CONFIGS = {
     "tensorflow": BASE,
@@ -339,7 +340,8 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
     prepared = new_prepared(tmp_path / "prepared", change=with_nan("age"))
     with pytest.raises(RanklineError, match=r"weights are not finite after step \d+, expected finite numbers\. Lower"):
         session = SessionConfig(checkpoint_every=every)
-        train(prepared, tmp_path / "model", replace(BASE, epochs=1), session=session, tracking=tracking)
+        config = replace(BASE, model=HidingConfig(), epochs=1)
+        train(prepared, tmp_path / "model", config, session=session, tracking=tracking)
     assert not (tmp_path / "model").exists()
 
 

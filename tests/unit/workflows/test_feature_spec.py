@@ -18,6 +18,7 @@ from workflows.feature_spec import (
     Source,
     SpecMetadata,
 )
+from workflows.heads import MULTICLASS, REGRESSION, Head
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8)
 SIZES = st.integers(1, 10**9)
@@ -55,6 +56,16 @@ def specs(draw: st.DrawFn) -> FeatureSpec:
     )
 
 
+def test_heads_go_through_yaml_and_older_specs_mean_binary_ones() -> None:
+    heads = (Head("y", REGRESSION, weight=0.5, mean=3.25, deviation=1.5), Head("z", MULTICLASS, classes=("yes", "1")))
+    columns = {"features": (LABELS, Feature(name="z", dtype="float32")), "channels": {LABEL: ("y", "z")}}
+    spec = FeatureSpec(**columns, metadata=SpecMetadata(heads=heads))  # type: ignore[arg-type]
+    assert FeatureSpec.from_yaml(spec.to_yaml()).heads == heads
+    older = FeatureSpec(**columns)  # type: ignore[arg-type]
+    assert "heads" not in older.to_yaml()
+    assert FeatureSpec.from_yaml(older.to_yaml()).heads == (Head("y"), Head("z"))
+
+
 @given(specs())
 def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
     assert FeatureSpec.from_yaml(spec.to_yaml()) == spec
@@ -86,8 +97,10 @@ def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> Non
         (lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("z",)}), r"holds \['z'\].*Available: \['y'\]"),
         (lambda: FeatureSpec(features=(LABELS,), channels={}), "'label' is empty"),
         (
-            lambda: FeatureSpec(features=(LABELS, Feature(name="z", dtype="float32")), channels={LABEL: ("y", "z")}),
-            r"'label' holds \['y', 'z'\], and a model trains on one label. Leave the others out",
+            lambda: FeatureSpec(
+                features=(LABELS,), channels={LABEL: ("y",)}, metadata=SpecMetadata(heads=(Head("z"),))
+            ),
+            r"metadata\.heads are of \['z'\], but channel 'label' holds \['y'\]",
         ),
         (
             lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CATEGORICAL: ("y",)}),

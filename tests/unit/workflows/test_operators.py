@@ -24,9 +24,9 @@ from workflows.operators import (
     StableHashedCross,
     arrow_columns,
     frame_of,
-    num_distinct_of,
     sketch_of,
 )
+from workflows.sketch import num_distinct_of
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, load_workflow, save_workflow
 

@@ -13,6 +13,7 @@ from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.errors import ArtifactError, ConfigError, DataError
+from workflows.heads import REGRESSION, Head
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
@@ -196,3 +197,23 @@ def test_options_of_another_kind_of_data_are_refused(raw: RawData, tmp_path: Pat
     with pytest.raises(ConfigError, match="movielens takes RowsConfig, got SequenceConfig: its raw rows stay rows"):
         prepare(MOVIELENS, raw, tmp_path / "prepared", encoding=SequenceConfig(negatives=4))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("encode", ["offline", "online"])
+def test_several_labels_each_have_a_task_and_one_may_be_missing(raw: RawData, tmp_path: Path, encode: str) -> None:
+    graded = raw.rows.slice(0, 400)
+    liked = [None if number % 3 == 0 else float(number % 2) for number in range(len(graded))]
+    rows = graded.append_column("liked", pa.array(liked, pa.float32()))
+    both = replace(
+        MOVIELENS,
+        graph=lambda *_: nvt.Workflow((["userId", "movieId"] >> ops.Categorify()) + ["rating", "liked"]),
+        heads=(Head("rating", REGRESSION), Head("liked", weight=2.0)),
+    )
+    spec = prepare(both, replace(raw, rows=rows), tmp_path / "p", encoding=RowsConfig(encode=encode)).spec
+    stars = pq.read_table(tmp_path / "p/train")["rating"].to_numpy()
+    rating, second = spec.heads
+    assert (rating.mean, rating.deviation) == pytest.approx((stars.mean(), stars.std()))
+    assert second == Head("liked", weight=2.0)
+    assert [label.name for label in spec.labels] == ["rating", "liked"]
+    assert [feature.name for feature in spec.continuous] == []
+    assert set(pq.read_table(tmp_path / "p/heldout").column_names) == {"userId", "movieId", "rating", "liked"}

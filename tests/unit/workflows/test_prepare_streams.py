@@ -175,4 +175,4 @@ def test_online_splits_hold_raw_rows_under_the_spec_of_encoded_ones(
     assert online.spec.metadata == replace(offline.spec.metadata, online=True)
     assert online.heldout().equals(offline.heldout())
     assert split(online, "valid")[list(dataset.inputs)].equals(online.heldout().select(dataset.inputs).to_pandas())
-    assert list(split(online, "train")) == [*dataset.inputs, dataset.label]
+    assert list(split(online, "train")) == [*dataset.inputs, *dataset.labels]

@@ -35,3 +35,18 @@ def test_who_leaves_first_keeps_it_quiet_for_who_is_still_inside(leaves_first: i
     warnings.warn("Initializing an NVTabular Dataset in CPU mode.", UserWarning, stacklevel=1)  # would be an error
     blocks[1 - leaves_first].close()
     assert list(warnings.filters) == before
+
+
+_FRAMEWORKS = """
+import sys
+import workflows.upstream
+print(*sorted({"tensorflow", "torch", "tritonclient"} & set(sys.modules)))
+import serving.merlin, tensorflow
+from merlin.dtypes import dtype
+print(dtype(tensorflow.int32).name, dtype("int32").to("tensorflow").name)
+"""
+
+
+def test_nvtabular_is_imported_without_frameworks_which_serving_brings_back() -> None:
+    done = subprocess.run([sys.executable, "-Wignore", "-c", _FRAMEWORKS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "int32 int32"]

@@ -9,14 +9,14 @@ from typing import Any
 import tf_keras as keras
 
 from training.layers import Cross
-from training.models.base import dense_layers, embedded, keras_inputs, logit, score
+from training.models.base import dense_layers, embedded, keras_inputs, scores
 from training.models.config import StepConfig
 from training.models.dcnv2 import DCNv2Config
 from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, one sigmoid.
+    """Embeddings (lists averaged) beside numbers, `cross_layers`, `hidden`, a linear unit per output.
 
     Raises:
         SpecError: a continuous feature is a list.
@@ -27,4 +27,4 @@ def build(spec: FeatureSpec, model: DCNv2Config, step: StepConfig) -> Any:
     for _ in range(model.cross_layers):
         x = Cross(model.cross_rank)([start, x])
     x = dense_layers(x, model.hidden, model.dropout)
-    return keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))
+    return keras.Model(inputs=inputs, outputs=scores(x, inputs, spec, model, step))

@@ -1,7 +1,7 @@
 """DLRM (Naumov et al. 2019, arXiv:1906.00091), as in NVIDIA's notebook about Keras on GPUs.
 
 numbers ─▶ bottom_mlp ─▶ one more vector ─┬────────────────────────────┐
-ids ─▶ embeddings, all of one width ──────┴─▶ product of each pair ─▶ beside ─▶ top_mlp ─▶ sigmoid
+ids ─▶ embeddings, all of one width ──────┴─▶ product of each pair ─▶ beside ─▶ top_mlp ─▶ heads
 """
 
 from typing import Any
@@ -15,11 +15,10 @@ from training.models.base import (
     dropped,
     embedding_columns,
     keras_inputs,
-    logit,
     number_columns,
     penalty,
     scalar_layer,
-    score,
+    scores,
 )
 from training.models.config import StepConfig
 from training.models.dlrm import DLRMConfig
@@ -46,8 +45,8 @@ def build(spec: FeatureSpec, model: DLRMConfig, step: StepConfig) -> Any:
         name="features",
     )(inputs)
     numbers = scalar_layer(number_columns(spec.continuous), step, name="numbers")(inputs)
-    logit = head(embeddings, numbers, model, step)
-    return keras.Model(inputs=inputs, outputs=score(logit, inputs, spec, model, step))
+    x = head(embeddings, numbers, model, step)
+    return keras.Model(inputs=inputs, outputs=scores(x, inputs, spec, model, step))
 
 
 def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> Any:
@@ -64,7 +63,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
         step: how it will be computed.
 
     Returns:
-        The logit, (N, 1) in float32.
+        What the logits are made of, (N, units of the last layer).
     """
     dense = dense_layers(numbers, model.bottom_mlp, model.dropout)
     dense = Dense(model.embedding_dim)(dense)
@@ -74,7 +73,7 @@ def head(embeddings: Any, numbers: Any, model: DLRMConfig, step: StepConfig) -> 
     x = DotProductInteraction(pad_to=pad_to)(vectors, beside=dense)
     num_pairs = vectors.shape[1] * (vectors.shape[1] - 1) // 2
     initializer = ZerosForPadding(x.shape[1] - num_pairs - dense.shape[1])
-    return logit(dense_layers(x, model.top_mlp, model.dropout, first_initializer=initializer))
+    return dense_layers(x, model.top_mlp, model.dropout, first_initializer=initializer)
 
 
 @keras.utils.register_keras_serializable("rankline")

@@ -1,14 +1,33 @@
 """The multi-layer perceptron of NVTabular's MovieLens examples."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from training.models.config import TabularConfig
+from workflows.choices import check_at_least, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig(TabularConfig):
-    """Embeddings and numbers side by side, then dense layers."""
+    """Embeddings and numbers side by side, then dense layers.
+
+    Attributes:
+        number_dim: columns of the vector that each number becomes beside itself, by waves of learned frequencies; 0
+            leaves numbers as they are.
+        number_frequencies: frequencies of each number.
+        number_scale: standard deviation of what they start from; larger ones tell finer differences.
+    """
 
     name: ClassVar[str] = "mlp"
     network: ClassVar[str] = "training.models.mlp.network:build"
+
+    number_dim: int = 0
+    number_frequencies: int = 16
+    number_scale: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 0, "number_dim")
+        check_at_least(self, 1, "number_frequencies")
+        check_choice(self, "number_scale", 0 < self.number_scale < math.inf, "a finite number above 0")

@@ -2,21 +2,47 @@
 
 from typing import Any
 
+import tensorflow as tf
 import tf_keras as keras
 
-from training.models.base import dense_layers, embedded, keras_inputs, logit, score
+from training.layers.periodic import PeriodicNumbers
+from training.models.base import (
+    dense_layers,
+    dropped,
+    embedded,
+    embedding_columns,
+    feature_layer,
+    keras_inputs,
+    number_columns,
+    penalty,
+    scores,
+)
 from training.models.config import StepConfig
 from training.models.mlp import MLPConfig
 from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, one sigmoid.
+    """Embeddings (lists averaged) beside numbers, the dense layers with ReLU, a linear unit per output.
 
     Raises:
         SpecError: a continuous feature is a list.
         ConfigError: there are no features.
     """
     inputs = keras_inputs(spec)
-    x = dense_layers(embedded(inputs, spec, model, step), model.hidden, model.dropout)
-    return keras.Model(inputs=inputs, outputs=score(logit(x), inputs, spec, model, step))
+    has_vectors = bool(model.number_dim and spec.continuous)
+    x = _with_vectors(inputs, spec, model, step) if has_vectors else embedded(inputs, spec, model, step)
+    x = dense_layers(x, model.hidden, model.dropout)
+    return keras.Model(inputs=inputs, outputs=scores(x, inputs, spec, model, step))
+
+
+def _with_vectors(inputs: Any, spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
+    """Embeddings, numbers and the vectors of numbers side by side."""
+    numbers = feature_layer(number_columns(spec.continuous), spec.continuous, step, name="numbers")(inputs)
+    vectors = PeriodicNumbers(model.number_dim, model.number_frequencies, model.number_scale)(numbers)
+    parts = [numbers, tf.cast(vectors, numbers.dtype)]
+    if spec.categorical:
+        options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
+        ids = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)(inputs)
+        parts.insert(0, dropped(ids, model.embedding_dropout))
+    return tf.concat(parts, axis=1)

@@ -18,7 +18,8 @@ class Output(NamedTuple):
     """What a model that `training.trainers.torch` fits gives for N rows.
 
     Attributes:
-        logit: its sigmoid is the probability, shape (N,).
+        logit: what the heads make their outputs of, shape (N,) of one number, else (N, sum of the heads' widths); the
+            sigmoid of a binary one is the probability.
         penalty: added to the loss; a scalar.
     """
 
@@ -65,7 +66,8 @@ class TorchMLP(nn.Module):
         for table in self.embeddings:
             if model.embedding_init:
                 _start_uniform(table, model.embedding_init)
-        self.linear = nn.ModuleList(_table(feature, 1) for feature in spec.categorical if model.linear_terms)
+        self._width = outputs = sum(head.width for head in spec.heads)
+        self.linear = nn.ModuleList(_table(feature, outputs) for feature in spec.categorical if model.linear_terms)
         for table in self.linear:
             nn.init.zeros_(cast(torch.Tensor, table.weight))
         self.embedding_dropout = nn.Dropout(model.embedding_dropout)
@@ -75,7 +77,7 @@ class TorchMLP(nn.Module):
         for units in model.hidden:
             layers += [nn.Linear(width, units), nn.ReLU(), _BatchNorm(units), nn.Dropout(model.dropout)]
             width = units
-        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+        self.layers = nn.Sequential(*layers, nn.Linear(width, outputs))
 
     def forward(self, inputs: Mapping[str, Any]) -> Output:
         """Score a batch."""
@@ -83,16 +85,18 @@ class TorchMLP(nn.Module):
         parts = [self.embedding_dropout(embedded)]
         if self.normalize is not None:
             parts.append(self.normalize(torch.cat([inputs[name] for name in self._numbers], dim=1)))
-        logit = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).reshape(-1)
+        logit = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
         penalty = torch.zeros((), device=logit.device)
         if self._choices.l2_embedding:
             penalty = penalty + self._choices.l2_embedding * _mean_squared_norm(embedded)
         if self.linear:
-            weights = torch.cat(self._look_up(self.linear, inputs), dim=1)
-            logit = logit + self._choices.linear_scale * weights.sum(dim=1)
+            rows = self._look_up(self.linear, inputs)
+            weights = torch.cat(rows, dim=1)
+            summed = weights.sum(dim=1, keepdim=True) if self._width == 1 else torch.stack(rows).sum(dim=0)
+            logit = logit + self._choices.linear_scale * summed
             if self._choices.l2_linear:
                 penalty = penalty + self._choices.l2_linear * _mean_squared_norm(weights)
-        return Output(logit, penalty)
+        return Output(logit.reshape(-1) if self._width == 1 else logit, penalty)
 
     def _look_up(self, tables: nn.ModuleList, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
         return [_rows(table, inputs[name]) for name, table in zip(self._ids, tables, strict=True)]

@@ -6,7 +6,7 @@ from serving.benchmark.checks import ScoreCheck
 from workflows.errors import ServerError, ServingError
 from workflows.tensors import Tensor
 
-SCORE = Tensor(name="score", dtype="float32", dims=(1,))
+SCORE = (Tensor(name="score", dtype="float32", dims=(1,)),)
 EXPECTED = np.asarray([0.1, 0.2, 0.3], np.float32)
 
 

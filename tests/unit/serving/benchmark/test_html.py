@@ -17,6 +17,7 @@ from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 from serving.benchmark.table import number
+from serving.benchmark.words import conclusion, remarks
 from tests.support.reports import report_of, result_of
 
 VOID = {"meta"}
@@ -185,3 +186,21 @@ def test_a_report_without_a_latency_is_a_page_too() -> None:
         page = Page(to_html(shown))
         assert "svg" not in page.names
     assert "Nothing was measured." in " ".join(page.text)
+
+
+def test_the_page_begins_with_the_conclusion_the_model_and_its_quality() -> None:
+    shown = replace(CLOSED, version=7, quality={"valid_auc": 0.8125, "served_auc": 0.8126}, busy="load 4.0")
+    page = Page(to_html(shown))
+    begin = "".join(page.text).partition("Figures")[0]
+    assert conclusion(shown) in begin
+    assert "the machine was busy (load 4.0)" in begin
+    assert f"{shown.model_name}, version 7, valid_auc 0.8125, served_auc 0.8126" in begin
+    assert "see what went wrong" in "".join(Page(to_html(replace(shown, problem="stopped by Ctrl-C"))).text)
+
+
+def test_remarks_are_folded_away() -> None:
+    source = to_html(CLOSED)
+    remarked = list(remarks(CLOSED.bench))
+    assert len(remarked) > 1
+    folded = source.partition(f"<summary>{len(remarked)} remarks")[2].partition("</details>")[0]
+    assert folded.count("<li>") == len(remarked)

@@ -8,7 +8,7 @@ from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.table import number
-from serving.benchmark.words import checked, remarks, searched
+from serving.benchmark.words import checked, conclusion, remarks, searched
 from tests.support.reports import report_of, result_of
 
 
@@ -97,3 +97,36 @@ def test_figures_are_written_for_reading() -> None:
     assert [number(value) for value in values] == [
         "–", "yes", "no", "1,234,567", "26,214,400", "0.03125", "3e-08", "text"
     ]  # fmt: skip
+
+
+def test_the_conclusion_is_the_first_load_the_fastest_one_and_the_state_of_the_machine() -> None:
+    one, many = result(), result(batch_size=64)
+    said = conclusion(report_of(one, many, busy="load 4.0, 90% of the processors in use, 0% stolen"))
+    expected = [f"p50 {number(found.value('p50_ms'))} ms, {number(found.rows_per_s)} rows/s" for found in (one, many)]
+    assert said == (
+        f"1 row: {expected[0]}; 64 rows: {expected[1]}; "
+        "the machine was busy (load 4.0, 90% of the processors in use, 0% stolen)"
+    )
+    assert conclusion(report_of(one)) == f"1 row: {expected[0]}"
+    assert conclusion(report_of()) == "nothing was measured"
+
+
+def test_the_conclusion_of_a_rate_has_a_late_percentile() -> None:
+    rate = result_of(Load(batch_size=1, rate_per_s=500.0, arrivals="poisson"), range(1, 401))
+    assert conclusion(report_of(rate)).startswith("1 row, at 500 requests/s: p50 200")
+    assert "p99 396" in conclusion(report_of(rate))
+
+
+def test_a_search_that_found_no_rate_says_what_was_reached_at_each() -> None:
+    slow, slower = (
+        result_of(Load(batch_size=1, rate_per_s=rate, arrivals="poisson"), [ms] * 400)
+        for rate, ms in ((100.0, 64.0), (50.0, 32.0))
+    )
+    few = result_of(Load(batch_size=1, rate_per_s=25.0, arrivals="poisson"), [16.0] * 3)
+    failed = SearchResult(rate_per_s=None, failed_per_s=25.0, num_probes=3)
+    (said,) = searched(report_of(slow, slower, few, slo="p99=10ms", searches={1: failed}))
+    reached = [number(found.value("p99_ms")) for found in (slow, slower)]
+    assert said == (
+        "p99=10ms with 1 row per request: no tested rate met the target "
+        f"(p99 {reached[0]} ms at 100/s; p99 {reached[1]} ms at 50/s; p99 not reported at 25/s)"
+    )

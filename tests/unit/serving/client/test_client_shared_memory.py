@@ -28,7 +28,7 @@ def pool() -> Iterator[RegionPool]:
 
 
 def tensors(num_rows: int = 4) -> list[WireTensor]:
-    return [WireTensor(schema=SCHEMA, data=np.zeros((num_rows, 1), np.int64), shape=(num_rows, 1))]
+    return [WireTensor(schema=SCHEMA, values=np.zeros(num_rows, np.int64), shape=(num_rows, 1))]
 
 
 def is_there(region: Region) -> bool:

@@ -106,7 +106,6 @@ def test_rows_of_objects_become_rows() -> None:
     ("values", "tensor", "message"),
     [
         (["1"], INT64, "'userId' has values of type string, expected INT64"),
-        ([True], INT64, "'userId' has values of type bool, expected INT64"),
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
         ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
         ([2**40], INT32, "'userId' does not fit INT32: .*1099511627776"),

@@ -96,4 +96,4 @@ def test_files_tell_how_many_rows_a_record_has(
 ) -> None:
     files = [prepared / name for name in FeatureSpec.read(prepared).source("train").files]
     written = write_tfrecords(files, spec, tmp_path, prebatch=prebatch)
-    assert rows_per_record(written, spec) == min(prebatch, NUM_ROWS // 2)  # of each of the two files
+    assert rows_per_record(written, spec.label) == min(prebatch, NUM_ROWS // 2)  # of each of the two files

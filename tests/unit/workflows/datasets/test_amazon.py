@@ -86,10 +86,10 @@ def _as_lists(column: Any) -> list[Any]:
 
 def test_rows_name_what_the_graph_takes() -> None:
     assert (AMAZON.sequence.user, AMAZON.sequence.item, AMAZON.sequence.history) == AMAZON.inputs
-    assert (AMAZON.group_by, AMAZON.item, AMAZON.label, AMAZON.encoding) == (
+    assert (AMAZON.group_by, AMAZON.item, AMAZON.labels, AMAZON.encoding) == (
         "user_id",
         "item_id",
-        "label",
+        ("label",),
         SequenceConfig,
     )
 

@@ -46,7 +46,7 @@ def encode(raw, rows, tmp_path, hash_share=0.0, **choices):
 def test_it_reads_what_it_generates_and_a_request_holds_all_but_the_label(raw):
     assert raw.rows.schema == CRITEO_SCHEMA
     assert len(raw.rows) == 6_000
-    assert (*CRITEO.inputs, CRITEO.label) == (*NUMBERS, *CATEGORIES, "label")
+    assert (*CRITEO.inputs, *CRITEO.labels) == (*NUMBERS, *CATEGORIES, "label")
     assert (CRITEO.group_by, CRITEO.item) == (None, None)
 
 

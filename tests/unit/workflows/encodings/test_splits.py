@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from workflows.datasets.raw import StreamedRows
 from workflows.encodings import RowsConfig
-from workflows.encodings.splits import random_split, split_of_stream, split_rows, time_split
+from workflows.encodings.splits import random_split, split_by_column, split_of_stream, split_rows, time_split
 from workflows.errors import ConfigError
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
@@ -139,3 +139,47 @@ def test_a_table_without_time_is_split_at_random_only():
 def test_periods_that_leave_nothing_to_train_on_are_refused_with_the_share_that_does():
     with pytest.raises(ConfigError, match=r"\[90, 10\] rows. Choose a share of at most 0\.100"):
         split_of_stream([90, 10], 0.2, by_time=True, seed=0)
+
+
+def stream_of(table, rows_each=7):
+    batches = table.to_batches(max_chunksize=rows_each)
+    return StreamedRows(schema=table.schema, periods=(len(table),), batches=lambda: iter(batches))
+
+
+def parts_of(rows, config, *, time=None, group=None):
+    by = split_by_column(rows, config, time, group)
+    parts = {"train": [], "valid": []}
+    for name, part in split_rows(rows, config, time, by):
+        parts[name].append(part)
+    return {name: pa.concat_tables(found) for name, found in parts.items()}
+
+
+def test_groups_stay_together_and_are_split_alike_in_tables_and_streams():
+    groups = [f"g{number * number % 97}" if number % 10 else None for number in range(2_000)]
+    table = pa.table({"group": groups, "row": range(2_000)})
+    config = RowsConfig(split="group", valid_share=0.25)
+    parts = parts_of(table, config, group="group")
+    of_train, of_valid = (set(part["group"].to_pylist()) for part in parts.values())
+    assert not of_train & of_valid
+    assert None in of_train
+    assert 0.1 < len(of_valid) / len(of_train | of_valid) < 0.4
+    streamed = parts_of(stream_of(table), config, group="group")
+    assert streamed["valid"]["row"].to_pylist() == parts["valid"]["row"].to_pylist()
+    other = parts_of(table, RowsConfig(split="group", valid_share=0.25, split_seed=1), group="group")
+    assert set(other["valid"]["group"].to_pylist()) != of_valid
+
+
+def test_rows_without_groups_cannot_be_split_by_them():
+    with pytest.raises(ConfigError, match="no group"):
+        split_by_column(pa.table({"row": [1, 2]}), RowsConfig(split="group"), None, None)
+
+
+def test_a_stream_in_any_order_is_split_by_its_times():
+    times = np.random.default_rng(0).permutation(1_000)
+    table = pa.table({"time": pa.array(times, mask=times < 5)})
+    parts = parts_of(stream_of(table), RowsConfig(split="time", valid_share=0.3), time="time")
+    assert sorted(parts["valid"]["time"].to_pylist()) == list(range(700, 1_000))
+    assert parts["train"]["time"].null_count == 5
+    same = stream_of(pa.table({"time": [3] * 50}))
+    with pytest.raises(ConfigError, match="no time parts them"):
+        parts_of(same, RowsConfig(split="time"), time="time")

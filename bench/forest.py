@@ -1,0 +1,103 @@
+"""How long a row takes through `model: lightgbm`, served, against the model that returns its input, on one server.
+
+The forests are of the recipe movielens, on generated ratings, and of a generated click log by the recipe that `rankline
+init` writes, whose 20 columns, half of them texts, take longer to encode. All are asked by the same client, one request
+in flight, in turns; fused into one step, and as the two steps of the default.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+
+from bench.click_log import write_click_log
+from bench.models import prepare_rows
+from bench.report import Turn, median_ratio, medians, take_turns
+from rankline.first_recipe import first_recipe
+from rankline.recipes import recipe_named
+from rankline.recipes.recipe_file import read_recipe
+from rankline.workspace import Workspace
+from serving.benchmark.identity import BACKENDS, NAME, write_identity
+from serving.client import Client
+from serving.export import export_ensemble
+from serving.export_config import ExportConfig
+from serving.server import EmbeddedServer, ServerConfig
+from training.config import TrainConfig
+from training.models.lightgbm import LightGBMConfig
+from training.tracking import TrackingConfig
+from training.train import train
+from workflows.prepare import prepare
+from workflows.prepared import PreparedData
+
+ROWS = 100_000
+CALLS, WARMUP_CALLS = 2_000, 200
+IDENTITY = "identity"
+_SIDES = {
+    "lightgbm_p50_over_identity": "lightgbm fused",
+    "lightgbm_two_steps_p50_over_identity": "lightgbm",
+    "lightgbm_click_log_p50_over_identity": "lightgbm fused, click log",
+}
+"""Key of `ratios` → side."""
+
+
+def measure(
+    directory: Path, repeats: int, num_rows: int = ROWS
+) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Train, export, serve and ask.
+
+    Args:
+        directory: for what is made.
+        repeats: turns of each side.
+        num_rows: ratings, and rows of the click log.
+
+    Returns:
+        Side → figures, and the keys of `ratios`.
+    """
+    ratings = Workspace(recipe="movielens", root=directory, repository=directory / "unused")
+    movielens, clicks = prepare_rows(ratings, recipe_named("movielens"), num_rows), _click_log(directory, num_rows)
+    data = dict(zip(_SIDES.values(), (movielens, movielens, clicks), strict=True))
+    for number, (side, prepared) in enumerate(data.items()):
+        tracking = TrackingConfig(directory=directory, experiment="forest")
+        trained = train(prepared, directory / "forest", TrainConfig(model=LightGBMConfig()), tracking=tracking)
+        config = ExportConfig(fused="fused" in side)
+        export_ensemble(prepared, trained, directory / side, config, name=f"forest_{number}")
+    write_identity(directory / IDENTITY)
+    served = ServerConfig(repositories=tuple(directory / side for side in (*data, IDENTITY)), backends=(BACKENDS,))
+    asked = {side: (f"forest_{number}", _first_row(prepared)) for number, (side, prepared) in enumerate(data.items())}
+    asked[IDENTITY] = (NAME, pa.table({"x": np.zeros(1, np.int64)}))
+    with EmbeddedServer(served) as server, ExitStack() as stack:
+        sides: dict[str, Turn] = {}
+        for side, (name, row) in asked.items():
+            client = stack.enter_context(Client(server.endpoints.grpc, name))
+            sides[side] = partial(_p50_ms, partial(client.infer, client.prepare(row)))
+        latencies = take_turns(sides, repeats)
+    ratios = {key: median_ratio(latencies, side, IDENTITY) for key, side in _SIDES.items()}
+    return medians(latencies, "p50_ms@1"), ratios
+
+
+def _click_log(directory: Path, num_rows: int) -> PreparedData:
+    """A generated log by the recipe that somebody begins with."""
+    write_click_log(directory / "clicks.csv", num_rows)
+    path = directory / "rankline.yaml"
+    path.write_text(first_recipe([str(directory / "clicks.csv")], [], directory).text, encoding="utf-8")
+    recipe = read_recipe(path)
+    raw = recipe.dataset.read(directory)
+    return prepare(recipe.dataset, raw, directory / "clicks", recipe.prepare, recipe.encoding, source="generated")
+
+
+def _first_row(prepared: PreparedData) -> pa.Table:
+    return prepared.heldout().select(list(prepared.inputs)).slice(0, 1)
+
+
+def _p50_ms(ask: Callable[[], object]) -> float:
+    durations_ns = []
+    for _ in range(WARMUP_CALLS + CALLS):
+        begin = time.perf_counter_ns()
+        ask()
+        durations_ns.append(time.perf_counter_ns() - begin)
+    return median(durations_ns[WARMUP_CALLS:]) / 1e6

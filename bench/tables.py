@@ -1,0 +1,130 @@
+"""tables: data of any shape by a recipe file, from files to scores.
+
+`prepare`: the same generated Criteo rows, in the same files, by the generic table (13 numbers, 26 columns of strings)
+and by Criteo's own reader, whose categories become numbers first; in turns, in rows per second of processor time. The
+memory of the generic one is what a process of its own has at its highest, above its imports, for data of two sizes.
+
+`click log`: a generated log (string ids, nulls, a timestamp, 20 columns), by the two commands that somebody types.
+`bench.forest`: `model: lightgbm` served. `bench.table_quality`: how good the recipe's network is on real tables.
+"""
+
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from bench import forest, table_quality
+from bench.click_log import write_click_log
+from bench.prepare import generated, rate
+from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from workflows.datasets.criteo import CRITEO
+from workflows.datasets.criteo_files import CATEGORIES, LABEL, NUMBERS
+from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
+from workflows.datasets.table.dataset import table_dataset
+from workflows.encodings import RowsConfig
+from workflows.prepare import prepare
+from workflows.prepare_config import PrepareConfig
+
+ROWS = 1_000_000
+SIZES = (1_000_000, 4_000_000)  # rows, for memory
+LOG_ROWS = 1_000_000
+CONFIG, ENCODING = PrepareConfig(frequency_threshold=5), RowsConfig()
+TABLE, OWN_READER, LOG = "table", "criteo's reader", "click log"
+
+
+def run(
+    repeats: int,
+    *,
+    data: Path | None = None,
+    num_rows: int = ROWS,
+    sizes: tuple[int, int] = SIZES,
+    log_rows: int = LOG_ROWS,
+    forest_rows: int = forest.ROWS,
+) -> Report:
+    """Measure preparing in turns, then memory, the click log once, a forest served in turns, and quality.
+
+    Args:
+        repeats: turns of each side, and seeds of each network.
+        data: directory with the real tables of `bench.table_quality`, which are left out without.
+        num_rows: rows that both sides prepare.
+        sizes: rows of the two data sets whose memory is compared, the smaller first.
+        log_rows: rows of the click log.
+        forest_rows: rows that the forests learn from.
+    """
+    ratios: dict[str, float] = {}
+    with scratch_directory() as directory:
+        raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
+        sides: dict[str, Turn] = {
+            TABLE: partial(rate, num_rows, lambda: prepare_table(raw[num_rows], directory / "table")),
+            OWN_READER: partial(rate, num_rows, lambda: _prepare_criteo(raw[num_rows], directory / "criteo")),
+        }
+        rates = take_turns(sides, repeats)
+        peaks = {size: _peak_memory(raw[size], directory / "table") for size in sizes}
+        results = medians(rates, "rows_per_cpu_s")
+        results[TABLE] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
+        results[LOG] = _click_log(directory / "log", log_rows)
+        (directory / "forest").mkdir()
+        served, ratios = forest.measure(directory / "forest", repeats, forest_rows)
+        results |= served
+        if data is not None:
+            qualities, of_quality = table_quality.measure(data, directory / "quality", repeats)
+            results |= qualities
+            ratios |= of_quality
+    ratios |= {
+        "prepare_vs_criteo_reader": median_ratio(rates, TABLE, OWN_READER),
+        "prepare_memory_growth": peaks[sizes[1]] / peaks[sizes[0]],
+    }
+    return Report(name="tables", results=results, ratios=ratios)
+
+
+def criteo_table() -> TableConfig:
+    """Criteo's files as a recipe file would describe them: label, numbers and categories, without a header."""
+    names = {column: f"column_{place}" for place, column in enumerate((LABEL, *NUMBERS, *CATEGORIES), 1)}
+    number, category = ColumnConfig(type="int", role="numeric", scale="log"), ColumnConfig(role="id")
+    return TableConfig(
+        data=FilesConfig(files=("day_*",), format="csv", delimiter="\t", header=False),
+        columns={names[name]: number for name in NUMBERS} | {names[name]: category for name in CATEGORIES},
+        labels={names[LABEL]: LabelConfig()},
+    )
+
+
+def prepare_table(raw: Path, output: Path) -> None:
+    """Read raw files of Criteo as a table and prepare them."""
+    dataset = table_dataset("table", criteo_table(), raw)
+    prepare(dataset, dataset.read(raw), output, CONFIG, ENCODING, source="generated")
+
+
+def _prepare_criteo(raw: Path, output: Path) -> None:
+    prepare(CRITEO, CRITEO.read(raw), output, CONFIG, ENCODING, source="generated")
+
+
+_PEAK_PROGRAM = """
+import sys
+from pathlib import Path
+from bench.memory import peak_bytes
+from bench.tables import prepare_table
+raw, output = map(Path, sys.argv[1:])
+idle = peak_bytes()
+prepare_table(raw, output)
+print(peak_bytes() - idle)
+"""
+
+
+def _peak_memory(raw: Path, output: Path) -> int:
+    program = [sys.executable, "-W", "ignore", "-c", _PEAK_PROGRAM, str(raw), str(output)]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    return int(done.stdout.splitlines()[-1])
+
+
+def _click_log(directory: Path, num_rows: int) -> dict[str, float]:
+    """From a file to measured scores, by the commands as they are typed."""
+    directory.mkdir()
+    write_click_log(directory / "clicks.csv", num_rows)
+    seconds = {}
+    for verb, *words in (("init", "clicks.csv"), ("run", "rankline.yaml", "--json", "result.json")):
+        begin = time.perf_counter()
+        command = [str(Path(sys.executable).with_name("rankline")), verb, *words]
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
+        seconds[f"{verb}_s"] = time.perf_counter() - begin
+    return seconds | {"total_s": sum(seconds.values()), "num_rows": float(num_rows)}

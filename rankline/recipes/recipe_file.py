@@ -1,0 +1,82 @@
+"""A recipe as a file, `rankline.yaml`: data, labels, model and all choices, without Python."""
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rankline.recipes.base import Recipe
+from rankline.yaml_config import WITHOUT, read_yaml, schema_of
+from serving.export_config import ExportConfig
+from training.config import TrainConfig
+from training.models.config import ModelConfig
+from training.models.mlp import MLPConfig
+from workflows.choices import check_choice
+from workflows.datasets.table.config import TableConfig
+from workflows.datasets.table.dataset import table_dataset
+from workflows.encodings import RowsConfig
+from workflows.prepare_config import PrepareConfig
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFile(TableConfig):
+    """A recipe file.
+
+    Attributes:
+        name: of the recipe, its artifacts and its ensemble: letters, digits, - and _.
+        data: which files hold the rows.
+        columns: what each column holds and is for, by its name in the files; others are not read.
+        labels: what is predicted, by the names of their columns.
+        time: column that orders the rows, for a split by time.
+        group: column whose rows belong together: GAUC averages over it, and a split by group cuts between its values.
+        rows: how rows are split into those that train and those that validate.
+        prepare: how ids are made.
+        model: name of a model, or its name and its choices.
+        training: how the model is fitted.
+        serving: how the ensemble is served.
+    """
+
+    name: str
+    rows: RowsConfig = field(default_factory=RowsConfig)
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)
+    model: ModelConfig = field(default_factory=MLPConfig)
+    training: TrainConfig = field(default_factory=TrainConfig, metadata={WITHOUT: ("model",)})
+    serving: ExportConfig = field(default_factory=ExportConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        is_plain = bool(self.name) and self.name.replace("-", "").replace("_", "").isalnum() and self.name.isascii()
+        check_choice(self, "name", is_plain, "letters, digits, - and _")
+
+    def recipe(self, base: Path) -> Recipe:
+        """The recipe, whose files lie relative to `base`."""
+        config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
+        return Recipe(
+            name=self.name,
+            summary=f"{', '.join(self.data.files)}: {', '.join(self.labels)}",
+            dataset=table_dataset(self.name, config, base),
+            prepare=self.prepare,
+            encoding=self.rows,
+            train=replace(self.training, model=self.model),
+            serving=self.serving,
+        )
+
+
+def is_recipe_file(name: str) -> bool:
+    """Whether a recipe's name is that of a file."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is wrong; the message has the line.
+    """
+    return replace(read_yaml(path, RecipeFile).recipe(path.absolute().parent), file=path)
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of recipe files, for editors."""
+    return schema_of(RecipeFile, "Rankline recipe")

@@ -1,0 +1,156 @@
+"""Rows of any number scored block by block, and written beside their scores."""
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from rankline.rows import Block
+from workflows.artifacts import whole_file
+from workflows.errors import ConfigError
+from workflows.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from serving.client import Client
+
+_ROWS_AT_ONCE = 8_192
+_LONG_ROWS_AT_ONCE = 1_024
+"""Of rows that hold a history, which takes memory."""
+_BLOCKS_AHEAD = 2
+
+Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
+
+
+def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> None:
+    """Find out that rows cannot be written with their scores before they are scored.
+
+    Args:
+        rows: some of them.
+        names: columns that the scores go into.
+        format_name: one of FORMATS.
+
+    Raises:
+        ConfigError: lists would go into CSV, or the rows have a column of that name.
+    """
+    if taken := next((name for name in names if name in rows.column_names), None):
+        raise ConfigError(f"the rows have a column {taken!r} already, which the scores would go into. Rename it.")
+    if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
+        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
+
+
+def score_blocks(
+    client: "Client", blocks: Iterable[Block], select: Callable[[pa.Table], pa.Table], progress: Progress = SILENT
+) -> Iterator[tuple[pa.Table, "NDArray[Any]"]]:
+    """Score rows on all cores, a few blocks ahead of who takes them.
+
+    Args:
+        client: scores them, called by several threads.
+        blocks: of rows, in order.
+        select: the columns of a block that are sent.
+        progress: shows the rows that are done.
+
+    Returns:
+        Rows and scores of each block, in order.
+
+    Raises:
+        RanklineError: as `Client.predict`, as `select`, or as the blocks.
+    """
+    step = _LONG_ROWS_AT_ONCE if client.schema.candidates else _ROWS_AT_ONCE
+    begin, num_rows = time.monotonic(), 0
+
+    def scored(block: Block, parts: "list[Future[NDArray[Any]]]") -> tuple[pa.Table, "NDArray[Any]"]:
+        nonlocal num_rows
+        scores = np.concatenate([part.result() for part in parts])
+        num_rows += block.rows.num_rows
+        rate = num_rows / (time.monotonic() - begin)
+        progress.update(block.done, 1, f"{num_rows:,} rows, {rate:,.0f} rows/s")
+        return block.rows, scores
+
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    waiting: deque[tuple[Block, list[Future[NDArray[Any]]]]] = deque()
+    try:
+        for block in blocks:
+            sent = select(block.rows) if block.sent is None else block.sent
+            parts = [sent.slice(start, step) for start in range(0, max(sent.num_rows, 1), step)]
+            waiting.append((block, [pool.submit(client.predict, part) for part in parts]))
+            if len(waiting) > _BLOCKS_AHEAD:
+                yield scored(*waiting.popleft())
+        while waiting:
+            yield scored(*waiting.popleft())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
+    """A function that writes rows with columns of scores beside them, again and again.
+
+    It takes column → [num_rows] scores, or [num_rows, num_candidates], which become lists.
+
+    Args:
+        output: a file, written whole or not at all; None is stdout.
+        format_name: one of FORMATS.
+    """
+    with ExitStack() as stack:
+        if output is None:
+            sink: IO[bytes] = sys.stdout.buffer
+        else:
+            sink = stack.enter_context(stack.enter_context(whole_file(output)).open("wb"))
+        stack.callback(sink.flush)
+        write = {"csv": _csv, "jsonl": _json_lines, "parquet": _parquet}[format_name](sink, stack)
+
+        def write_scored(rows: pa.Table, scores: "Mapping[str, NDArray[Any]]") -> None:
+            for name, column in scores.items():
+                rows = rows.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
+            write(rows)
+
+        yield write_scored
+
+
+def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
+    is_first = True
+
+    def write(rows: pa.Table) -> None:
+        nonlocal is_first
+        csv.write_csv(rows, sink, csv.WriteOptions(include_header=is_first))
+        is_first = False
+
+    return write
+
+
+def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
+    def write(rows: pa.Table) -> None:
+        for row in rows.to_pylist():
+            # Dates and decimals become texts: JSON has no type for them.
+            sink.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+
+    return write
+
+
+def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:
+    writer: parquet.ParquetWriter | None = None
+
+    def write(rows: pa.Table) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = stack.enter_context(parquet.ParquetWriter(sink, rows.schema))
+        try:
+            writer.write_table(rows.cast(writer.schema))
+        except (pa.ArrowException, ValueError) as error:
+            raise ConfigError(
+                f"further rows do not fit the types of the first ones: {error}. Give --format jsonl."
+            ) from None
+
+    return write

@@ -1,0 +1,137 @@
+"""An exported ensemble in this process, without a server: what `Client` asks in place of one.
+
+The steps are those that Triton runs, one after another, in the session that their backend has; their files are checked
+against the manifest as there. Rows are checked and laid out by the client. Threads may share one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from serving.backends.checksums import MANIFEST_PARAMETER, check_step
+from serving.client import Client, ModelSchema
+from serving.client.tensors import Array, WireTensor
+from serving.engines import engine_of_backend
+from serving.ensemble import ExportedEnsemble
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from serving.plan import TransformPlan, tensor_call
+from workflows.errors import RanklineError, RequestError
+from workflows.tensors import Tensor
+
+_Run: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Array]]"
+
+
+def open_ensemble(ensemble: ExportedEnsemble) -> Client:
+    """A client of an ensemble that is loaded into this process.
+
+    Raises:
+        ArtifactError: a file is missing, damaged or not of the export.
+        MissingExtraError: what runs the model is not installed.
+    """
+    return Client(str(ensemble.path), ensemble.name, transport=InProcess(ensemble))
+
+
+class InProcess:
+    """A `Transport` that leads nowhere: it runs the steps itself.
+
+    Args:
+        ensemble: what to load.
+
+    Raises:
+        ArtifactError, MissingExtraError: see `open_ensemble`.
+    """
+
+    def __init__(self, ensemble: ExportedEnsemble) -> None:
+        self._ensemble = ensemble
+        self._config = ensemble.model_config
+        self._steps = [
+            (_load(ensemble, step.model_name), dict(step.input_map), dict(step.output_map))
+            for step in self._config.ensemble_scheduling.step
+        ]
+
+    async def describe(self, model_name: str) -> Any:  # noqa: ARG002  (there is one)
+        """The ensemble's `inference.ModelConfig`."""
+        return self._config
+
+    async def model_names(self) -> list[str]:
+        return [self._ensemble.name]
+
+    def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Mapping[str, Any]:  # noqa: ARG002
+        """Name → array."""
+        return {tensor.schema.name: _array(tensor) for tensor in tensors}
+
+    async def infer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run the steps.
+
+        Raises:
+            RequestError: one of them cannot run the rows.
+        """
+        tensors = dict(message)
+        for run, inputs, outputs in self._steps:
+            made = run({name: tensors[source] for name, source in inputs.items() if source in tensors})
+            tensors = {target: made[name] for name, target in outputs.items()}
+        return tensors
+
+    def decode(self, response: Mapping[str, Any], tensor: Tensor) -> Array:
+        """The output, [num_rows, ...]."""
+        output: Array = response[tensor.name]
+        return output
+
+    async def close(self) -> None:
+        pass
+
+
+def _load(ensemble: ExportedEnsemble, name: str) -> _Run:
+    """A step as a function from tensors to tensors."""
+    config = ensemble.step_config(name)
+    parameters = {key: entry.string_value for key, entry in config.parameters.items()}
+    directory = ensemble.path / name
+    check_step(directory, parameters[MANIFEST_PARAMETER])
+    version = directory / "1"
+    outputs = [entry.name for entry in config.output]
+    if config.backend == "nvtabular":
+        return _plan(version, parameters)
+    if config.backend == "fused":
+        plan, model = _plan(version, parameters), _model(version, parameters["MODEL_BACKEND"], outputs)
+        return lambda tensors: model(plan(tensors))
+    return _model(version, config.backend, outputs)
+
+
+def _plan(version: Path, parameters: Mapping[str, str]) -> _Run:
+    candidates = names_in(parameters.get(CANDIDATES, ""))
+    return tensor_call(TransformPlan.load(version / "plan"), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+
+
+def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:
+    engine = engine_of_backend(backend)
+    engine.require(feature=f"scoring with the engine {engine.name}")
+    model = engine.load(version / engine.format)
+    calls: dict[tuple[str, ...], Callable[..., Sequence[Array]]] = {}
+
+    def call(tensors: Mapping[str, Array]) -> Mapping[str, Array]:
+        names = tuple(tensors)
+        if names not in calls:
+            calls[names] = model.served_call(names)
+        try:
+            made = calls[names](*tensors.values())
+        except RanklineError:
+            raise
+        except Exception as error:  # engines raise anything
+            reason = str(error).partition("\n")[0]
+            raise RequestError(f"{engine.name} could not run the rows: {reason}") from error
+        return dict(zip(outputs, made, strict=True))
+
+    return call
+
+
+def _array(tensor: WireTensor) -> Any:
+    """In its shape; single strings per row as they are in Arrow, which the plan takes without a copy."""
+    values: Any = tensor.values
+    if isinstance(values, pa.Array):
+        if tensor.shape[1:] == (1,) and not tensor.schema.is_candidates:
+            return values
+        values = values.to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(values).reshape(tensor.shape)

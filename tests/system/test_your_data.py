@@ -1,0 +1,79 @@
+"""docs/your-data.md: its commands on a click log; and tables of odd shapes from `init` to scores, nothing edited."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from bench.click_log import write_click_log
+from rankline.recipes.recipe_file import RecipeFile
+from rankline.yaml_config import read_yaml
+from tests.support.command_line import commands, rankline, typed
+from tests.support.odd_tables import ODD_TABLES, ROWS
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text(encoding="utf-8")
+LOG_ROWS = 4_000
+SHORTER = {"rankline run": "--batch-sizes 1 --epochs 1"}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all commands of the document were run, one after the other."""
+    path = tmp_path_factory.mktemp("your-data")
+    write_click_log(path / "clicks.csv", LOG_ROWS)
+    for command in commands(DOCUMENT):
+        options = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
+        typed(f"{command} {options}", path)
+    return path
+
+
+def test_the_raw_file_is_scored_as_it_is(workplace: Path) -> None:
+    raw, scored = (pa_csv.read_csv(workplace / name) for name in ("clicks.csv", "scored.csv"))
+    assert scored.column_names == [*raw.column_names, "score"]
+    assert len(scored) == LOG_ROWS
+    assert scored["user_id"].equals(raw["user_id"])
+    assert 0 < min(scored["score"].to_pylist()) < max(scored["score"].to_pylist()) < 1
+
+
+def test_a_row_that_is_typed_is_scored_like_one_in_a_file(workplace: Path) -> None:
+    lines = (workplace / "clicks.csv").read_text().splitlines(keepends=True)
+    (workplace / "one.csv").write_text("".join(lines[:2]))
+    (row,) = csv.DictReader(io.StringIO("".join(lines[:2])))
+    features = read_yaml(workplace / "rankline.yaml", RecipeFile).features
+    typed_in = [f"--{name}={value}" for name, value in row.items() if name in features]
+    scores = []
+    for arguments in (typed_in, ["--input", "one.csv"]):
+        done = rankline("predict", "rankline.yaml", *arguments, cwd=workplace)
+        assert done.returncode == 0, done.stderr
+        scores.append(float(re.findall(r"0\.\d+", done.stdout)[-1]))
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+def test_the_example_of_the_document_is_a_recipe_file(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
+    (tmp_path / "example.yaml").write_text(example)
+    recipe = read_yaml(tmp_path / "example.yaml", RecipeFile)
+    assert set(recipe.columns) == set(yaml.safe_load(example)["columns"])
+
+
+@pytest.mark.parametrize("name", ODD_TABLES)
+def test_an_odd_table_reaches_scores_with_nothing_edited(tmp_path: Path, name: str) -> None:
+    ODD_TABLES[name](tmp_path / name)
+    scored = f"scored{Path(name).suffix}"
+    for arguments in (
+        ("init", name),
+        ("prepare", "rankline.yaml"),
+        ("train", "rankline.yaml", "--epochs", "1"),
+        ("export", "rankline.yaml"),
+        ("predict", "rankline.yaml", "--input", name, "--output", scored),
+    ):
+        done = rankline(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
+    read = {".csv": pa_csv.read_csv, ".jsonl": pa_json.read_json, ".parquet": pq.read_table}[Path(name).suffix]
+    assert len(read(tmp_path / scored)) == ROWS

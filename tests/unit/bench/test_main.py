@@ -1,0 +1,43 @@
+"""What `python -m bench` says before it measures, and marks in what it writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from bench import __main__ as program
+from bench import vocabulary
+from bench.report import Report
+
+
+def run(name: str, json_file: Path | None = None) -> None:
+    program.main(name, repeats=1, recipe=None, device=None, json_file=json_file)
+
+
+def test_what_is_missing_is_said_before_anything_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(program._NEEDS, "distributed", lambda: "Horovod is not installed: make horovod")
+    monkeypatch.setattr(program, "import_module", lambda _: pytest.fail("it was imported"))
+    with pytest.raises(typer.Exit):
+        run("distributed")
+    assert "bench distributed cannot run here: Horovod is not installed: make horovod" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("busy", ["", "load 4.0, 90% of the processors in use, 0% stolen"])
+def test_a_busy_machine_is_said_at_the_start_and_marked(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, busy: str
+) -> None:
+    said = []
+
+    def measure(_: int) -> Report:
+        said.append(capfd.readouterr().err)
+        return Report(name="vocabulary", results={"a": {"b": 1.0}}, ratios={"c": 2.0})
+
+    monkeypatch.setattr(program, "busyness", lambda: busy)
+    monkeypatch.setattr(vocabulary, "run", measure)
+    run("vocabulary", tmp_path / "out.json")
+    assert (f"the machine is busy ({busy})" in said[0].replace("\n", " ")) == bool(busy)
+    assert json.loads((tmp_path / "out.json").read_text())["environment"].get("busy", "") == busy
+    assert ("the machine was busy" in capfd.readouterr().out) == bool(busy)

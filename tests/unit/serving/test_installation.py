@@ -1,0 +1,30 @@
+"""The backend directory that a server gets."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from serving.installation import assemble_backends, find_installation, remove_environments
+
+
+def test_what_an_installer_compiled_beside_the_python_backend_stays_there(tmp_path: Path) -> None:
+    found = find_installation()
+    source = tmp_path / "python"
+    shutil.copytree(found.python_backend, source)
+    (source / "__pycache__").mkdir(exist_ok=True)
+    (source / "__pycache__" / "module.pyc").write_bytes(b"")
+    assemble_backends(tmp_path / "backends", replace(found, python_backend=source), ())
+    made = {path.name for path in (tmp_path / "backends" / "python").iterdir()}
+    assert "triton_python_backend_utils.py" in made
+    assert "__pycache__" not in made
+
+
+def test_only_empty_directories_of_the_servers_own_start_are_removed(tmp_path: Path) -> None:
+    for name, at in (("python_env_own", 150), ("python_env_full", 150), ("python_env_old", 50), ("other", 150)):
+        (tmp_path / name).mkdir()
+        if name.endswith("full"):
+            (tmp_path / name / "packed").touch()
+        os.utime(tmp_path / name, (at, at))
+    remove_environments(100, 200, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"python_env_full", "python_env_old", "other"}

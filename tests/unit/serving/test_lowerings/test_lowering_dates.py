@@ -1,0 +1,36 @@
+"""Parts of times: NVTabular's operator against the compiled plan, on every number of 64 bits and on missing ones."""
+
+from typing import Any
+
+import pytest
+from comparing import EXAMPLES, assert_same, assert_zero_rows, fitted, requests, training_rows
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.plan import TransformPlan
+from workflows.datasets.table.operators import DateParts
+from workflows.dates import PARTS
+from workflows.operators import Categorify
+from workflows.upstream import nvt, ops
+
+GRAPHS: dict[str, Any] = {
+    "parts": lambda: ["key", "maybe"] >> DateParts({"key": list(PARTS), "maybe": ["hour", "year"]}),
+    "categories": lambda: ["key", "maybe"] >> DateParts({"key": ["month"], "maybe": ["weekday"]}) >> Categorify(),
+    "scaled": lambda: ["key"] >> DateParts({"key": ["day_of_year"]}) >> ops.Normalize("float32") >> ops.FillMissing(0),
+}
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Workflow, TransformPlan]:
+    return fitted(tmp_path_factory.mktemp("workflow"), training_rows(), GRAPHS[request.param])
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_parts_are_the_same(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
+    workflow, plan = case
+    assert_same(workflow, plan, data.draw(requests(workflow)))
+
+
+def test_no_rows_have_no_parts(case: tuple[nvt.Workflow, TransformPlan]) -> None:
+    assert_zero_rows(case[1])

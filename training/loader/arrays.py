@@ -1,0 +1,43 @@
+"""Prepared rows as arrays, for what is no framework of tensors."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from training.loader.columns import Column
+from training.loader.epochs import ParquetLoader
+from training.loader.stream import Batch, StreamOptions
+from workflows.feature_spec import FeatureSpec
+
+Arrays: TypeAlias = "tuple[dict[str, Column], npt.NDArray[np.float32]]"
+
+
+class ArrayLoader(ParquetLoader[Arrays]):
+    """Shuffled batches of prepared Parquet files.
+
+    A batch is `(inputs, labels)`: name → ids int64 (N,), numbers float32 (N,) or lists `Ragged`; labels float32 (N,),
+    or (N, number of labels).
+
+    Args:
+        files: in the order of the rows.
+        spec: the features and labels.
+        batch_size: rows per batch; only the last one of an epoch may be smaller.
+        options: of `training.loader.stream.BatchStream`.
+    """
+
+    def __init__(self, files: Sequence[Path], spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
+        self._labels = [label.name for label in spec.labels]
+        dtypes: dict[str, Any] = {**spec.model_dtypes, **dict.fromkeys(self._labels, np.float32)}
+        self._set_up(files, batch_size, dtypes, options)
+
+    def __iter__(self) -> Iterator[Arrays]:
+        """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
+        return iter(self._epochs)
+
+    def _tensors(self, batch: Batch) -> Arrays:
+        labels = [np.asarray(batch[name]) for name in self._labels]
+        inputs = {name: column for name, column in batch.items() if name not in self._labels}
+        return inputs, labels[0] if len(labels) == 1 else np.stack(labels, axis=1)

@@ -1,0 +1,86 @@
+"""DeepFM (Guo et al. 2017, arXiv:1703.04247): a factorisation machine beside dense layers, over the same embeddings.
+
+ids ─▶ embeddings ────────┬─▶ sum of the products of all pairs ─┐
+numbers ─▶ vector × value ┴─▶ beside each other ─▶ hidden ──────┴─▶ heads
+
+The paper adds the products up; here each head weighs the columns of their sum, since what is added to all classes alike
+says nothing. The weights of single ids, the paper's first order, are the `linear_terms` that all models have.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from training.models.base import (
+    dense_layers,
+    dropped,
+    embedding_columns,
+    feature_layer,
+    keras_inputs,
+    number_columns,
+    penalty,
+    scores,
+)
+from training.models.config import StepConfig
+from training.models.deepfm import DeepFMConfig
+from workflows.feature_spec import FeatureSpec
+
+
+def build(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:
+    """The diagram above; lists are averaged.
+
+    Raises:
+        SpecError: a continuous feature is a list.
+    """
+    inputs = keras_inputs(spec)
+    vectors, beside = [], []
+    if spec.categorical:
+        options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
+        ids = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)(inputs)
+        ids = dropped(ids, model.embedding_dropout)
+        vectors.append(tf.reshape(ids, (-1, len(spec.categorical), model.embedding_dim)))
+        beside.append(ids)
+    if spec.continuous:
+        numbers = feature_layer(number_columns(spec.continuous), spec.continuous, step, name="numbers")(inputs)
+        vectors.append(NumberVectors(model.embedding_dim)(numbers))
+        beside.append(numbers)
+    products = PairProducts()(_joined(vectors))
+    deep = dense_layers(_joined(beside), model.hidden, model.dropout)
+    return keras.Model(inputs=inputs, outputs=scores(tf.concat([deep, products], 1), inputs, spec, model, step))
+
+
+def _joined(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=1)
+
+
+class NumberVectors(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """A vector for each number, times the number: (N, M) → (N, M, dimension).
+
+    Args:
+        dimension: width of the vectors.
+        **kwargs: of `keras.layers.Layer`.
+    """
+
+    def __init__(self, dimension: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dimension = dimension
+
+    def build(self, shape: Any) -> None:
+        """Make the vectors."""
+        initializer = keras.initializers.TruncatedNormal(stddev=self.dimension**-0.5)
+        self.vectors = self.add_weight("vectors", (shape[-1], self.dimension), initializer=initializer)
+
+    def call(self, numbers: Any) -> Any:
+        return numbers[..., None] * self.vectors
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "dimension": self.dimension}
+
+
+class PairProducts(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    """The sum of the products, column by column, of all pairs of vectors: (N, F, D) → (N, D)."""
+
+    def call(self, vectors: Any) -> Any:
+        # Rendle 2010, "Factorization Machines", lemma 3.1: in the time of one pass over the vectors.
+        return 0.5 * (tf.square(tf.reduce_sum(vectors, axis=1)) - tf.reduce_sum(tf.square(vectors), axis=1))

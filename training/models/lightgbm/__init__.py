@@ -1,0 +1,49 @@
+"""Gradient boosted trees by LightGBM (Ke et al. 2017)."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from training.frameworks import LIGHTGBM, Framework
+from training.models.config import ModelConfig, check_not_negative
+from workflows.choices import check_at_least, check_choice
+from workflows.heads import TASKS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LightGBMConfig(ModelConfig):
+    """Trees over numbers, ids in the order of their frequency, and counts of the ids of lists; one forest per label.
+
+    The rows of a run are kept in memory. Its epochs share the trees: after each of them the validation rows are scored.
+    What is a choice about steps and gradients, such as `optimizer` and `learning_rate`, says nothing to it.
+
+    Attributes:
+        trees: of each label, and of each class where there are several.
+        leaves: most leaves of a tree.
+        shrinkage: how much of what a tree has learned is added.
+        min_leaf_rows: fewest rows of a leaf.
+        l2_leaves: weight of the squared leaf values in the loss.
+        feature_share: share of the features that each tree may use.
+        list_ids: the most frequent ids of a list that are told apart.
+    """
+
+    name: ClassVar[str] = "lightgbm"
+    network: ClassVar[str] = "training.models.lightgbm.network:build"
+    framework: ClassVar[Framework] = LIGHTGBM
+    tasks: ClassVar[tuple[str, ...]] = TASKS
+    takes_several_heads: ClassVar[bool] = True
+
+    trees: int = 100
+    leaves: int = 31
+    shrinkage: float = 0.1
+    min_leaf_rows: int = 20
+    l2_leaves: float = 0.0
+    feature_share: float = 1.0
+    list_ids: int = 256
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "trees", "min_leaf_rows", "list_ids")
+        check_at_least(self, 2, "leaves")
+        check_choice(self, "shrinkage", 0 < self.shrinkage < math.inf, "a finite number above 0")
+        check_choice(self, "feature_share", 0 < self.feature_share <= 1, "above 0 and at most 1")
+        check_not_negative(self, "l2_leaves")

@@ -1,0 +1,135 @@
+"""Forests of LightGBM, one for each head, over one matrix of features."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from training.loader.columns import Column
+from training.models.config import StepConfig
+from training.models.lightgbm import LightGBMConfig
+from workflows.errors import SpecError
+from workflows.feature_spec import Feature, FeatureSpec
+from workflows.heads import BINARY, MULTICLASS, REGRESSION, Head
+from workflows.lists import Ragged
+
+OBJECTIVES = {BINARY: "binary", REGRESSION: "regression", MULTICLASS: "multiclass"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Columns of the matrix that one feature becomes: its value, or how often each of its first ids is in a list.
+
+    Attributes:
+        feature: the feature.
+        width: columns; those of a list stand for the ids from 1 on.
+    """
+
+    feature: Feature
+    width: int
+
+    def columns(self, column: Column) -> NDArray[np.float32]:
+        """Its part of the matrix, (N, width)."""
+        if not isinstance(column, Ragged):
+            return column.reshape(len(column), -1).astype(np.float32)
+        rows = np.repeat(np.arange(len(column.offsets) - 1), column.lengths)
+        is_told = column.values <= self.width
+        places = rows[is_told] * (self.width + 1) + column.values[is_told]
+        counts = np.bincount(places, minlength=(len(column.offsets) - 1) * (self.width + 1))
+        return counts.reshape(-1, self.width + 1)[:, 1:].astype(np.float32)
+
+
+class Forests:
+    """What is fitted.
+
+    Args:
+        spec: the features and heads.
+        model: its choices.
+
+    Attributes:
+        heads: in their order.
+        blocks: what the matrix consists of, from left to right.
+        boosters: those of LightGBM, one for each head; none before the first `boost`.
+    """
+
+    def __init__(self, spec: FeatureSpec, model: LightGBMConfig) -> None:
+        if lists := [feature.name for feature in spec.continuous if feature.is_list]:
+            raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+        self.heads, self._model = spec.heads, model
+        self.blocks = tuple(
+            Block(feature=f, width=min(f.embedding_shape[0] - 1, model.list_ids) if f.is_list else 1)
+            for f in (*spec.categorical, *spec.continuous)
+        )
+        self.boosters: list[lightgbm.Booster] = []
+
+    def matrix(self, inputs: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Columns by name → the features of N rows, (N, features); ids are exact up to 2**24."""
+        return np.concatenate([block.columns(inputs[block.feature.name]) for block in self.blocks], axis=1)
+
+    def begin(self, rows: NDArray[np.float32], labels: NDArray[np.float32], seed: int) -> None:
+        """Take up the rows to learn from.
+
+        Args:
+            rows: of `matrix`.
+            labels: (N, heads), NaN where there is none.
+            seed: of what is drawn, such as `feature_share`.
+        """
+        self.boosters = []
+        for head, own in zip(self.heads, labels.T, strict=True):
+            has_label = ~np.isnan(own)
+            data = lightgbm.Dataset(rows[has_label], own[has_label], params={"verbosity": -1})
+            self.boosters.append(lightgbm.Booster(self._parameters(head, seed), data))
+
+    def boost(self, trees: int) -> None:
+        """Grow to so many trees, or as many as find something to split."""
+        for booster in self.boosters:
+            while booster.current_iteration() < trees and not booster.update():
+                pass
+
+    def scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the heads say, side by side: (N, sum of widths)."""
+        parts = [np.asarray(booster.predict(rows)).reshape(len(rows), -1) for booster in self.boosters]
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    def texts(self) -> list[str]:
+        """LightGBM's own form of the forests."""
+        return [booster.model_to_string(num_iteration=-1) for booster in self.boosters]
+
+    def load(self, texts: Sequence[str]) -> None:
+        """Become what `texts` gave; it grows no further."""
+        self.boosters = [lightgbm.Booster(model_str=text) for text in texts]
+
+    def num_leaves(self) -> int:
+        """Of all trees that may grow."""
+        return sum(self._model.trees * self._model.leaves * head.width for head in self.heads)
+
+    def _parameters(self, head: Head, seed: int) -> dict[str, Any]:
+        model = self._model
+        return {
+            "objective": OBJECTIVES[head.task],
+            "num_leaves": model.leaves,
+            "learning_rate": model.shrinkage,
+            "min_data_in_leaf": model.min_leaf_rows,
+            "lambda_l2": model.l2_leaves,
+            "feature_fraction": model.feature_share,
+            "seed": seed,
+            "deterministic": True,
+            "force_col_wise": True,
+            "verbosity": -1,
+        } | ({"num_class": head.width} if head.task == MULTICLASS else {})
+
+
+def build(
+    spec: FeatureSpec,
+    model: LightGBMConfig,
+    step: StepConfig,  # noqa: ARG001  (a network's signature)
+) -> Forests:
+    """Forests that have not learned yet.
+
+    Raises:
+        SpecError: a continuous feature is a list.
+    """
+    return Forests(spec, model)

@@ -1,0 +1,30 @@
+"""MMoE (Ma et al. 2018, "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts")."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from training.models.config import TabularConfig, check_units
+from workflows.choices import check_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class MMoEConfig(TabularConfig):
+    """Several labels learn from the same experts, each through a gate and a tower of its own.
+
+    Attributes:
+        hidden: units of the dense layers of each expert.
+        experts: how many there are.
+        tower: units of the dense layers of each head, behind the experts.
+    """
+
+    name: ClassVar[str] = "mmoe"
+    network: ClassVar[str] = "training.models.mmoe.network:build"
+
+    hidden: tuple[int, ...] = (128, 64)
+    experts: int = 4
+    tower: tuple[int, ...] = (64,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "experts")
+        check_units(self, "tower")

@@ -1,0 +1,175 @@
+"""The `Dataset` of a table, by what its config says of the columns.
+
+Categories become ids of a vocabulary or hash buckets, numbers are scaled and missing ones become the mean, times
+become parts. Outputs have `safe_names`: frameworks refuse spaces and question marks, and a request keeps the names of
+the files.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflows.datasets.base import Dataset
+from workflows.datasets.raw import RawData
+from workflows.datasets.table.config import CATEGORIES, ColumnConfig, TableConfig
+from workflows.datasets.table.rows import TableRequests, names_of, read_table
+from workflows.encodings import RowsConfig
+from workflows.heads import MULTICLASS, Head
+from workflows.prepare_config import PrepareConfig
+
+if TYPE_CHECKING:
+    from workflows.upstream import nvt
+
+
+def table_dataset(name: str, config: TableConfig, base: Path) -> Dataset:
+    """A dataset of files that lie in, or relative to, `base`."""
+    names = names_of(config)
+    return Dataset(
+        name=name,
+        read=partial(read_table, config, base),
+        graph=partial(table_graph, config),
+        inputs=tuple(config.features),
+        heads=tuple(
+            Head(
+                names[name],
+                task=label.task,
+                classes=label.classes if label.task == MULTICLASS else (),
+                weight=label.weight,
+            )
+            for name, label in config.labels.items()
+        ),
+        time=config.time,
+        group_by=config.group if config.group in config.features else None,
+        group=config.group,
+        directory=base,
+        requests=TableRequests(config),
+    )
+
+
+def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
+    """The workflow that encodes the rows; its inputs are features and labels."""
+    from workflows.upstream import nvt, quiet_nvtabular
+
+    with quiet_nvtabular():
+        graph = _Graph(config, prepare)
+        nodes = [*graph.categories(), *graph.lists(), *graph.numbers(), *graph.times(), *graph.labels()]
+        whole = nodes[0]
+        for node in nodes[1:]:
+            whole = whole + node
+        return nvt.Workflow(whole)
+
+
+class _Graph:
+    """Makes the nodes of the graph, columns that go the same way together."""
+
+    def __init__(self, config: TableConfig, prepare: PrepareConfig) -> None:
+        self._config, self._prepare, self._names = config, prepare, names_of(config)
+        self._shared = {column.of for column in config.features.values() if column.of is not None}
+
+    def categories(self) -> list[Any]:
+        """Single ids, but for those that a history shares."""
+        ways: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for name, column in self._features(*CATEGORIES).items():
+            if name not in self._shared:
+                ways[self._encoding(column)].append(name)
+        return [self._raw(names) >> _encoder(*way) for way, names in ways.items()]
+
+    def lists(self) -> list[Any]:
+        """Multi-hot lists, and histories beside the columns whose vocabularies they share."""
+        from workflows.item_attributes import SharedCategorify
+
+        nodes = [
+            self._list(name, column) >> _encoder(*self._encoding(column))
+            for name, column in self._features("multihot").items()
+        ]
+        for of in sorted(filter(None, self._shared)):
+            histories = {name: column for name, column in self._features("history").items() if column.of == of}
+            threshold, buckets = self._encoding(self._config.columns[of])
+            together = self._raw([of])
+            for name, column in histories.items():
+                together = together + self._list(name, column)
+            shared = {self._names[name]: self._names[of] for name in histories}
+            nodes.append(together >> SharedCategorify(shared, freq_threshold=threshold, num_buckets=max(1, buckets)))
+        return nodes
+
+    def numbers(self) -> list[Any]:
+        """Numbers by how they are scaled."""
+        ways: dict[str, list[str]] = defaultdict(list)
+        for name, column in self._features("numeric").items():
+            ways[column.scale].append(name)
+        return [_scaled(self._raw(names), way) for way, names in ways.items()]
+
+    def times(self) -> list[Any]:
+        """Parts of timestamps."""
+        from workflows.datasets.table.operators import DateParts
+        from workflows.dates import NUMERIC_PARTS
+        from workflows.operators import Categorify
+
+        nodes = []
+        times = self._features("timestamp")
+        for kind in (True, False):
+            parts = {
+                self._names[name]: [part for part in column.parts if (part in NUMERIC_PARTS) == kind]
+                for name, column in times.items()
+            }
+            names = [name for name in times if parts[self._names[name]]]
+            if names:
+                taken = self._raw(names) >> DateParts({self._names[name]: parts[self._names[name]] for name in names})
+                nodes.append(_scaled(taken, "standard") if kind else taken >> Categorify())
+        return nodes
+
+    def labels(self) -> list[Any]:
+        """Labels are numbers already; see `rows`."""
+        from workflows.upstream import ops
+
+        return [[self._names[name] for name in self._config.labels] >> ops.AddTags(["target"])]
+
+    def _features(self, *roles: str) -> Mapping[str, ColumnConfig]:
+        return {name: column for name, column in self._config.features.items() if column.role in roles}
+
+    def _encoding(self, column: ColumnConfig) -> tuple[int, int]:
+        """Frequency threshold and hash buckets of a column."""
+        own = column.frequency_threshold, column.hash_buckets
+        of_all = self._prepare.frequency_threshold, self._prepare.hash_buckets
+        threshold, buckets = (every if one is None else one for one, every in zip(own, of_all, strict=True))
+        return threshold, buckets
+
+    def _raw(self, names: list[str]) -> Any:
+        """Raw columns under their safe names."""
+        from workflows.upstream import nvt, ops
+
+        kept = [name for name in names if self._names[name] == name]
+        nodes = [nvt.ColumnSelector(kept)] if kept else []
+        nodes += [[name] >> ops.Rename(name=self._names[name]) for name in names if name not in kept]
+        whole = nodes[0]
+        for node in nodes[1:]:
+            whole = whole + node
+        return whole
+
+    def _list(self, name: str, column: ColumnConfig) -> Any:
+        from workflows.operators import NullToEmptyList
+        from workflows.upstream import ops
+
+        lists = self._raw([name]) >> NullToEmptyList()
+        return lists >> ops.ListSlice(-column.max_length) if column.max_length else lists
+
+
+def _encoder(threshold: int, buckets: int) -> Any:
+    from workflows.operators import Categorify, HashedCategorify
+
+    if buckets:
+        return HashedCategorify(freq_threshold=threshold, num_buckets=buckets)
+    return Categorify(freq_threshold=threshold)
+
+
+def _scaled(columns: Any, scale: str) -> Any:
+    """Numbers as the model sees them; what is missing becomes the mean, or 0 where nothing is scaled."""
+    from workflows.upstream import ops
+
+    if scale == "log":
+        columns = columns >> ops.Clip(min_value=0) >> ops.LogOp()
+    if scale != "none":
+        columns = columns >> ops.Normalize(out_dtype="float32")
+    return columns >> ops.FillMissing(0)

@@ -1,0 +1,268 @@
+"""The rows of a table as they are trained on, and as they are sent: read, cast and checked batch by batch."""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workflows.datasets.raw import RawData, Shard, StreamedRows
+from workflows.datasets.table.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
+from workflows.datasets.table.files import (
+    Extent,
+    Types,
+    find_files,
+    format_of,
+    names_in,
+    read,
+    scan,
+    unreadable,
+    with_format,
+)
+from workflows.datasets.table.typed import (
+    LABEL_TYPE,
+    TYPES,
+    ValueFaultError,
+    is_text,
+    type_of,
+    typed_column,
+    typed_label,
+)
+from workflows.errors import DataError
+from workflows.spelling import did_you_mean
+
+_SHOWN = 40
+
+
+def safe_names(names: Sequence[str]) -> dict[str, str]:
+    """Column → a name of letters, digits and underscores, which every framework takes; no two are the same."""
+    taken: dict[str, str] = {}
+    for name in names:
+        stem = re.sub(r"_{2,}", "_", re.sub(r"[^0-9A-Za-z]", "_", name)).strip("_") or "column"
+        stem = stem if stem[0].isalpha() else f"c_{stem}"
+        unique = next(s for s in (stem, *(f"{stem}_{n}" for n in range(2, len(names) + 2))) if s not in taken.values())
+        taken[name] = unique
+    return taken
+
+
+def names_of(config: TableConfig) -> dict[str, str]:
+    """`safe_names` of the columns and labels of a table."""
+    return safe_names([*config.columns, *(name for name in config.labels if name not in config.columns)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """What is read of files, and how it is cast.
+
+    Attributes:
+        files: with their format.
+        columns: by name in the files.
+        labels: likewise; empty for rows that are to be scored.
+        names: label → its name in the rows.
+    """
+
+    files: FilesConfig
+    columns: Mapping[str, ColumnConfig]
+    labels: Mapping[str, LabelConfig]
+    names: Mapping[str, str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        columns = [(name, type_of(column)) for name, column in self.columns.items()]
+        return pa.schema(columns + [(self.names[name], LABEL_TYPE) for name in self.labels])
+
+    @property
+    def types(self) -> Types:
+        """What a reader of text makes of the columns."""
+        labels = dict.fromkeys(self.labels, pa.string() if self.files.format == "csv" else None)
+        return {name: _text_type(column, self.files) for name, column in self.columns.items()} | labels
+
+    def typed(self, batch: pa.RecordBatch, path: Path, done: int) -> pa.RecordBatch:
+        """A batch as the rows have it; rows without any label are left out.
+
+        Raises:
+            DataError: a value does not fit; the message has file, row and column.
+        """
+        made = []
+        for field, name in zip(self.schema, (*self.columns, *self.labels), strict=True):
+            try:
+                values = batch.column(name)
+                typed = self._label(name, values) if name in self.labels else self._column(name, values)
+                made.append(typed.cast(field.type))
+            except ValueFaultError as fault:
+                raise self._refusal(name, fault, path, done) from None
+        rows = pa.RecordBatch.from_arrays(made, schema=self.schema)
+        return _labelled(rows, [self.names[name] for name in self.labels])
+
+    def _column(self, name: str, values: pa.Array) -> pa.Array:
+        column = self.columns[name]
+        if self.files.format == "csv" and is_text(values.type):  # a text column has no word for nothing, but ""
+            missing = ("",) if column.type == "string" else self.files.missing
+            values = pc.if_else(pc.is_in(values, value_set=pa.array(missing, values.type)), None, values)
+        return typed_column(values, column)
+
+    def _label(self, name: str, values: pa.Array) -> pa.Array:
+        label = self.labels[name]
+        if self.files.format == "csv":
+            missing = [text for text in self.files.missing if text not in label.classes]
+            values = pc.if_else(pc.is_in(values, value_set=pa.array(missing, values.type)), None, values)
+        return typed_label(values, label)
+
+    def _refusal(self, name: str, fault: ValueFaultError, path: Path, done: int) -> DataError:
+        got = repr(fault.got)
+        shown = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}…"
+        is_label = name in self.labels
+        what = f"the label {name!r}" if is_label else f"column {name!r}"
+        missing = ", or list it under data.missing" if self.files.format == "csv" else ""
+        part = f"labels.{name}" if is_label else f"columns.{name}"
+        return DataError(
+            f"{path}, row {done + fault.row + 1}: {what} is {shown}, expected {fault.expected}. "
+            f"Correct it, or {part} in the recipe file{missing}."
+        )
+
+
+def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
+    """The rows that have a label."""
+    columns = [rows.column(name) for name in labels]
+    if not columns or not all(column.null_count for column in columns):
+        return rows
+    return rows.filter(functools.reduce(pc.or_, (column.is_valid() for column in columns)))
+
+
+def read_table(config: TableConfig, base: Path, path: Path | None = None) -> RawData:
+    """Find the files, go over their bytes once and check their columns; the rows are read when they are asked for.
+
+    Args:
+        config: which files and columns.
+        base: directory that the names of the files start from.
+        path: a file or directory in place of them.
+
+    Raises:
+        DataError: files or columns are missing.
+        ConfigError: the format is not known.
+    """
+    files, directory = config.data, base
+    if path is not None and path != base:
+        files, directory = (replace(files, files=(path.name,)), path.parent) if path.is_file() else (files, path)
+    paths = find_files(files, directory)
+    reading = _Reading(
+        files=with_format(files, paths), columns=config.read, labels=config.labels, names=names_of(config)
+    )
+    for each in paths:
+        _check_columns(each, reading)
+    scanned = scan(paths, reading.files)
+    rows = StreamedRows(
+        schema=reading.schema,
+        periods=(sum(extent.num_rows for extent in scanned.extents),),
+        batches=partial(_typed_batches, reading, scanned.extents),
+        shards=tuple(
+            Shard(num_rows=extent.num_rows, batches=partial(_typed_batches, reading, [extent]))
+            for extent in scanned.extents
+        ),
+    )
+    return RawData(rows=rows, fingerprint=scanned.fingerprint)
+
+
+@dataclass(frozen=True)
+class TableRequests:
+    """Reads rows to score; see `workflows.datasets.base.Requests`."""
+
+    config: TableConfig
+
+    def of_file(self, path: Path) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+        """Rows of a file like those that were trained on; it may lack labels, and have other columns."""
+        reading = self._reading(replace(self.config.data, format=self.format_of(path)))
+        _check_columns(path, reading)
+        known = reading.types
+        types: Types = {name: known.get(name) for name in names_in(path, reading.files)}
+        extents = scan([path], reading.files).extents
+        total, done = sum(extent.num_rows for extent in extents), 0
+        for extent in extents:
+            for batch in _read(reading, extent, types):
+                sent = reading.typed(batch, path, done)
+                done += batch.num_rows
+                yield pa.Table.from_batches([batch]), pa.Table.from_batches([sent]), done / total
+
+    def format_of(self, path: Path) -> Format:
+        """By the ending of its name, else as the files that were trained on."""
+        if not path.is_file():
+            raise DataError(f"{path} does not exist. Expected a file with rows to score.")
+        return format_of(path) or self.config.data.format or "csv"
+
+    def of_texts(self, texts: Mapping[str, str]) -> pa.RecordBatch:
+        """One row; an empty text is a missing value."""
+        features = self.config.features
+        unknown = [name for name in texts if name not in features]
+        missing = [name for name in features if name not in texts]
+        hint = did_you_mean(unknown, features)
+        if unknown:
+            raise DataError(f"{unknown} are no features. Expected {list(features)}.{hint}")
+        if missing:
+            raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty text is a missing value.")
+        values = [pa.array([texts[name]], pa.string()) for name in features]
+        row = pa.RecordBatch.from_arrays(values, list(features))
+        return self._reading(replace(self.config.data, format="csv")).typed(row, Path("the row"), 0)
+
+    def _reading(self, files: FilesConfig) -> _Reading:
+        return _Reading(files=files, columns=self.config.features, labels={}, names={})
+
+
+def _check_columns(path: Path, reading: _Reading) -> None:
+    names = names_in(path, reading.files)
+    wanted = [*reading.columns, *reading.labels]
+    if missing := [name for name in wanted if name not in names]:
+        shown = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise DataError(
+            f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Correct "
+            f"the file, or the recipe file.{did_you_mean(missing[:3], names)}"
+        )
+
+
+def _typed_batches(reading: _Reading, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
+    for extent in extents:
+        done = 0
+        for batch in _read(reading, extent, reading.types):
+            yield reading.typed(batch, extent.path, extent.first_row + done)
+            done += batch.num_rows
+        if done != extent.num_rows:
+            raise DataError(
+                f"{extent.path} has {done} rows where it had {extent.num_rows} when it was first read. "
+                "Leave it as it is."
+            )
+
+
+def _read(reading: _Reading, extent: Extent, types: Types) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from read(extent, reading.files, types)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        _blame(reading, extent)
+        raise unreadable(extent.path, error, reading.files) from None
+
+
+def _blame(reading: _Reading, extent: Extent) -> None:
+    """Say which value of a CSV file is at fault, if it is one."""
+    if reading.files.format != "csv":
+        return
+    done = 0
+    texts: Types = dict.fromkeys([*reading.columns, *reading.labels], pa.string())
+    try:
+        for batch in read(extent, reading.files, texts):
+            reading.typed(batch, extent.path, extent.first_row + done)
+            done += batch.num_rows
+    except (pa.ArrowException, OSError):
+        return
+
+
+def _text_type(column: ColumnConfig, files: FilesConfig) -> pa.DataType | None:
+    """What a text reader makes of a column; None leaves it to the reader."""
+    if files.format == "csv":
+        is_number = column.type in ("int", "float") and not column.is_list
+        return TYPES[column.type] if is_number else pa.string()
+    kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    element = kinds.get(column.type, pa.float64() if column.format in EPOCHS else pa.string())
+    return pa.list_(element) if column.is_list else element

@@ -1,0 +1,261 @@
+"""The columns of a batch, whatever the files hold, as they are trained on and sent: int64, float64, strings, lists.
+
+The same for every format, so that a file which is scored is read as the one that was trained on.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workflows.datasets.table.config import EPOCHS, ISO, ColumnConfig, LabelConfig
+from workflows.plain_values import plain_values
+
+TYPES: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.int64(),
+    "timestamp": pa.int64(),
+}
+"""What each type is once it is read."""
+
+TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
+_EXPECTED = {
+    "string": "text",
+    "int": "a whole number of 64 bits",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+
+class ValueFaultError(Exception):
+    """A value that its column cannot hold.
+
+    Args:
+        row: its place among the rows of the column.
+        got: the value.
+        expected: what should have been there.
+    """
+
+    def __init__(self, row: int, got: Any, expected: str) -> None:
+        super().__init__(f"{got!r} is not {expected}")
+        self.row, self.got, self.expected = row, got, expected
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def type_of(column: ColumnConfig) -> pa.DataType:
+    """Of a column once it is read."""
+    return pa.list_(TYPES[column.type]) if column.is_list else TYPES[column.type]
+
+
+def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    """A column as its config has it.
+
+    Args:
+        values: of any type, no chunks.
+        column: its config.
+
+    Raises:
+        ValueFaultError: a value does not fit.
+    """
+    if not column.is_list:
+        return _typed(values, column)
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), type_of(column))
+    if is_text(kind):
+        values = pc.split_pattern(values, column.separator)
+        texts = pc.utf8_trim_whitespace(values.flatten())
+        values = _lists(values, pc.if_else(pc.equal(texts, ""), None, texts))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ValueFaultError(0, str(kind), f"a list, as role {column.role} has it")
+    try:
+        return _lists(values, _typed(values.flatten(), column))
+    except ValueFaultError as fault:
+        row = pc.list_parent_indices(values)[fault.row].as_py()
+        raise ValueFaultError(row, fault.got, fault.expected) from None
+
+
+def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
+    """Lists of other elements; a missing one is left out, and a missing list stays missing."""
+    parents = pc.list_parent_indices(lists)
+    present = elements.is_valid()
+    kept = parents.filter(present).to_numpy(zero_copy_only=False)
+    counts = np.bincount(kept, minlength=len(lists))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(offsets, elements.filter(present), mask=mask)
+
+
+def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    of_text = is_text(values.type)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), TYPES[column.type])
+    if column.type == "timestamp":
+        return _times(values, column.format, of_text)
+    if column.type == "bool" and of_text:
+        return _booleans(values)
+    if column.type == "string":
+        return _texts(values)
+    target = TYPES[column.type]
+    expected = _EXPECTED[column.type]
+    plain = _plain(values, expected)
+    if of_text:
+        plain = pc.utf8_trim_whitespace(plain)
+    elif pa.types.is_floating(plain.type):
+        plain = pc.if_else(pc.is_finite(plain), plain, None)  # not a number, or infinite: missing
+    typed = _cast(plain, target, expected)
+    return pc.if_else(pc.is_finite(typed), typed, None) if of_text and target == pa.float64() else typed
+
+
+def _plain(values: pa.Array, expected: str) -> pa.Array:
+    plain = plain_values(values)
+    kind = plain.type
+    known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_large_string)
+    if not any(is_kind(kind) for is_kind in known):
+        raise ValueFaultError(0, str(kind), expected)
+    return plain
+
+
+def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
+    try:
+        # A number of 64 bits that a float64 rounds is the nearest one.
+        return values.cast(target, safe=target != pa.float64() or not pa.types.is_integer(values.type))
+    except pa.ArrowException:
+        row = _first_misfit(values, target)
+        raise ValueFaultError(row, values[row].as_py(), expected) from None
+
+
+def _first_misfit(values: pa.Array, target: pa.DataType) -> int:
+    """The first row that cannot be cast, by halves."""
+    begin, end = 0, len(values)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            values.slice(begin, middle - begin).cast(target)
+            begin = middle
+        except pa.ArrowException:
+            end = middle
+    return begin
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_boolean(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind):
+        return values.cast(pa.string())
+    plain = _plain(values, "text")
+    if pa.types.is_floating(plain.type):  # whole numbers that could be missing are floats in many files
+        whole = pc.all(pc.equal(plain, pc.trunc(plain))).as_py()
+        plain = plain.cast(pa.int64()) if whole else plain
+    return plain.cast(pa.string())
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    small = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    place = pc.index_in(small, value_set=pa.array([*FALSE, *TRUE], small.type))
+    misfit = pc.and_(small.is_valid(), place.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, texts[row].as_py(), _EXPECTED["bool"])
+    return pc.greater_equal(place, len(FALSE)).cast(pa.int64())
+
+
+def _times(values: pa.Array, form: str, of_text: bool) -> pa.Array:
+    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+        return plain_values(values)
+    if form in EPOCHS:
+        numbers = _cast(_plain(values, "a number"), pa.float64(), f"a number, by format {form}")
+        return pc.round(pc.multiply(numbers, float(EPOCHS[form]))).cast(pa.int64())
+    expected = "a date or time by ISO 8601" if form == ISO else f"a time written as {form}"
+    if not of_text:
+        raise ValueFaultError(0, str(values.type), expected)
+    texts = pc.utf8_trim_whitespace(values)
+    if form == ISO:
+        parsed = iso_times(texts)
+    else:
+        parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
+    misfit = pc.and_(texts.is_valid(), parsed.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, texts[row].as_py(), expected)
+    return parsed
+
+
+_ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}(\.\d{1,9})?)?)?)?"
+_ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+
+
+def iso_times(texts: pa.Array) -> pa.Array:
+    """Texts by ISO 8601 as microseconds; null where they are none. Without a zone they are taken as UTC."""
+    is_time = pc.match_substring_regex(texts, f"{_ISO}({_ZONE})?$")
+    zoned = pc.and_(is_time, pc.match_substring_regex(texts, f"[T ].*{_ZONE}"))
+    plain = _parsed(pc.if_else(pc.and_(is_time, pc.invert(zoned)), texts, None), None)
+    if not pc.any(zoned).as_py():
+        return plain
+    return pc.coalesce(plain, _parsed(pc.if_else(zoned, texts, None), "UTC"))
+
+
+def _parsed(texts: pa.Array, zone: str | None) -> pa.Array:
+    try:
+        return texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
+    except pa.ArrowException:  # nanoseconds, or a day that there is not: one by one
+        return pa.array([_one(text, zone) for text in texts], pa.int64())
+
+
+def _one(text: pa.Scalar, zone: str | None) -> int | None:
+    for unit in ("us", "ns"):
+        try:
+            found = text.cast(pa.timestamp(unit, zone)).cast(pa.timestamp("us", zone), safe=False)
+        except pa.ArrowException:
+            continue
+        micros: int | None = found.value
+        return micros
+    return None
+
+
+LABEL_TYPE = pa.float32()
+"""Of a label once it is read."""
+
+
+def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
+    """The numbers of a label.
+
+    Raises:
+        ValueFaultError: a value does not fit the task.
+    """
+    if label.classes:
+        texts = pc.utf8_trim_whitespace(_texts(values)) if not pa.types.is_null(values.type) else values
+        return _places(texts, label.classes, values).cast(LABEL_TYPE)
+    is_binary = label.task == "binary"
+    expected = "0 or 1, or one of two 'classes'" if is_binary else "a number, as task regression has it"
+    of_text = is_text(values.type)
+    try:
+        if is_binary and of_text:
+            return _booleans(values).cast(LABEL_TYPE)
+        numbers = _typed(values, ColumnConfig(type="float", role="numeric"))
+    except ValueFaultError as fault:
+        raise ValueFaultError(fault.row, fault.got, expected) from None
+    odd = pc.and_(pc.not_equal(numbers, 0.0), pc.not_equal(numbers, 1.0)) if is_binary else None
+    if odd is not None and pc.any(odd).as_py():
+        row = pc.index(odd, True).as_py()
+        raise ValueFaultError(row, numbers[row].as_py(), expected)
+    return numbers.cast(LABEL_TYPE, safe=False)
+
+
+def _places(texts: pa.Array, classes: Sequence[str], values: pa.Array) -> pa.Array:
+    places = pc.index_in(texts, value_set=pa.array(classes, texts.type))
+    misfit = pc.and_(texts.is_valid(), places.is_null())
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        shown = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")
+        raise ValueFaultError(row, values[row].as_py(), f"one of its {len(classes)} classes: {shown}")
+    return places
