@@ -13,6 +13,7 @@ from bench.report import Turn
 from training.config import TrainConfig
 from training.loader.splits import tensorflow_loader
 from training.trainers.tensorflow import TensorFlowTrainer
+from workflows.allocator import freed_memory_kept
 from workflows.feature_spec import FeatureSpec
 
 WARMUP_STEPS = 3
@@ -74,10 +75,11 @@ def read_for(batches: Iterator[Any], turn_s: float) -> float:
 
 def rate_of(work: Callable[[], int], turn_s: float) -> float:
     """What a piece of work does per second, as it says itself, when repeated for a turn."""
-    done, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < turn_s:
-        done += work()
-    return done / (time.perf_counter() - begin)
+    with freed_memory_kept():  # as runs do
+        done, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < turn_s:
+            done += work()
+        return done / (time.perf_counter() - begin)
 
 
 def endless(batches: Any) -> Iterator[Any]:

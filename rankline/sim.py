@@ -16,6 +16,7 @@ from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
 from training.frameworks import TENSORFLOW
 from training.models import check_rows, model_named
+from workflows.allocator import freed_memory_kept
 from workflows.artifacts import MANIFEST, Manifest, load_manifest, refuse_foreign
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
@@ -462,7 +463,7 @@ def _measure(config: SimOptions, step: "Step", batches: "Batches", progress: Pro
         log.write([1, number], said | {"samples/s": rate})
         progress.update(number, total, f"{rate:,.0f} samples/s")
 
-    with SimLog(config.log_path) as log, tracked_run(_tracking(config)) as run:
+    with SimLog(config.log_path) as log, tracked_run(_tracking(config)) as run, freed_memory_kept():
         run.log_params(_params(config))
         figures = time_steps(take, batches, warmup_steps=warmup, num_steps=counted, tell=tell).figures()
         log.write([], figures)

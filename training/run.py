@@ -14,6 +14,7 @@ from training.table_parts import VariableState
 from training.tracking import RunLog
 from training.trainers.base import Batches, Trainer
 from training.world import World
+from workflows.allocator import freed_memory_kept
 from workflows.errors import RanklineError
 from workflows.heads import Head
 from workflows.progress import Progress
@@ -124,9 +125,10 @@ class TrainingRun:
         )
 
     def _run_epoch(self) -> None:
-        figures = self._train_epoch()
-        for split in self._data.evaluated:
-            figures |= self._evaluate(split)
+        with freed_memory_kept():  # not while checkpoints and models are written: tables are larger than batches
+            figures = self._train_epoch()
+            for split in self._data.evaluated:
+                figures |= self._evaluate(split)
         epoch = self._at.epoch
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)

@@ -25,7 +25,6 @@ from training.table_parts import TablePart, VariableState, hand_out
 from training.trainers.base import Array, Batches, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
-from workflows.allocator import keep_freed_memory
 from workflows.feature_spec import NEGATIVES, FeatureSpec
 from workflows.heads import Head
 from workflows.tensor_names import NNZS, VALUES
@@ -67,7 +66,6 @@ class TensorFlowTrainer(Trainer):
         world: World = SOLO,
         laid_out_for: int | None = None,
     ) -> None:
-        keep_freed_memory()
         keras.utils.set_random_seed(config.seed)
         self._spec, self._world, self._batch_size = spec, world, config.batch_size
         learns_with_xla = config.xla or _needs_xla(config.precision)

@@ -18,7 +18,6 @@ from training.torch_optimizers import Optimizers, check_optimizer
 from training.trainers.base import Array, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
-from workflows.allocator import keep_freed_memory
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import FeatureSpec
 
@@ -46,7 +45,6 @@ class TorchTrainer(Trainer):
         world: World = SOLO,  # noqa: ARG002  (a fit's signature; `check` takes one worker only)
         laid_out_for: int | None = None,  # noqa: ARG002
     ) -> None:
-        keep_freed_memory()
         torch.manual_seed(config.seed)
         self._spec = spec
         self.model = config.model.build(spec, config).to(_device())
