@@ -6,8 +6,6 @@ Rates are rows per second of processor time, threads included, so that using mor
 process of its own has at its highest, above what its imports take, for data of two sizes.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from bench.memory import peak_above_imports
 from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from workflows.datasets.criteo import CRITEO
 from workflows.datasets.criteo_generator import generate_criteo
@@ -48,7 +47,7 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
             PANDAS: partial(rate, num_rows, lambda: _prepare_with_pandas(raw[num_rows], directory / "pandas")),
         }
         rates = take_turns(sides, repeats)
-        peaks = {size: _peak_memory(raw[size], directory / "prepared") for size in sizes}
+        peaks = {size: peak_above_imports(prepare_criteo, raw[size], directory / "prepared") for size in sizes}
     results = medians(rates, "rows_per_cpu_s")
     results[OURS] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
     small, large = (peaks[size] for size in sizes)
@@ -96,21 +95,3 @@ def _prepare_with_pandas(raw: Path, output: Path) -> None:
     output.mkdir(exist_ok=True)
     encoded.iloc[:num_train].to_parquet(output / "train.parquet", index=False)
     encoded.iloc[num_train:].to_parquet(output / "valid.parquet", index=False)
-
-
-_PEAK_PROGRAM = """
-import sys
-from pathlib import Path
-from bench.memory import peak_bytes
-from bench.prepare import prepare_criteo
-raw, output = map(Path, sys.argv[1:])
-idle = peak_bytes()
-prepare_criteo(raw, output)
-print(peak_bytes() - idle)
-"""
-
-
-def _peak_memory(raw: Path, output: Path) -> int:
-    program = [sys.executable, "-W", "ignore", "-c", _PEAK_PROGRAM, str(raw), str(output)]
-    output_text = subprocess.run(program, check=True, capture_output=True, text=True).stdout
-    return int(output_text.splitlines()[-1])

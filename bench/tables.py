@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import forest, table_quality
 from bench.click_log import write_click_log
+from bench.memory import peak_above_imports
 from bench.prepare import generated, rate
 from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from workflows.datasets.criteo import CRITEO
@@ -60,7 +61,7 @@ def run(
             OWN_READER: partial(rate, num_rows, lambda: _prepare_criteo(raw[num_rows], directory / "criteo")),
         }
         rates = take_turns(sides, repeats)
-        peaks = {size: _peak_memory(raw[size], directory / "table") for size in sizes}
+        peaks = {size: peak_above_imports(prepare_table, raw[size], directory / "table") for size in sizes}
         results = medians(rates, "rows_per_cpu_s")
         results[TABLE] |= {f"peak_memory_bytes@{size}": float(peak) for size, peak in peaks.items()}
         results[LOG] = _click_log(directory / "log", log_rows)
@@ -97,24 +98,6 @@ def prepare_table(raw: Path, output: Path) -> None:
 
 def _prepare_criteo(raw: Path, output: Path) -> None:
     prepare(CRITEO, CRITEO.read(raw), output, CONFIG, ENCODING, source="generated")
-
-
-_PEAK_PROGRAM = """
-import sys
-from pathlib import Path
-from bench.memory import peak_bytes
-from bench.tables import prepare_table
-raw, output = map(Path, sys.argv[1:])
-idle = peak_bytes()
-prepare_table(raw, output)
-print(peak_bytes() - idle)
-"""
-
-
-def _peak_memory(raw: Path, output: Path) -> int:
-    program = [sys.executable, "-W", "ignore", "-c", _PEAK_PROGRAM, str(raw), str(output)]
-    done = subprocess.run(program, check=True, capture_output=True, text=True)
-    return int(done.stdout.splitlines()[-1])
 
 
 def _click_log(directory: Path, num_rows: int) -> dict[str, float]:

@@ -39,7 +39,7 @@ def class_logloss(labels: Values, scores: Values) -> float:
         scores: probabilities, shape (N, C).
 
     Raises:
-        ValueError: a label is no number of a class.
+        ValueError: a label is not the number of a class.
     """
     if not np.isin(labels, np.arange(scores.shape[1])).all():
         raise ValueError(f"labels hold values other than the numbers of {scores.shape[1]} classes.")

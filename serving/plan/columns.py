@@ -52,7 +52,7 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
     """Numbers, or strings of Arrow's or as objects (`bytes`, `str`, None where missing), as a vector.
 
     Raises:
-        pyarrow.ArrowException, TypeError: an object is no string.
+        pyarrow.ArrowException, TypeError: an object is not a string.
     """
     if isinstance(values, pa.Array) or values.dtype.kind == "O":
         is_arrow = isinstance(values, pa.Array)

@@ -1,4 +1,4 @@
-"""Prepared rows as arrays, for what is no framework of tensors."""
+"""Prepared rows as arrays, for models that take NumPy arrays, not tensors."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

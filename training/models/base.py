@@ -105,6 +105,13 @@ def embedded(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepCon
     return dropped(layer(inputs), model.embedding_dropout)
 
 
+def embedded_ids(inputs: Any, spec: FeatureSpec, model: NetworkConfig, step: StepConfig) -> Any:
+    """Embeddings of all categorical features side by side, with dropout; there must be some."""
+    options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
+    layer = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)
+    return dropped(layer(inputs), model.embedding_dropout)
+
+
 def dropped(x: Any, share: float) -> Any:
     """`x` with dropout in training."""
     return keras.layers.Dropout(share)(x) if share else x

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from workflows.datasets.raw import RawData, Shard, StreamedRows
-from workflows.datasets.text_files import DigestedFile, unpacked
+from workflows.datasets.text_files import DigestedFile, arrow_input, unpacked
 from workflows.errors import DataError
 
 LABEL = "label"
@@ -181,14 +181,8 @@ def _read(extents: Sequence[_Extent]) -> Iterator[pa.RecordBatch]:
 
 
 def _open(extent: _Extent) -> pa_csv.CSVStreamingReader:
-    if extent.path.suffix == ".gz":
-        source = pa.input_stream(str(extent.path), compression="gzip")
-    else:
-        file = pa.OSFile(str(extent.path))
-        num_bytes = file.size() - extent.offset if extent.num_bytes is None else extent.num_bytes
-        source = file.get_stream(extent.offset, max(0, num_bytes))
     return pa_csv.open_csv(
-        source,
+        arrow_input(extent.path, extent.offset, extent.num_bytes),
         read_options=pa_csv.ReadOptions(column_names=COLUMNS, block_size=_BLOCK_BYTES),
         parse_options=pa_csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
         convert_options=pa_csv.ConvertOptions(

@@ -14,12 +14,10 @@ import tf_keras as keras
 
 from training.models.base import (
     dense_layers,
-    dropped,
-    embedding_columns,
+    embedded_ids,
     feature_layer,
     keras_inputs,
     number_columns,
-    penalty,
     scores,
 )
 from training.models.config import StepConfig
@@ -36,9 +34,7 @@ def build(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> Any:
     inputs = keras_inputs(spec)
     vectors, beside = [], []
     if spec.categorical:
-        options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
-        ids = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)(inputs)
-        ids = dropped(ids, model.embedding_dropout)
+        ids = embedded_ids(inputs, spec, model, step)
         vectors.append(tf.reshape(ids, (-1, len(spec.categorical), model.embedding_dim)))
         beside.append(ids)
     if spec.continuous:

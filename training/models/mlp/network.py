@@ -8,13 +8,11 @@ import tf_keras as keras
 from training.layers.periodic import PeriodicNumbers
 from training.models.base import (
     dense_layers,
-    dropped,
     embedded,
-    embedding_columns,
+    embedded_ids,
     feature_layer,
     keras_inputs,
     number_columns,
-    penalty,
     scores,
 )
 from training.models.config import StepConfig
@@ -42,7 +40,5 @@ def _with_vectors(inputs: Any, spec: FeatureSpec, model: MLPConfig, step: StepCo
     vectors = PeriodicNumbers(model.number_dim, model.number_frequencies, model.number_scale)(numbers)
     parts = [numbers, tf.cast(vectors, numbers.dtype)]
     if spec.categorical:
-        options = {"activity_regularizer": penalty(model.l2_embedding), "name": "features"}
-        ids = feature_layer(embedding_columns(spec.categorical, model), spec.categorical, step, **options)(inputs)
-        parts.insert(0, dropped(ids, model.embedding_dropout))
+        parts.insert(0, embedded_ids(inputs, spec, model, step))
     return tf.concat(parts, axis=1)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from workflows.artifacts import sha256_of
 from workflows.datasets.table.config import FilesConfig, Format
-from workflows.datasets.text_files import DigestedFile, unpacked
+from workflows.datasets.text_files import DigestedFile, arrow_input, unpacked
 from workflows.errors import ConfigError, DataError
 
 _SUFFIXES: Mapping[str, Format] = {
@@ -311,14 +311,8 @@ def _rows_by_parsing(path: Path, config: FilesConfig) -> int:
 
 def _open_csv(extent: Extent, config: FilesConfig, types: Types) -> pa_csv.CSVStreamingReader:
     names = names_in(extent.path, config)
-    if extent.path.suffix == ".gz":
-        source = pa.input_stream(str(extent.path), compression="gzip")
-    else:
-        file = pa.OSFile(str(extent.path))
-        num_bytes = file.size() - extent.offset if extent.num_bytes is None else extent.num_bytes
-        source = file.get_stream(extent.offset, max(0, num_bytes))
     return pa_csv.open_csv(
-        source,
+        arrow_input(extent.path, extent.offset, extent.num_bytes),
         read_options=pa_csv.ReadOptions(
             column_names=names,
             skip_rows=int(config.header and extent.offset == 0),
