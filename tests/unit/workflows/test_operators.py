@@ -19,6 +19,7 @@ from workflows.operators import (
     HashShare,
     HexToInt,
     NullToEmptyList,
+    OrderedCategorify,
     PaddedListSlice,
     StableHashBucket,
     StableHashedCross,
@@ -65,6 +66,16 @@ def test_unseen_values_of_lists_are_dealt_out_too(tmp_path: Path) -> None:
     assert set(ids[2].tolist()) == {2, 3, 4, 5}
     assert ids[0][0] in {2, 3, 4, 5}
     assert ids[0][1] == 6  # the most frequent one, after padding, null and four buckets
+
+
+def test_ordered_ids_follow_the_values(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"hour": [23, 7, 7, 7, 0, 12, 12, 23, 5], "price": [0.5, np.nan, -1.0, 0.5, 2, 2, 0.5, -1, 9]})
+    workflow = fitted(lambda: ["hour", "price"] >> OrderedCategorify(freq_threshold=2), rows, tmp_path)
+    asked = pd.DataFrame({"hour": [7, 12, 23, 0, 99], "price": [-1.0, 0.5, 2.0, np.nan, 9.0]})
+    with quiet_nvtabular():
+        ids = workflow.transform(asked)
+    assert ids["hour"].tolist() == [3, 4, 5, 2, 2]  # 0 and 5 were there once, 99 never
+    assert ids["price"].tolist() == [3, 4, 5, 1, 2]
 
 
 def test_groups_are_refused_before_they_are_fitted(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ class _Graph:
 
     def categories(self) -> list[Any]:
         """Single ids, but for those that a history shares."""
-        ways: dict[tuple[int, int], list[str]] = defaultdict(list)
+        ways: dict[tuple[int, int, bool], list[str]] = defaultdict(list)
         for name, column in self._features(*CATEGORIES).items():
             if name not in self._shared:
-                ways[self._encoding(column)].append(name)
+                ways[(*self._encoding(column), column.type != "string")].append(name)
         return [self._raw(names) >> _encoder(*way) for way, names in ways.items()]
 
     def lists(self) -> list[Any]:
@@ -105,7 +105,7 @@ class _Graph:
         """Parts of timestamps."""
         from workflows.datasets.table.operators import DateParts
         from workflows.dates import NUMERIC_PARTS
-        from workflows.operators import Categorify
+        from workflows.operators import OrderedCategorify
 
         nodes = []
         times = self._features("timestamp")
@@ -117,7 +117,7 @@ class _Graph:
             names = [name for name in times if parts[self._names[name]]]
             if names:
                 taken = self._raw(names) >> DateParts({self._names[name]: parts[self._names[name]] for name in names})
-                nodes.append(_scaled(taken, "standard") if kind else taken >> Categorify())
+                nodes.append(_scaled(taken, "standard") if kind else taken >> OrderedCategorify())
         return nodes
 
     def labels(self) -> list[Any]:
@@ -156,12 +156,12 @@ class _Graph:
         return lists >> ops.ListSlice(-column.max_length) if column.max_length else lists
 
 
-def _encoder(threshold: int, buckets: int) -> Any:
-    from workflows.operators import Categorify, HashedCategorify
+def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
+    from workflows.operators import Categorify, HashedCategorify, OrderedCategorify
 
     if buckets:
         return HashedCategorify(freq_threshold=threshold, num_buckets=buckets)
-    return Categorify(freq_threshold=threshold)
+    return (OrderedCategorify if are_numbers else Categorify)(freq_threshold=threshold)
 
 
 def _scaled(columns: Any, scale: str) -> Any:
