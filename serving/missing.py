@@ -1,17 +1,13 @@
 """Which columns a request may leave out: those that some rows lack, and that the workflow fills or encodes then."""
 
 from collections.abc import Collection
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from serving.parity import plan_inputs, raw_rows
+from serving.parity import out_of_range, plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from workflows.errors import RequestError
-from workflows.lists import Padded
 
 
 def optional_columns(
@@ -48,9 +44,4 @@ def _fills(plan: TransformPlan, heldout: pa.Table, name: str) -> bool:
         made = plan.run(*plan_inputs(plan, row.set_column(at, row.schema.field(at), pa.nulls(1, row.schema.types[at]))))
     except RequestError:
         return False
-    return not any(_has_nan(column) for column in made.values())
-
-
-def _has_nan(column: NDArray[Any] | Padded) -> bool:
-    values = column.values if isinstance(column, Padded) else column
-    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+    return not out_of_range(made).any()

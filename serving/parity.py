@@ -2,8 +2,9 @@
 
 Two comparisons on held-out rows, on rows made to be awkward and on rows that lack a value: the compiled plan against
 NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
-against the score through NVTabular (within `SCORE_TOLERANCE`). Where a row may hold several candidates, a third:
-a request with several against one with a row for each.
+against the score through NVTabular (within `SCORE_TOLERANCE`), except where the model would get NaN or a
+number that its sums overflow with. Where a row may hold several candidates, a third: a request with several against
+one with a row for each.
 """
 
 import logging
@@ -30,6 +31,9 @@ from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
 another order per layout."""
+
+_TOO_LARGE = 1e19
+"""Two such numbers multiplied are more than float32 holds."""
 
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
@@ -225,6 +229,9 @@ def _compare(
     for name, column in served.items():
         _compare_column(name, column, offline[name], rows)
     expected, actual = model.score_offline(offline), served_model.score_served(served)
+    # What becomes of NaN in a model, and of sums that overflow, depends on engine and processor: with AVX-512
+    # TensorFlow's ReLU makes 0 of it.
+    actual = np.where(out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)), expected, actual)
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also when it is NaN
         raise ParityError(
@@ -232,6 +239,14 @@ def _compare(
             f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
+
+
+def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.bool_]:
+    """The rows of a plan's outputs in which a number is NaN or too large for a model: a flag each, or one for all."""
+    arrays = (column.values if isinstance(column, Padded) else column for column in columns.values())
+    numbers = (values for values in arrays if values.dtype.kind == "f")
+    found = [~(np.abs(values) < _TOO_LARGE).all(axis=tuple(range(1, values.ndim))) for values in numbers]
+    return np.logical_or.reduce(found) if found else np.zeros(1, np.bool_)
 
 
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:

@@ -324,6 +324,29 @@ def test_floats_are_compared_by_their_bits(tmp_path: Path, bits: float) -> None:
         check_parity(workflow, other, Rows(Path()), pa.table({"user": [1, 2, 3]}))
 
 
+class BlindToOverflow(Rows):
+    """What a processor may make of NaN and infinity, with every other score off by `off`."""
+
+    off = 0.0
+
+    def score_served(self, columns: Any) -> Any:
+        scores = super().score_served(columns)
+        return np.where(np.abs(scores) < 1, scores, 0) + self.off
+
+
+def test_what_a_model_makes_of_nan_and_overflows_is_not_compared_and_all_else_is(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["price"] >> ops.AddTags(["x"]), MIXED, tmp_path)
+    plan, served, heldout = (
+        compile_workflow(workflow),
+        BlindToOverflow(Path()),
+        pa.table({"price": [1.5, float("nan"), 2.5]}),
+    )
+    check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
+    served.off = 1e-3
+    with pytest.raises(ParityError, match=r"scores differ: \{'price': 1.5\}"):
+        check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
+
+
 def test_a_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
     with pytest.raises(ParityError, match="column 'day' is missing, first in row 1.*FillMissing.*Nothing was exported"):
