@@ -6,8 +6,9 @@ NVTabular's own reads all columns for each operator, and transforms a whole part
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workflows.errors import DataError
 from workflows.pool import HERE, Pool, Report
-from workflows.upstream import nvt
+from workflows.upstream import nvt, ops
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
 from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
@@ -28,6 +29,9 @@ def fit(
         example: some rows, all columns; shows the dtypes.
         report: told the share of the work that is done.
         pool: does the work. Statistics of partitions are put together in their order, whoever made them.
+
+    Raises:
+        DataError: there is nothing to fit to in a column.
     """
     workflow.fit_schema(example.schema)
     left = Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)
@@ -37,9 +41,20 @@ def fit(
         done = total - len(left)
         statistics = _statistics_of(workflow, node, open_columns(_raw_columns(node)))
         node.op.fit_finalize(pool.compute(statistics, lambda share, done=done: report((done + share) / total)))  # type: ignore[misc]  # bound now
+        _check_means(node.op)
         node.op.fitted = True
         left.remove(node)
     workflow.executor.fit(example, workflow.graph, refit=False)
+
+
+def _check_means(operator: Any) -> None:
+    if isinstance(operator, ops.Normalize) and (
+        none := [name for name, mean in operator.means.items() if mean != mean]
+    ):
+        raise DataError(
+            f"columns {none} have no mean: every training row lacks them, or one is infinite. "
+            "Give more rows, or leave the columns out."
+        )
 
 
 def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:

@@ -192,8 +192,12 @@ def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
 
 def test_a_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("kind,empty,label\n" + "a,,1\n" * 50)
-    columns = {"kind": ColumnConfig(), "empty": ColumnConfig()}
-    for kept, message in ((columns, "'empty'.* missing in every training row"), ({"kind": columns["kind"]}, "every")):
+    kind, number = ColumnConfig(), ColumnConfig(type="float", role="numeric")
+    for kept, message in (
+        ({"kind": kind, "empty": ColumnConfig()}, "'empty'.* missing in every training row"),
+        ({"kind": kind, "empty": number}, "'empty'.* have no mean: every training row lacks them"),
+        ({"kind": kind}, "every"),
+    ):
         config = TableConfig(data=FilesConfig(files=("rows.csv",)), columns=kept, labels={"label": LabelConfig()})
         dataset = table_dataset("t", config, tmp_path)
         with pytest.raises(DataError, match=message):
