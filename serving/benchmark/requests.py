@@ -3,6 +3,7 @@
 import math
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,8 @@ def lay_out(
     one = client.prepare(rows.slice(0, 1)).messages[0].ByteSize()
     count = max(min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16)), num_takers)
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
-    # Many requests are checked and laid out at once and then cut apart, where all rows have the same length.
-    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_fixed(client.schema) else 1
+    # Many requests are checked and laid out at once and then cut apart, where that makes no row wider.
+    per_block = max(client.schema.max_batch_size // batch_size, 1) if can_be_cut(client.schema) else 1
     masks = {column.mask.name for column in client.schema.columns if column.mask is not None}
     messages: list[bytes] = []
     for begin in range(0, count, per_block):
@@ -87,10 +88,22 @@ def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: 
     return drawn
 
 
-def is_fixed(schema: ModelSchema) -> bool:
-    """Whether each row takes the same number of bytes, so that requests can be cut out of a larger one."""
-    tensors = (*schema.inputs, *schema.optional_inputs)
-    return all(tensor.datatype != "BYTES" and -1 not in tensor.dims for tensor in tensors)
+def can_be_cut(schema: ModelSchema) -> bool:
+    """Whether requests can be cut out of a larger one: no row is filled up to the width of the longest beside it."""
+    return all(-1 not in tensor.dims for tensor in (*schema.inputs, *schema.optional_inputs))
+
+
+def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
+    """A tensor's content in `count` parts of as many elements; a text has its length before it, in four bytes."""
+    if entry.datatype != "BYTES":
+        size = len(content) // count
+        return [content[number * size : (number + 1) * size] for number in range(count)]
+    elements, at, ends = math.prod(entry.shape) // count, 0, [0]
+    for _ in range(count):
+        for _ in range(elements):
+            at += 4 + int.from_bytes(content[at : at + 4], "little")
+        ends.append(at)
+    return [content[begin:end] for begin, end in pairwise(ends)]
 
 
 def _cut(message: Any, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
@@ -101,13 +114,14 @@ def _cut(message: Any, count: int, batch_size: int, masks: Container[str]) -> It
     if count == 1:
         yield message.SerializeToString()
         return
-    entries, contents = [type(entry).FromString(entry.SerializeToString()) for entry in message.inputs], []
-    for entry, content in zip(entries, message.raw_input_contents, strict=True):
+    entries = [type(entry).FromString(entry.SerializeToString()) for entry in message.inputs]
+    contents = [
+        _parts(entry, content, count) for entry, content in zip(entries, message.raw_input_contents, strict=True)
+    ]
+    for entry in entries:
         entry.shape[0] = batch_size
-        contents.append(memoryview(content))
     shown: list[int] = []
-    for number in range(count):
-        parts = [bytes(content[number * len(content) // count :][: len(content) // count]) for content in contents]
+    for parts in zip(*contents, strict=True):
         kept = [i for i, entry in enumerate(entries) if entry.name not in masks or b"\0" in parts[i]]
         if kept != shown:
             del message.inputs[:]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.benchmark.requests import draw, is_fixed, lay_out
+from serving.benchmark.requests import can_be_cut, draw, lay_out
 from serving.client import ModelSchema
 from serving.client.config import DEFAULTS
 from serving.client.core import run
@@ -42,10 +42,10 @@ def test_without_skew_no_row_comes_again_before_all_have_come(num_rows: int, cou
 
 @pytest.mark.parametrize(
     ("dtype", "dims", "right"),
-    [("int64", (1,), True), ("bool", (1,), True), ("object", (1,), False), ("int64", (-1,), False)],
+    [("int64", (1,), True), ("bool", (1,), True), ("object", (1,), True), ("int64", (-1,), False)],
 )
 @pytest.mark.parametrize("is_optional", [False, True])
-def test_rows_have_one_length_only_if_they_do_in_each_input(
+def test_requests_can_be_cut_apart_unless_lists_are_filled_up(
     dtype: str, dims: tuple[int, ...], right: bool, is_optional: bool
 ) -> None:
     always = Tensor(name="user", dtype="int64", dims=(1,))
@@ -57,7 +57,7 @@ def test_rows_have_one_length_only_if_they_do_in_each_input(
         max_batch_size=8,
         optional_inputs=(other,) if is_optional else (),
     )
-    assert is_fixed(schema) == right
+    assert can_be_cut(schema) == right
 
 
 @pytest.mark.parametrize(("count", "num_takers", "expected"), [(1, 4, 4), (6, 4, 6), (3, 1, 3)])
@@ -70,3 +70,16 @@ def test_each_process_that_sends_has_a_request_of_its_own(count: int, num_takers
     laid_out = lay_out(client, rows, 2, count, np.random.default_rng(0), num_takers=num_takers)
     run(transport.close())
     assert (len(laid_out.messages), laid_out.draws.shape) == (expected, (expected, 2))
+
+
+def test_texts_and_numbers_are_cut_as_the_client_would_write_them() -> None:
+    user = Tensor(name="user", dtype="int64", dims=(1,))
+    word = Tensor(name="word", dtype="object", dims=(1,))
+    schema = ModelSchema(name="m", inputs=(user, word), outputs=(user,), max_batch_size=8)
+    transport = GrpcTransport("127.0.0.1:1", DEFAULTS, is_async=False)
+    client: Any = SimpleNamespace(schema=schema, prepare=lambda rows: prepare(rows, schema, transport.encode))
+    rows = pa.table({"user": range(50), "word": ["", "é", "long " * 60, "a\0b", "x" * 255] * 10})
+    laid_out = lay_out(client, rows, 2, 21, np.random.default_rng(0))
+    alone = [client.prepare(rows.take(pa.array(draws))).messages[0].SerializeToString() for draws in laid_out.draws]
+    run(transport.close())
+    assert laid_out.messages == alone
