@@ -15,6 +15,7 @@ from serving.client import Client, ModelSchema
 
 _MOST_REQUESTS = 100_000
 _MOST_BYTES = 256 << 20
+_MOST_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and take a millisecond each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def lay_out(
         client: knows the model.
         rows: only columns that the model takes, in one chunk.
         batch_size: rows of each request.
-        count: how many requests are wanted; there are fewer if they would take too much memory.
+        count: how many requests are wanted; there are fewer if they would take too much memory or time.
         rng: draws.
         skew: see `draw`.
         num_takers: client processes that share the requests; there is one for each, whatever memory that takes.
@@ -55,10 +56,12 @@ def lay_out(
         RequestError: the rows do not fit the model.
     """
     one = client.prepare(rows.slice(0, 1)).messages[0].ByteSize()
-    count = max(min(count, _MOST_REQUESTS, max(_MOST_BYTES // (one * batch_size), 16)), num_takers)
+    is_cut = can_be_cut(client.schema)
+    most = _MOST_REQUESTS if is_cut else _MOST_ONE_BY_ONE
+    count = max(min(count, most, max(_MOST_BYTES // (one * batch_size), 16)), num_takers)
     draws = draw(rng, rows.num_rows, (count, batch_size), skew)
     # Many requests are checked and laid out at once and then cut apart, where that makes no row wider.
-    per_block = max(client.schema.max_batch_size // batch_size, 1) if can_be_cut(client.schema) else 1
+    per_block = max(client.schema.max_batch_size // batch_size, 1) if is_cut else 1
     masks = {column.mask.name for column in client.schema.columns if column.mask is not None}
     messages: list[bytes] = []
     for begin in range(0, count, per_block):
