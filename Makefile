@@ -8,7 +8,7 @@ help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,torch,onnx,lightgbm,dev
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,dev
 
 demo: ## raw ratings to measured scores, in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx

@@ -58,10 +58,10 @@ def changed_python(directory: Path, name: str, change: str) -> str:
     return program(directory, name, f'PYTHONPATH="{site}" exec "{sys.executable}" "$@"')
 
 
-def setup(checkout: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+def setup(checkout: Path, extras: str = "cpu", **environment: str) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHON" and not name.startswith("UV_")}
     return subprocess.run(
-        [str(checkout / "scripts/setup.sh"), "cpu"],
+        [str(checkout / "scripts/setup.sh"), extras],
         env={**inherited, **environment},
         capture_output=True,
         text=True,
@@ -137,13 +137,16 @@ def test_an_environment_with_another_python_than_the_chosen_one(checkout: Path, 
     assert re.search(message, refusal(checkout, PYTHON=other))
 
 
-def test_an_environment_with_more_extras_will_do(checkout: Path) -> None:
+def test_a_developers_environment_will_do_for_every_target(checkout: Path) -> None:
+    extras = re.findall(r"scripts/setup.sh (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    most = max(extras, key=len)
     sources = (checkout / "pyproject.toml").read_bytes() + (checkout / "constraints.txt").read_bytes()
     checksum = subprocess.run(["cksum"], input=sources, capture_output=True, check=True).stdout.split()[0].decode()
     environment_of(checkout, sys.executable)
-    (checkout / f".venv/.installed-cpu-dev-{checksum}").touch()
-    done = setup(checkout)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (checkout / f".venv/.installed-{most.replace(',', '-')}-{checksum}").touch()
+    for of_target in dict.fromkeys(extras):
+        done = setup(checkout, of_target)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), of_target
 
 
 # Which Python
