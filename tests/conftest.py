@@ -19,7 +19,7 @@ SHARED: dict[str, Any] = {
     "print_blob": True,
 }
 settings.register_profile("quick", max_examples=20, derandomize=True, **SHARED)
-settings.register_profile("thorough", max_examples=100, derandomize=True, **SHARED)
+settings.register_profile("thorough", max_examples=50, derandomize=True, **SHARED)
 settings.register_profile("search", max_examples=1000, **SHARED)
 settings.load_profile("quick")  # unless --hypothesis-profile names another
 

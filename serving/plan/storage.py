@@ -61,20 +61,27 @@ def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
         value: JSON values.
         kinds: the classes that may be named.
         directory: where the arrays are.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError, OSError, pyarrow.ArrowException: it is not what `encode` wrote.
     """
     if isinstance(value, list):
         return tuple(decode(part, kinds, directory) for part in value)
     if not isinstance(value, dict):
         return value
     if "array_file" in value:
-        array: NDArray[Any] = _read(directory / value["array_file"]).to_numpy(zero_copy_only=True)
+        array: NDArray[Any] = _read(directory, value["array_file"]).to_numpy(zero_copy_only=True)
         return array.view(value["dtype"]).reshape(value["shape"])
     if "strings_file" in value:
-        return _read(directory / value["strings_file"])
+        return _read(directory, value["strings_file"])
     parts = {name: decode(part, kinds, directory) for name, part in value.items() if name != "kind"}
     return kinds[value["kind"]](**parts)
 
 
-def _read(path: Path) -> pa.Array:
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).get_batch(0).column(0)
+def _read(directory: Path, name: str) -> pa.Array:
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} is not the name of a file beside the plan")
+    with pa.memory_map(str(directory / name)) as source:
+        array = pa.ipc.open_file(source).get_batch(0).column(0)
+    array.validate(full=True)  # the ends of strings, which lead into memory of others where they are wrong
+    return array

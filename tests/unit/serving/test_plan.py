@@ -1,3 +1,4 @@
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,8 @@ def test_damage_is_told_with_the_remedy(tmp_path: Path) -> None:
         ('"format_version": 3', '"format_version": 2', "format version 2, expected 3. Export again"),
         ('"Fill"', '"os.system"', "KeyError: 'os.system'"),
         ('"log"', '"frompyfunc"', "function 'frompyfunc' is not one of"),
+        ('"array-0.arrow"', '"/etc/hostname"', "'/etc/hostname' is not the name of a file beside the plan"),
+        ('"array-0.arrow"', '"../plan/array-0.arrow"', "is not the name of a file beside the plan"),
         ('"source": 7', '"source": 8', "8 is neither one of the inputs .* nor an earlier result"),
     ],
 )
@@ -284,4 +287,16 @@ def test_a_plan_that_was_tampered_with_is_refused(tmp_path: Path, before: str, a
     assert before in document.read_text()
     document.write_text(document.read_text().replace(before, after))
     with pytest.raises(ArtifactError, match=message):
+        TransformPlan.load(tmp_path / "plan")
+
+
+def test_strings_that_end_beyond_their_bytes_are_refused(tmp_path: Path) -> None:
+    small_plan().save(tmp_path / "plan")
+    name = re.findall(r'"strings_file": "(.*?)"', (tmp_path / "plan" / "plan.json").read_text())[0]
+    ends = pa.py_buffer(np.array([0, 1 << 40, 2]))
+    beyond = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2, [None, ends, pa.py_buffer(b"ab")])
+    batch = pa.record_batch([beyond], names=["array"])
+    with pa.OSFile(str(tmp_path / "plan" / name), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(ArtifactError, match=r"ArrowInvalid.*Export again"):
         TransformPlan.load(tmp_path / "plan")
