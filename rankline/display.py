@@ -60,6 +60,8 @@ def plain_table() -> Table:
 def print_whole(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
     """Print a table of which no cell is cut: columns that do not fit come below, behind the first ones again.
 
+    Below each other, tables leave out the rows of which they have nothing.
+
     Args:
         console: as wide as it is.
         columns: heading → cells, of lines of markup.
@@ -81,7 +83,8 @@ def print_whole(console: Console, columns: Mapping[str, Sequence[str]], *, num_k
                 escape(name), justify="left" if list(columns).index(name) < left else "right", no_wrap=True
             )
         for cells in zip(*(columns[name] for name in (*keys, *part)), strict=True):
-            table.add_row(*cells)
+            if len(parts) == 1 or any(cells[num_keys:]):
+                table.add_row(*cells)
         if number:
             console.print()
         wanted = sum(widths[name] for name in (*keys, *part))

@@ -31,3 +31,10 @@ def test_markup_in_cells_takes_no_room() -> None:
     print_whole(console, {"": ["a"], "x": ["[bold red]12345[/]\n[dim]±5%[/]"], "y": ["[dim]12345[/]"]})
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().count("a ") == 1
+
+
+def test_a_table_below_another_leaves_out_what_it_has_nothing_of() -> None:
+    console = Console(file=io.StringIO(), width=24)
+    print_whole(console, {"": ["auc", "rmse", "none"], "adult": ["0.91", "", ""], "a second one": ["", "38.5", ""]})
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().split() == ["adult", "auc", "0.91", "a", "second", "one", "rmse", "38.5"]
