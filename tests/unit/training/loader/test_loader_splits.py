@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.unit.training.several_heads import HEADS, spec_of
 from training.loader.splits import check_parquet, first_rows, tensorflow_loader
 from training.loader.tensorflow import KerasSequenceLoader
 from training.loader.tfrecord import TFRecordLoader, write_tfrecords
@@ -69,6 +70,13 @@ def test_a_reader_of_parquet_refuses_tfrecord_with_the_way_back(both: tuple[Path
     ):
         check_parquet(spec, reader="a torch model")
     check_parquet(replace(spec, sources={"valid": spec.source("valid")}), reader="a torch model")
+
+
+def test_tfrecord_is_refused_where_there_are_several_labels(both: tuple[Path, FeatureSpec]) -> None:
+    directory, spec = both
+    several = spec_of(HEADS, dict(spec.sources))
+    with pytest.raises(ConfigError, match="tfrecord, and a model of several labels reads parquet only"):
+        tensorflow_loader(directory, several, "train", 10, shuffle=False, seed=0)
 
 
 def test_the_first_rows_are_the_same_in_each_format(both: tuple[Path, FeatureSpec], prepared: Path) -> None:
