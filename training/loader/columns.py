@@ -173,6 +173,13 @@ def lost_by_cast(column: Column, dtype: np.dtype[Any]) -> Any:
     return values[changed][0] if changed.any() else None
 
 
+def not_finite(column: Column) -> Any:
+    """A value that is NaN or infinite, or None."""
+    values = column.values if isinstance(column, Ragged) else column
+    is_finite = np.isfinite(values)
+    return None if is_finite.all() else values[~is_finite][0]
+
+
 def value_dtype(column: Column) -> np.dtype[Any]:
     """Type of the values."""
     return (column.values if isinstance(column, Ragged) else column).dtype

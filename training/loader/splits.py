@@ -132,7 +132,7 @@ def encoding(loader: L, prepared: Path, spec: FeatureSpec) -> L:
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
-    """What a spec says about values: which ids there are, and what stands for missing ones.
+    """What a spec says about values: which ids there are, what stands for missing ones, and that a label is a number.
 
     NaN is what stands for the label that a row lacks where others have theirs.
     """
@@ -141,6 +141,7 @@ def checks_of(spec: FeatureSpec) -> StreamOptions:
     return {
         "cardinalities": {feature.name: feature.embedding_shape[0] for feature in spec.categorical},
         "fill_nulls": masked | filled,
+        "finite": [label.name for label in spec.labels if label.name not in masked],
     }
 
 

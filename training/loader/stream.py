@@ -7,7 +7,7 @@ objects, unless a workflow of `map` does so. Which rows come when is said in `tr
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -73,6 +73,7 @@ class StreamOptions(TypedDict, total=False):
     pad: bool
     fill_nulls: Mapping[str, float]
     cardinalities: Mapping[str, int]
+    finite: Collection[str]
     prefetch: int | None
     num_threads: int | None
     bucket_by: str | None
@@ -96,6 +97,7 @@ class BatchStream:
         pad: give the workers exactly the same number of rows, some rows to two of them.
         fill_nulls: column → value for what is missing, an empty list for a missing list; others refuse nulls.
         cardinalities: column → number of ids; an id outside [0, cardinality) is refused.
+        finite: columns in which NaN and infinity are refused.
         prefetch: batches that are made ahead of the consumer, in memory of their own; None for as many as suit.
         num_threads: that decode and gather; None for as many as there are cores, or OMP_NUM_THREADS says, up to four.
         bucket_by: list column of about equal lengths within a batch, so that little is wasted where a model pads it.
@@ -125,6 +127,7 @@ class BatchStream:
         pad: bool = False,
         fill_nulls: Mapping[str, float] | None = None,
         cardinalities: Mapping[str, int] | None = None,
+        finite: Collection[str] = (),
         prefetch: int | None = None,
         num_threads: int | None = None,
         bucket_by: str | None = None,
@@ -140,6 +143,7 @@ class BatchStream:
                 f"bucket_by is {bucket_by!r}, expected one of the columns that are read: {self._columns}."
             )
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
+        self._finite = frozenset(finite)
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
         self._transform, self._one_at_a_time = transform, threading.Lock()
         self._read_columns = list(transform.columns) if transform else self._columns
@@ -292,6 +296,11 @@ class BatchStream:
         if missing:
             column = self._filled(group, name, column, missing)
         numbers = arrays.from_arrow(column)
+        if name in self._finite and (odd := arrays.not_finite(numbers)) is not None:
+            raise DataError(
+                f"{self._files.name(group)}: column {name!r} holds {odd}, expected finite numbers. "
+                "Prepare the data again."
+            )
         wanted = self._dtypes.get(name)
         if wanted is not None and wanted.kind == "i" and (lost := arrays.lost_by_cast(numbers, wanted)) is not None:
             raise DataError(

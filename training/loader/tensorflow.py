@@ -60,7 +60,7 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         list_layout: "nnzs" or "offsets".
         stack_labels: give several labels as one tensor, (N, number of labels).
         **options: of `training.loader.stream.BatchStream`: shuffle, seed, parts_per_chunk, buffer_size, drop_last,
-            global_rank, global_size, pad, fill_nulls, cardinalities, prefetch, num_threads, bucket_by.
+            global_rank, global_size, pad, fill_nulls, cardinalities, finite, prefetch, num_threads, bucket_by.
 
     Raises:
         ConfigError: an argument is out of its range.

@@ -26,7 +26,7 @@ from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
-from workflows.errors import ArtifactError, ConfigError, RanklineError
+from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
 from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 BASE = TrainConfig(
@@ -316,8 +316,9 @@ def with_nan(column: str) -> Callable[[pa.Table], pa.Table]:
 def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_checkpoint(
     model: str, new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
-    prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
-    output, config = tmp_path / "model", replace(BASE, model=MODELS[model])
+    prepared = new_prepared(tmp_path / "prepared", change=with_nan("age"))
+    # Without a ReLU, which may hide it.
+    output, config = tmp_path / "model", replace(BASE, model=replace(MODELS[model], hidden=()))
     messages = []
     for resume in (False, True):  # what goes on exactly comes to the same end
         with pytest.raises(RanklineError, match=r"the training loss is nan since .*Lower the learning rate") as caught:
@@ -331,6 +332,14 @@ def test_a_loss_that_is_no_number_is_told_with_its_batch_and_the_last_good_check
     assert f"the last good checkpoint: {checkpoint_path(output)}, step {step - 1}" in messages[0]
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "FAILED"
     assert not output.exists()
+
+
+def test_a_label_that_is_no_number_is_told_by_its_file(
+    new_prepared: Any, tmp_path: Path, tracking: TrackingConfig
+) -> None:
+    prepared = new_prepared(tmp_path / "prepared", change=with_nan("rating"))
+    with pytest.raises(DataError, match=r"parquet: column 'rating' holds nan, expected finite numbers"):
+        train(prepared, tmp_path / "model", BASE, tracking=tracking)
 
 
 @pytest.mark.parametrize("every", [0, 5])

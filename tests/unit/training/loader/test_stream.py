@@ -411,6 +411,14 @@ def test_ids_that_are_no_whole_numbers_are_refused(tmp_path: Path, values: Any, 
         list(BatchStream(tmp_path, ["user"], batch_size=2, dtypes={"user": np.int64}).batches())
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_where_they_have_to_be(tmp_path: Path, odd: float) -> None:
+    pq.write_table(pa.table({"label": [1.0, odd], "price": [odd, 2.0]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=rf"a\.parquet: column 'label' holds {odd}, expected finite numbers"):
+        list(BatchStream(tmp_path, ["label", "price"], batch_size=2, finite=["label"]).batches())
+    assert len(list(BatchStream(tmp_path, ["label", "price"], batch_size=2).batches())) == 1
+
+
 def test_ids_that_pandas_wrote_as_floats_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [1.0, 2.0]}), tmp_path / "a.parquet")
     batch = next(BatchStream(tmp_path, ["user"], batch_size=2, shuffle=False, dtypes={"user": np.int64}).batches())
