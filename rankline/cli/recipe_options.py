@@ -49,8 +49,8 @@ class RecipeCommand(TyperCommand):
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
             of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
             raise ConfigError(
-                f"{info_name} {recipe.name} does not take {', '.join(unknown)}. This recipe has "
-                f"{', '.join(of_recipe)}.{did_you_mean(unknown, known)}"
+                f"{info_name} {recipe.name} does not take {', '.join(unknown)}.{did_you_mean(unknown, known)} "
+                f"This recipe has {', '.join(of_recipe)}."
             )
         return verb.make_context(info_name, args, parent, **extra)
 
