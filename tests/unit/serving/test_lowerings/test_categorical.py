@@ -14,7 +14,6 @@ from workflows.operators import (
     HashedCategorify,
     HashShare,
     HexToInt,
-    OrderedCategorify,
     StableHashBucket,
     StableHashedCross,
 )
@@ -37,7 +36,6 @@ GRAPHS = {
     "HashedCategorify by column": lambda: (
         ["key", "word"] >> HashedCategorify(num_buckets={"key": 2, "word": 5}, max_size=9)
     ),
-    "OrderedCategorify": lambda: ["key", "float", "flag", "word"] >> OrderedCategorify(freq_threshold=8),
     "StableHashBucket": lambda: ["key", "word", "float", "words", "keys"] >> StableHashBucket(7),
     "StableHashBucket by column": lambda: ["key", "word"] >> StableHashBucket({"word": 7, "key": 2}),
     "HashShare": lambda: ["key", "word", "float", "words", "keys"] >> HashShare(0.75),

@@ -1,4 +1,4 @@
-"""Parts of times: NVTabular's operator against the compiled plan, on every number of 64 bits and on missing ones."""
+"""Parts of times, and ids in the order of numbers: NVTabular against the plan, also where they are missing."""
 
 from typing import Any
 
@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from serving.plan import TransformPlan
 from workflows.datasets.table.operators import DateParts
 from workflows.dates import PARTS
-from workflows.operators import Categorify
+from workflows.operators import OrderedCategorify
 from workflows.upstream import nvt, ops
 
 GRAPHS: dict[str, Any] = {
     "parts": lambda: ["key", "maybe"] >> DateParts({"key": list(PARTS), "maybe": ["hour", "year"]}),
-    "categories": lambda: ["key", "maybe"] >> DateParts({"key": ["month"], "maybe": ["weekday"]}) >> Categorify(),
+    "categories": lambda: (
+        ["key", "maybe"] >> DateParts({"key": ["month"], "maybe": ["weekday"]}) >> OrderedCategorify()
+    ),
+    "numbers": lambda: ["key", "float", "flag", "word"] >> OrderedCategorify(freq_threshold=8),
     "scaled": lambda: ["key"] >> DateParts({"key": ["day_of_year"]}) >> ops.Normalize("float32") >> ops.FillMissing(0),
 }
 
@@ -27,10 +30,10 @@ def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[nvt.Wo
 
 @EXAMPLES
 @given(data=st.data())
-def test_parts_are_the_same(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
+def test_they_are_the_same(case: tuple[nvt.Workflow, TransformPlan], data: st.DataObject) -> None:
     workflow, plan = case
     assert_same(workflow, plan, data.draw(requests(workflow)))
 
 
-def test_no_rows_have_no_parts(case: tuple[nvt.Workflow, TransformPlan]) -> None:
+def test_no_rows_have_none(case: tuple[nvt.Workflow, TransformPlan]) -> None:
     assert_zero_rows(case[1])
