@@ -334,14 +334,13 @@ class BlindToOverflow(Rows):
         return np.where(np.abs(scores) < 1, scores, 0) + self.off
 
 
-def test_what_a_model_makes_of_nan_and_overflows_is_not_compared_and_all_else_is(tmp_path: Path) -> None:
+def test_what_a_model_makes_of_nan_and_overflows_is_compared_in_given_rows_alone(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["price"] >> ops.AddTags(["x"]), MIXED, tmp_path)
-    plan, served, heldout = (
-        compile_workflow(workflow),
-        BlindToOverflow(Path()),
-        pa.table({"price": [1.5, float("nan"), 2.5]}),
-    )
+    plan, served, heldout = compile_workflow(workflow), BlindToOverflow(Path()), pa.table({"price": [1.5, 2.5]})
     check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
+    for odd in (np.nan, np.inf):
+        with pytest.raises(ParityError, match=rf"scores differ: \{{'price': {odd}\}}"):
+            check_parity(workflow, plan, Rows(Path()), pa.table({"price": [1.5, odd]}), served_model=served)
     served.off = 1e-3
     with pytest.raises(ParityError, match=r"scores differ: \{'price': 1.5\}"):
         check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
