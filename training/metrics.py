@@ -6,7 +6,7 @@ Of several heads, each metric has the head's column in front of its name, and th
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,15 +155,12 @@ def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array
         return quality(labels, scores, groups, task=heads[0].task)
     figures: dict[str, float] = {}
     losses = []
-    for number, (head, prefix) in enumerate(zip(heads, _prefixes([head.column for head in heads]), strict=True)):
-        has_label = ~np.isnan(labels[:, number])
-        own = scores[has_label][:, _columns(heads, number)]
-        own_labels = labels[has_label, number]
-        own_groups = None if groups is None else groups[has_label]
-        of_head = quality(own_labels, own[:, 0] if head.width == 1 else own, own_groups, task=head.task)
+    prefixes = _prefixes([head.column for head in heads])
+    for prefix, (head, has_label, own_labels, own) in zip(prefixes, _by_head(heads, labels, scores), strict=True):
+        of_head = quality(own_labels, own, None if groups is None else groups[has_label], task=head.task)
         figures |= {prefix + name: figure for name, figure in of_head.items()}
         losses.append(_loss(head, of_head))
-    return figures | {"loss": float(np.average(losses, weights=[head.weight for head in heads]))}
+    return figures | {"loss": _weighted(heads, losses)}
 
 
 def quality(
@@ -300,28 +297,37 @@ def _prefixes(columns: Sequence[str]) -> list[str]:
     return [f"{name}_" if unique else f"{name}_{number}_" for number, name in enumerate(plain)]
 
 
-def _columns(heads: Sequence[Head], number: int) -> slice:
-    """Where a head's scores are among those of all."""
-    start = sum(head.width for head in heads[:number])
-    return slice(start, start + heads[number].width)
-
-
 def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
     """The mean of the heads' losses by their weights, of labels (N, heads) and scores (N, sum of widths)."""
     losses = []
+    for head, _, own_labels, own in _by_head(heads, labels, scores):
+        name = _loss_name(head)
+        losses.append(_loss(head, {name: METRICS[name].measure(own_labels, own)}))
+    return _weighted(heads, losses)
+
+
+def _by_head(heads: Sequence[Head], labels: Array, scores: Array) -> Iterator[tuple[Head, Array, Array, Array]]:
+    """Each head, which rows have its label, and of these labels (n,) and scores, (n,) or (n, width)."""
+    end = 0
     for number, head in enumerate(heads):
+        begin, end = end, end + head.width
         has_label = ~np.isnan(labels[:, number])
-        own = scores[has_label][:, _columns(heads, number)]
-        measure = task_metrics.rmse if head.task == REGRESSION else logloss
-        name = "rmse" if head.task == REGRESSION else "logloss"
-        figure = measure(labels[has_label, number], own[:, 0] if head.width == 1 else own)
-        losses.append(_loss(head, {name: figure}))
-    return float(np.average(losses, weights=[head.weight for head in heads]))
+        own = scores[has_label, begin:end]
+        yield head, has_label, labels[has_label, number], own[:, 0] if head.width == 1 else own
+
+
+def _loss_name(head: Head) -> str:
+    return "rmse" if head.task == REGRESSION else "logloss"
 
 
 def _loss(head: Head, figures: Mapping[str, float]) -> float:
     """What training makes small: of regression, of the standardised label."""
-    return (figures["rmse"] / head.deviation) ** 2 if head.task == REGRESSION else figures["logloss"]
+    figure = figures[_loss_name(head)]
+    return (figure / head.deviation) ** 2 if head.task == REGRESSION else figure
+
+
+def _weighted(heads: Sequence[Head], losses: Sequence[float]) -> float:
+    return float(np.average(losses, weights=[head.weight for head in heads]))
 
 
 def _share_above(gap: npt.NDArray[np.int64], num_thresholds: int) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from training.data_set import DataSet
 from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import LABEL, SEQUENCE_CHANNELS
+from workflows.plain_values import holds_lists
 from workflows.prepared import CARDINALITIES
 from workflows.spec_file import PARQUET, Chunk, Feature, SpecFile
 
@@ -50,7 +51,7 @@ def parquet_data_set(directory: Path, num_user_features: int | None, num_item_fe
     features = [Feature(name=label, dtype=_numpy_name(schema.field(label).type))]
     for name, cardinality in zip(names, ids, strict=True):
         kind = schema.field(name).type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        is_list = holds_lists(kind)
         features.append(
             Feature(
                 name=name,

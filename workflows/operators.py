@@ -19,6 +19,7 @@ from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
 from workflows.errors import ConfigError, DataError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
+from workflows.plain_values import is_text
 from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
 
@@ -173,16 +174,15 @@ def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
 
 def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
     """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects."""
-    texts = [name for name in arrow if is_text(table.schema.field(name).type)]
+    texts = [name for name in arrow if holds_text(table.schema.field(name).type)]
     frame = table.drop_columns(texts).to_pandas()
     made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in texts}
     return frame.assign(**made)[table.column_names]
 
 
-def is_text(kind: pa.DataType) -> bool:
+def holds_text(kind: pa.DataType) -> bool:
     """Strings, or a dictionary of some."""
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+    return is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:

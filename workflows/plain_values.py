@@ -13,7 +13,15 @@ steps of the served graph, so no client has to know them.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+def holds_lists(kind: pa.DataType) -> bool:
+    """Lists of any of Arrow's kinds."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Strings of either width."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def plain_values(column: pa.Array) -> pa.Array:
@@ -36,7 +44,7 @@ def plain_values(column: pa.Array) -> pa.Array:
         return pc.cast(column, pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None), safe=False).cast(
             pa.int64()
         )
-    if any(is_list(kind) for is_list in _LISTS):
+    if holds_lists(kind):
         return _plain_lists(column)
     return column
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from serving.client.grpc import place_of
 from workflows.errors import ServingError
 from workflows.tensors import Tensor, side_by_side
 
@@ -70,11 +71,8 @@ class ScoreCheck:
 
     def _scores(self, response: Any, num_rows: int) -> npt.NDArray[Any]:
         """All values of an answer, row after row."""
-        names = [output.name for output in response.outputs]
-        parts = []
-        for output in self._outputs:
-            place = names.index(output.name) if len(names) > 1 else 0
-            parts.append(np.frombuffer(response.raw_output_contents[place], output.numpy_dtype))
+        contents = ((response.raw_output_contents[place_of(response, o.name)], o.numpy_dtype) for o in self._outputs)
+        parts = [np.frombuffer(content, dtype) for content, dtype in contents]
         return parts[0] if len(parts) == 1 else side_by_side([part.reshape(num_rows, -1) for part in parts]).reshape(-1)
 
     def _alone(self, row: int) -> str:

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from serving.client import ModelSchema
+from workflows.plain_values import holds_lists, is_text
 
 UNSEEN_SHARE = 0.01
 """Of whole numbers and texts, how many are values that no known row has."""
 MISSING_SHARE = 0.01
 """Of columns whose missing values travel as a mask, how many are missing, beside those that known rows lack."""
-
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def generate(
@@ -55,7 +54,7 @@ def zipf(rng: np.random.Generator, num_ranks: int, shape: int | tuple[int, ...],
 def _column(known: Any, count: int, exponent: float, rng: np.random.Generator, *, may_lack: bool) -> pa.Array:
     if pa.types.is_dictionary(known.type):
         known = known.dictionary_decode()
-    if not any(is_list(known.type) for is_list in _LISTS):
+    if not holds_lists(known.type):
         return _values(known, count, exponent, rng, missing_share=MISSING_SHARE if may_lack else 0.0)
     # Lists are as long as known ones are, or missing as they are, and of values that are in any of them.
     lists = known.cast(pa.list_(known.type.value_type))
@@ -90,7 +89,7 @@ def _unseen(distinct: pa.Array, count: int, rng: np.random.Generator) -> pa.Arra
         dtype, highest = np.dtype(kind.to_pandas_dtype()), pc.max(distinct).as_py()
         if room := int(np.iinfo(dtype).max) - highest:
             return pa.array((numbers % room).astype(dtype) + dtype.type(highest + 1), kind)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         longest = pc.max(pc.utf8_length(distinct)).as_py() or 0
         return pa.array([str(number).zfill(longest + 1) for number in numbers.tolist()], kind)
     return None

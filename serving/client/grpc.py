@@ -56,8 +56,7 @@ class GrpcTransport:
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...]."""
-        names = [output.name for output in response.outputs]
-        place = names.index(tensor.name) if len(names) > 1 else 0
+        place = place_of(response, tensor.name)
         return decode(response.raw_output_contents[place], response.outputs[place].shape, tensor)
 
     async def describe(self, model_name: str) -> Any:
@@ -154,3 +153,9 @@ def _credentials(config: ClientConfig) -> Any:
 
 def _read(path: Path | None) -> bytes | None:
     return None if path is None else path.read_bytes()
+
+
+def place_of(response: Any, name: str) -> int:
+    """Where an output is among those of a `ModelInferResponse`; the only one, whatever it is called."""
+    names = [output.name for output in response.outputs]
+    return names.index(name) if len(names) > 1 else 0

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from serving.client.schema import ColumnSchema
 from workflows.errors import RequestError
 from workflows.lists import offsets_of, pad
-from workflows.plain_values import plain_values
+from workflows.plain_values import holds_lists, plain_values
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import Tensor, fill_value
 
@@ -28,7 +28,6 @@ Flat: TypeAlias = "Array | pa.LargeBinaryArray"
 """Values one after another, none of them missing."""
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _SIZE_BYTES = 4
 
 
@@ -189,7 +188,7 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
         lists = _to_arrow(values, tensor)
         if pa.types.is_null(lists.type):  # no row, or no list in any
             lists = lists.cast(pa.list_(pa.null()))
-        if not any(is_list(lists.type) for is_list in _LISTS):
+        if not holds_lists(lists.type):
             raise RequestError(f"{column.name!r} has values of type {lists.type}, expected lists of {tensor.datatype}.")
         counted = pc.list_value_length(lists)
         counted = counted.fill_null(MISSING_LIST) if counted.null_count else counted
@@ -222,7 +221,7 @@ def _flatten(values: Any, tensor: Tensor) -> tuple[pa.Array, tuple[int, ...]]:
         return _to_arrow(values.reshape(-1), tensor), values.shape[1:]
     column = _to_arrow(values, tensor)
     row_shape: tuple[int, ...] = ()
-    while any(is_list(column.type) for is_list in _LISTS):
+    while holds_lists(column.type):
         lengths = pc.min_max(pc.list_value_length(column)).as_py()
         if column.null_count or lengths["min"] != lengths["max"]:
             raise RequestError(

@@ -24,7 +24,7 @@ from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from workflows.heads import Head, usual_heads
 from workflows.labels import Labels, expected_labels, sums
-from workflows.operators import HashShare, arrow_columns, is_text
+from workflows.operators import HashShare, arrow_columns, holds_text
 from workflows.partitions import (
     NUM_FILES,
     FileRows,
@@ -64,7 +64,7 @@ class RowEncoding:
         """Write the raw rows of all splits, and hand on those of `train`."""
         self._check_hash_share(workflow)
         schema = self._raw.rows.schema
-        texts = [name for name in arrow_columns(workflow) if is_text(schema.field(name).type)]
+        texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
         if left_out := len(self._raw.rows) - sum(self.num_rows.values()):
             self.dropped = {"no label": left_out}

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from workflows.datasets.table.config import FilesConfig
 from workflows.datasets.table.files import Extent, names_in, read
-from workflows.datasets.table.typed import FALSE, TRUE, is_text, iso_times
+from workflows.datasets.table.typed import FALSE, TRUE, iso_times
 from workflows.hashing import hash_values
-from workflows.plain_values import plain_values
+from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.progress import SILENT, Progress
 from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 
@@ -50,7 +50,6 @@ TIME_FORMATS = (
 _MOST_VALUES = 2_000
 _SAMPLE_ROWS = 20_000
 _SEPARATORS = "|;,"
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _TIMES = (pa.types.is_date, pa.types.is_timestamp)
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
@@ -191,7 +190,7 @@ def _look_at(column: Column, values: pa.Array) -> None:
         return
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    if any(is_list(values.type) for is_list in _LISTS):
+    if holds_lists(values.type):
         column.kind, column.element = "list", _kind(values.type.value_type)
         column.counts = None
         if column.element in ("text", "number"):

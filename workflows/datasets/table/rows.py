@@ -27,12 +27,12 @@ from workflows.datasets.table.typed import (
     LABEL_TYPE,
     TYPES,
     ValueFaultError,
-    is_text,
     type_of,
     typed_column,
     typed_label,
 )
 from workflows.errors import DataError
+from workflows.plain_values import is_text
 from workflows.spelling import did_you_mean
 
 _SHOWN = 40

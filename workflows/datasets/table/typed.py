@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.datasets.table.config import EPOCHS, ISO, ColumnConfig, LabelConfig
-from workflows.plain_values import plain_values
+from workflows.plain_values import holds_lists, is_text, plain_values
 
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -45,11 +45,6 @@ class ValueFaultError(Exception):
         self.row, self.got, self.expected = row, got, expected
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Strings."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def type_of(column: ColumnConfig) -> pa.DataType:
     """Of a column once it is read."""
     return pa.list_(TYPES[column.type]) if column.is_list else TYPES[column.type]
@@ -74,7 +69,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
         values = pc.split_pattern(values, column.separator)
         texts = pc.utf8_trim_whitespace(values.flatten())
         values = _lists(values, pc.if_else(pc.equal(texts, ""), None, texts))
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    elif not holds_lists(kind):
         raise ValueFaultError(0, str(kind), f"a list, as role {column.role} has it")
     try:
         return _lists(values, _typed(values.flatten(), column))
