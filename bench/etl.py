@@ -81,7 +81,7 @@ class _Side:
         self.client_cpu_s, self.workers_cpu_s = 0.0, 0.0
 
     def rows_per_s(self, num_rows: int) -> float:
-        """One turn."""
+        """Prepare once; returns rows per second, and counts what client and workers took of the processors."""
         begin_s, client_s, workers_s = time.perf_counter(), time.process_time(), self._cpu_s()
         prepared = prepare(
             CRITEO, CRITEO.read(self._raw), self._output, CONFIG, ENCODING, source="generated", pool=self._pool

@@ -84,7 +84,7 @@ class Report:
         }
 
     def print(self, console: Console) -> None:
-        """For people."""
+        """Print ratios, then figures: sides in rows or in columns, whichever is narrower."""
         figures = list(dict.fromkeys(name for side in self.results.values() for name in side))
         cells = {(side, name): value for side, values in self.results.items() for name, value in values.items()}
         rows, columns = list(self.results), figures

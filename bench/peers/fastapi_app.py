@@ -42,6 +42,6 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/predict")
 async def predict(rows: Rows, request: Request) -> Scores:
-    """Score rows."""
+    """Score rows, columns by name; returns a score for each."""
     scorer: Scorer = request.app.state.scorer
     return Scores(scores=scorer.score(pd.DataFrame(rows.columns)).tolist())
