@@ -29,7 +29,10 @@ _MAX_PADDED_CELLS = 1 << 28
 
 
 def compile_workflow(
-    workflow: nvt.Workflow, dtypes: Mapping[str, str] | None = None, candidates: Collection[str] = ()
+    workflow: nvt.Workflow,
+    dtypes: Mapping[str, str] | None = None,
+    candidates: Collection[str] = (),
+    columns: Collection[str] | None = None,
 ) -> TransformPlan:
     """Lower a fitted workflow that holds no label.
 
@@ -37,6 +40,7 @@ def compile_workflow(
         workflow: the workflow.
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
         candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
+        columns: output columns to make; None for all.
 
     Raises:
         LoweringError: an operator has no compiled form, or the plan cannot be split; the message names it.
@@ -49,6 +53,7 @@ def compile_workflow(
         {
             name: cast(expressions[name], wanted[name]) if name in wanted else expressions[name]
             for name in workflow.output_schema.column_names
+            if columns is None or name in columns
         },
         candidates,
     )

@@ -5,8 +5,8 @@ The serving graph is merlin-systems' own (`TransformWorkflow` and its operator f
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,8 +29,39 @@ from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
-from workflows.trained import TrainedModel
+from workflows.trained import ModelArtifact, TrainedModel
 from workflows.upstream import nvt, ops, quiet_nvtabular
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exportable:
+    """A fitted workflow and the model behind it, wherever they were made.
+
+    Attributes:
+        workflow: takes the raw columns of a request, no label.
+        offline_workflow: what the served transform is compared with.
+        model: the trained model, as the framework that made it runs it.
+        artifact: the model on disk, as engines take it.
+        dtypes: encoded column → NumPy dtype name of its values, as the model takes them.
+        heads: what its outputs are, in their order.
+        heldout: raw rows to compare on.
+        made_from: name → fingerprint of what went in.
+        details: for the manifest.
+        candidates: raw columns that may hold several values per row of a request.
+        columns: those of the workflow that the model takes; None for all.
+    """
+
+    workflow: nvt.Workflow
+    offline_workflow: nvt.Workflow
+    model: OfflineModel
+    artifact: ModelArtifact
+    dtypes: Mapping[str, str]
+    heads: tuple[Head, ...]
+    heldout: pa.Table
+    made_from: Mapping[str, str]
+    details: Mapping[str, Any]
+    candidates: Sequence[str] = ()
+    columns: Collection[str] | None = None
 
 
 def export_ensemble(
@@ -43,7 +74,7 @@ def export_ensemble(
     compare: bool = False,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
-    """Compile, compare, write and publish.
+    """Compile, compare, write and publish what was prepared and trained here.
 
     Args:
         prepared: the data that the model was trained on.
@@ -61,25 +92,52 @@ def export_ensemble(
         ParityError: offline and served results differ.
     """
     _check_same_origin(prepared, trained)
-    engine = engine_for(trained.format, config.engine)
+    engine_for(trained.format, config.engine)  # now, not after the model is loaded
     workflow = prepared.workflow()
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([label.name for label in prepared.spec.labels])
-    progress.update(1, 5, "compile")
     model = engine_for(trained.format).load_trained(trained.model_path)
-    candidates = prepared.candidates
-    plan = compile_workflow(serving_workflow, model.dtypes(prepared.spec), candidates)
+    exportable = Exportable(
+        workflow=serving_workflow,
+        offline_workflow=offline_workflow(prepared.workflow, serving_workflow),
+        model=model,
+        artifact=trained,
+        dtypes=model.dtypes(prepared.spec),
+        heads=prepared.spec.heads,
+        heldout=prepared.heldout(),
+        made_from={manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)},
+        details={"run_id": trained.run_id, "tracking_uri": trained.tracking_uri, "metrics": dict(trained.metrics)},
+        candidates=prepared.candidates,
+    )
+    return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
+
+
+def publish_exportable(
+    exportable: Exportable,
+    output: Path,
+    config: ExportConfig,
+    *,
+    name: str,
+    compare: bool = False,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
+    artifact, model, candidates = exportable.artifact, exportable.model, exportable.candidates
+    engine = engine_for(artifact.format, config.engine)
+    progress.update(1, 5, "compile")
+    plan = compile_workflow(exportable.workflow, exportable.dtypes, candidates, exportable.columns)
     with TemporaryDirectory(prefix="rankline-export-") as directory:
-        served, served_model = _in_engine(engine, trained, model, prepared.spec.heads, Path(directory))
+        served, served_model = _in_engine(engine, exportable, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
-        offline_workflow = _offline_workflow(prepared, serving_workflow)
-        heldout = prepared.heldout()
-        parity = check_parity(offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates)
+        heldout = exportable.heldout
+        parity = check_parity(
+            exportable.offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates
+        )
         optional = optional_columns(plan, heldout, candidates, parity.nulls_not_compared)
         comparison = None
         if compare:
             progress.update(3, 5, "compare engines")
-            models = _in_all_engines(trained, model, {engine.name: served_model}, prepared.spec.heads, Path(directory))
+            models = _in_all_engines(exportable, {engine.name: served_model}, Path(directory))
             comparison = _compare(models, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
         progress.update(4, 5, "write")
         details: dict[str, Any] = {
@@ -87,19 +145,19 @@ def export_ensemble(
             "engine": engine.name,
             "engines": comparison and asdict(comparison),
             "parity": asdict(parity),
-            "run_id": trained.run_id,
-            "tracking_uri": trained.tracking_uri,
-            "metrics": dict(trained.metrics),
+            **exportable.details,
         }
-        made_from = {manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)}
         with (
-            publish_version(output, name, made_from=made_from, details=details, keep=config.keep_versions) as version,
+            publish_version(
+                output, name, made_from=exportable.made_from, details=details, keep=config.keep_versions
+            ) as version,
             quiet_nvtabular(),
         ):
-            transform = _TypedTransform(serving_workflow, plan)
+            workflow = exportable.workflow
+            transform = _TypedTransform(workflow, plan)
             scorer = model.operator(transform.compute_output_schema())
-            graph = serving_workflow.input_schema.column_names >> transform >> scorer
-            Ensemble(graph, serving_workflow.input_schema).export(
+            graph = workflow.input_schema.column_names >> transform >> scorer
+            Ensemble(graph, workflow.input_schema).export(
                 str(version.directory),
                 runtime=NativeRuntime(plan, served, type(scorer), candidates, optional),
                 config=config,
@@ -110,38 +168,31 @@ def export_ensemble(
     return ExportedEnsemble.load(output, version.number)
 
 
-def _in_engine(
-    engine: Engine, trained: TrainedModel, model: OfflineModel, heads: tuple[Head, ...], directory: Path
-) -> tuple[Served, ScoringModel]:
-    """The trained model as an engine runs it, converted below `directory` where the engine takes another format."""
-    if engine.format == trained.format:
-        return Served(engine=engine, path=trained.model_path, heads=heads), model
+def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:
+    """The model as an engine runs it, converted below `directory` where the engine takes another format."""
+    artifact, heads = exportable.artifact, exportable.heads
+    if engine.format == artifact.format:
+        return Served(engine=engine, path=artifact.model_path, heads=heads), exportable.model
     path = directory / engine.name / engine.format
     path.parent.mkdir()
-    engine.convert(trained, path)
+    engine.convert(artifact, path)
     return Served(engine=engine, path=path, heads=heads), engine.load(path)
 
 
 def _in_all_engines(
-    trained: TrainedModel,
-    model: OfflineModel,
-    done: Mapping[str, ScoringModel],
-    heads: tuple[Head, ...],
-    directory: Path,
+    exportable: Exportable, done: Mapping[str, ScoringModel], directory: Path
 ) -> dict[str, ScoringModel]:
     """Engine → the model in it, for all engines that can be had: a conversion that is not needed may fail.
 
     Args:
-        trained: the model.
-        model: the same as it was trained.
+        exportable: has the model.
         done: engines that have it already.
-        heads: what its outputs are.
         directory: for what is converted.
     """
     models: dict[str, ScoringModel] = {}
-    for name, engine in engines_for(trained.format).items():
+    for name, engine in engines_for(exportable.artifact.format).items():
         try:
-            models[name] = done[name] if name in done else _in_engine(engine, trained, model, heads, directory)[1]
+            models[name] = done[name] if name in done else _in_engine(engine, exportable, directory)[1]
         except (ExportError, MissingExtraError, ArtifactError):
             continue
     return models
@@ -163,9 +214,9 @@ class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no
         self._dtypes = {column.name: column.spec.numpy_dtype for column in plan.columns}
 
     def compute_output_schema(self, *_: Any, **__: Any) -> Schema:
-        """The workflow's, as it is served."""
+        """What the plan makes, as it is served."""
         columns = self.workflow.output_schema.column_schemas
-        return Schema([column.with_dtype(self._dtypes[name]) for name, column in columns.items()])
+        return Schema([columns[name].with_dtype(dtype) for name, dtype in self._dtypes.items()])
 
 
 class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
@@ -229,15 +280,19 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
         )
 
 
-def _offline_workflow(prepared: PreparedData, serving_workflow: nvt.Workflow) -> nvt.Workflow:
+def offline_workflow(load: Callable[[], nvt.Workflow], serving_workflow: nvt.Workflow) -> nvt.Workflow:
     """The workflow to compare with: the served one, or with its label where it encodes targets.
 
     NVTabular's `TargetEncoding` names its columns by targets that must be there, and takes the statistics of a random
     fold unless there is one; what is served are those of all rows.
+
+    Args:
+        load: gives the whole workflow.
+        serving_workflow: the same without its label.
     """
     if not _target_encodings(serving_workflow):
         return serving_workflow
-    workflow = prepared.workflow()
+    workflow = load()
     for operator in _target_encodings(workflow):
         operator.kfold = 1
     return workflow

@@ -7,9 +7,12 @@ A trained-model artifact holds the model in one file or directory, whose name is
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from workflows.artifacts import Manifest, load_manifest
 from workflows.errors import ArtifactError
+from workflows.feature_spec import FeatureSpec
+from workflows.heads import output_names
 
 KIND = "trained-model"
 
@@ -22,6 +25,26 @@ ONNX = "model.onnx"
 
 OUTPUTS = "outputs.json"
 """Text in a `TORCH_SCRIPT` file: what the model's outputs are called, in their order."""
+
+
+class ModelArtifact(Protocol):
+    """A model on disk that engines take, in the padded layout: trained here, or made to be like that."""
+
+    @property
+    def format(self) -> str:
+        """Name of the file or directory that holds it, such as `SAVED_MODEL`."""
+
+    @property
+    def model_path(self) -> Path:
+        """The file or directory."""
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """Column → NumPy dtype name of the values that it takes."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What its outputs are called, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +72,16 @@ class TrainedModel:
     def model_path(self) -> Path:
         """The model itself, a file or a directory."""
         return self.path / self.format
+
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """As its trainer fed it; reads the feature spec."""
+        return FeatureSpec.read(self.path).model_dtypes
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Those of its heads; reads the feature spec."""
+        return output_names(FeatureSpec.read(self.path).heads)
 
     @property
     def saved_model(self) -> Path:

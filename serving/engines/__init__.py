@@ -24,7 +24,7 @@ from workflows.extras import require
 if TYPE_CHECKING:
     from serving.backends.batching import BatchingModel
     from serving.engines.offline import OfflineModel, ScoringModel
-    from workflows.trained import TrainedModel
+    from workflows.trained import ModelArtifact
 
 ENTRY_POINTS = "rankline.engines"
 
@@ -96,7 +96,7 @@ class Engine:
         """
         return cast("OfflineModel", self.load(path))
 
-    def convert(self, trained: "TrainedModel", target: Path) -> None:
+    def convert(self, trained: "ModelArtifact", target: Path) -> None:
         """Write a trained model of one of the formats that it `converts` to `target`, in its own.
 
         Raises:

@@ -12,7 +12,7 @@ from serving.engines import engine_for
 from serving.engines.onnxruntime import ENGINE
 from workflows.errors import ExportError
 from workflows.extras import require
-from workflows.trained import SAVED_MODEL, TORCH_SCRIPT, TrainedModel
+from workflows.trained import SAVED_MODEL, TORCH_SCRIPT, ModelArtifact
 
 _OPSET, _IR_VERSION = 17, 8  # known to ONNX Runtime from 1.13 on
 _MAX_BYTES = 2**31 - 1  # of a protobuf message
@@ -24,7 +24,7 @@ _CONVERTERS = {
 """Format of a trained model → the module here with its `to_onnx`, and the packages that it needs."""
 
 
-def convert(trained: TrainedModel, target: Path) -> None:
+def convert(trained: ModelArtifact, target: Path) -> None:
     """Convert a model. Whether it scores alike is checked by `serving.parity`.
 
     Args:

@@ -12,7 +12,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from serving.engines.tensorflow.session import quiet
 from workflows.tensor_names import PADDED_SIGNATURE
-from workflows.trained import TrainedModel
+from workflows.trained import ModelArtifact
 
 _COMBINERS = {
     "SparseSegmentSumWithNumSegments": None,
@@ -22,7 +22,7 @@ _COMBINERS = {
 """The sum over each list, and what becomes of the list's length before the sum is divided by it."""
 
 
-def to_onnx(trained: TrainedModel, opset: int) -> ModelProto:
+def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
     """Convert a SavedModel.
 
     Args:

@@ -1,7 +1,7 @@
 """A TorchScript model as ONNX, by PyTorch's exporter for TorchScript."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,20 +12,18 @@ import torch
 from onnx import TensorProto
 from torch.onnx import symbolic_helper
 
-from workflows.feature_spec import FeatureSpec
-from workflows.heads import output_names
 from workflows.tensor_names import NNZS, VALUES
-from workflows.trained import TrainedModel
+from workflows.trained import ModelArtifact
 
 _EMBEDDING_BAG = "aten::embedding_bag"
 _SUM, _MEAN = 0, 1
 
 
-def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
+def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
     """Convert a TorchScript file.
 
     Args:
-        trained: the model; its features say the types of its arguments.
+        trained: the model, which says the types of its arguments.
         opset: version of the ONNX operators.
 
     Returns:
@@ -37,8 +35,7 @@ def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
         model = torch.jit.load(str(trained.model_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         names = [argument.name for argument in model.forward.schema.arguments[1:]]
-        spec = FeatureSpec.read(trained.path)
-        rows, outputs = _example(spec), output_names(spec.heads)
+        rows, outputs = _example(names, trained.dtypes), trained.outputs
         torch.onnx.export(
             model,
             tuple(rows[name] for name in names),
@@ -52,17 +49,16 @@ def to_onnx(trained: TrainedModel, opset: int) -> onnx.ModelProto:
         return onnx.load_model(Path(directory) / "model.onnx")
 
 
-def _example(spec: FeatureSpec) -> dict[str, torch.Tensor]:
-    """Two rows, by the names that the arguments have."""
-    tensors: dict[str, torch.Tensor] = {}
-    for feature in (*spec.categorical, *spec.continuous):
-        dtype = torch.float32 if feature.cardinality is None else torch.int64
-        if feature.is_list:
-            tensors[feature.name + VALUES] = torch.zeros((2, 3), dtype=dtype)
-            tensors[feature.name + NNZS] = torch.ones((2, 1), dtype=torch.int32)
-        else:
-            tensors[feature.name] = torch.zeros((2, 1), dtype=dtype)
-    return tensors
+def _example(names: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """Two rows, by the names of the arguments."""
+
+    def tensor(name: str) -> torch.Tensor:
+        if name.endswith(NNZS):
+            return torch.ones((2, 1), dtype=torch.int32)
+        width = 3 if name.endswith(VALUES) else 1
+        return torch.zeros((2, width), dtype=getattr(torch, dtypes[name.removesuffix(VALUES)]))
+
+    return {name: tensor(name) for name in names}
 
 
 def _dynamic_axes(name: str) -> dict[int, str]:

@@ -1,0 +1,123 @@
+"""Models that were made elsewhere, brought into the layout of all served models: a file for each format.
+
+    saved_model.py    SavedModels of any Keras, and of plain modules
+    keras_file.py     .keras files, of Keras 2 and 3
+    torch_script.py   TorchScript
+    onnx_file.py      ONNX of any converter
+    lightgbm.py       LightGBM's text files
+    xgboost.py        XGBoost's JSON and UBJSON files
+
+Each has `takes(path)`, which looks at what a file holds, and a class `Model`, a `ForeignModel`. A package brings a
+further one by the entry-point group `rankline.model_formats`, whose value is such a module.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from serving.foreign.inputs import Feed, Input
+from workflows.errors import ArtifactError
+from workflows.heads import Head
+
+ENTRY_POINTS = "rankline.model_formats"
+_MODULES = ("saved_model", "keras_file", "torch_script", "onnx_file", "lightgbm", "xgboost")
+_REMEDIES = {
+    ".pkl": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
+    ".joblib": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
+    ".h5": "Save it as a .keras file or a SavedModel",
+    ".pt": "Expected TorchScript: torch.jit.trace(model, example).save(path). What torch.save writes is a pickle",
+    ".pth": "Expected TorchScript: torch.jit.trace(model, example).save(path). What torch.save writes is a pickle",
+    ".cbm": "Export it as ONNX: model.save_model(path, format='onnx')",
+}
+
+
+class ForeignModel(Protocol):
+    """A model in the format of the framework that made it.
+
+    Args:
+        path: of the model.
+
+    Attributes:
+        format: what `write` writes, of `workflows.trained`.
+        inputs: what it takes.
+
+    Raises:
+        ArtifactError: it cannot be loaded, or it would run code that is not a model's.
+        MissingExtraError: what loads it is not installed.
+    """
+
+    format: str
+    inputs: tuple[Input, ...]
+
+    def __init__(self, path: Path) -> None: ...
+
+    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:
+        """The feeds with the ranks that the model takes, where only a trial can tell.
+
+        Args:
+            feeds: what is known from names and types.
+            arrays: some rows in this form.
+        """
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Score rows by the framework itself.
+
+        Args:
+            arrays: by the names of the inputs.
+
+        Returns:
+            Each output, [rows] or [rows, width].
+
+        Raises:
+            ExportError: the model cannot run them.
+        """
+
+    def classes(self, output: str) -> tuple[str, ...]:
+        """Names of the columns of an output, where the model knows them; else none."""
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        """Write it as models are served: padded columns in, an output for each head.
+
+        Args:
+            feeds: what its inputs are made of.
+            heads: outputs by the model's own names, which `workflows.heads.output_names` gives back.
+            target: file or directory of the format.
+
+        Raises:
+            ExportError: it has no such form.
+        """
+
+
+def open_model(path: Path) -> ForeignModel:
+    """A model of any format, told by what the file holds.
+
+    Raises:
+        ArtifactError: there is none, or it is of no format that is known.
+    """
+    if not path.exists():
+        raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
+    for module in _modules():
+        if module.takes(path):
+            model: ForeignModel = module.Model(path)
+            return model
+    remedy = _REMEDIES.get(path.suffix.lower(), f"Expected one of: {', '.join(_formats())}")
+    if path.is_dir() and (path / "manifest.json").is_file():
+        remedy = "It is an artifact of Rankline: export it by its recipe, rankline export RECIPE"
+    raise ArtifactError(f"{path} is no model that can be served. {remedy}.")
+
+
+def _modules() -> Iterator[ModuleType]:
+    for name in _MODULES:
+        yield import_module(f"{__name__}.{name}")
+    for point in entry_points(group=ENTRY_POINTS):
+        yield point.load()
+
+
+def _formats() -> list[str]:
+    known = ["SavedModel", ".keras", "TorchScript", "ONNX", "LightGBM (.txt)", "XGBoost (.json, .ubj)"]
+    return known + [point.name for point in entry_points(group=ENTRY_POINTS)]

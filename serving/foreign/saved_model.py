@@ -1,0 +1,192 @@
+"""SavedModels that Keras 2, Keras 3 or a plain `tf.Module` wrote: the signature `serving_default` is what is served.
+
+The graph is looked through before it is loaded, since loading runs a part of it: see `serving.foreign.graph_operations`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.foreign.graph_operations import check_operations
+from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_of
+from workflows.errors import ArtifactError, ExportError
+from workflows.extras import require
+from workflows.heads import Head, output_names
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
+from workflows.trained import SAVED_MODEL
+
+_SIGNATURE = "serving_default"
+
+
+def takes(path: Path) -> bool:
+    """A directory as TensorFlow writes it."""
+    return path.is_dir() and (path / "saved_model.pb").is_file()
+
+
+class Model:
+    """A `ForeignModel`.
+
+    Args:
+        path: directory of the SavedModel.
+    """
+
+    format = SAVED_MODEL
+
+    def __init__(self, path: Path) -> None:
+        require("tensorflow", feature=f"serving {path}", extra="cpu")
+        check_operations(path)
+        import tensorflow as tf
+
+        try:
+            self._loaded = tf.saved_model.load(str(path))
+        except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
+            raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {_line(error)}. Save it again.") from None
+        signatures = self._loaded.signatures
+        if _SIGNATURE not in signatures:
+            raise ArtifactError(
+                f"{path} has the signatures {sorted(signatures)}, expected {_SIGNATURE!r}. Save it with "
+                f"signatures={{{_SIGNATURE!r}: a tf.function with an input_signature}}."
+            )
+        self._signature = signatures[_SIGNATURE]
+        self.inputs = tuple(
+            Input(name=name, dtype=_dtype(spec), shape=_shape(path, name, spec))
+            for name, spec in sorted(self._signature.structured_input_signature[1].items())
+        )
+
+    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
+        """A signature says itself what it takes."""
+        return feeds
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import tensorflow as tf
+
+        try:
+            made = self._signature(**{name: tf.constant(array) for name, array in arrays.items()})
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            raise ExportError(f"the SavedModel cannot run the sample: {_line(error)}.") from None
+        return {name: output.numpy() for name, output in made.items()}
+
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
+        """A signature names none."""
+        return ()
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        save(self._loaded, self._signature, feeds, heads, target)
+
+
+def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    """Write a SavedModel with a signature that takes padded columns, and one that takes merlin-systems' flat ones.
+
+    Args:
+        model: has the variables.
+        function: what it computes, from its inputs by name to its outputs by name.
+        feeds, heads, target: see `ForeignModel.write`.
+    """
+    import tensorflow as tf
+
+    specs: dict[str, dict[str, Any]] = {PADDED_SIGNATURE: {}, RAGGED_SIGNATURE: {}}
+
+    def add(name: str, dtype: str, *, padded: tuple[Any, ...], ragged: tuple[Any, ...]) -> None:
+        for layout, shape in ((PADDED_SIGNATURE, padded), (RAGGED_SIGNATURE, ragged)):
+            specs[layout][name] = tf.TensorSpec(shape, dtype, name)
+
+    for name, dtype, is_list in _columns(feeds):
+        if is_list:
+            add(name + VALUES, dtype, padded=(None, None), ragged=(None,))
+            specs[PADDED_SIGNATURE][name + NNZS] = tf.TensorSpec((None, 1), tf.int32, name + NNZS)
+            specs[RAGGED_SIGNATURE][name + OFFSETS] = tf.TensorSpec((None,), tf.int32, name + OFFSETS)
+        else:
+            add(name, dtype, padded=(None, 1), ragged=(None,))
+
+    def score(columns: Mapping[str, Any]) -> dict[str, Any]:
+        made = function(**{feed.input.name: _tensor(feed, columns) for feed in feeds})
+        return {
+            name: tf.cast(tf.reshape(made[head.column], (-1, head.width)), tf.float32)
+            for name, head in zip(output_names(heads), heads, strict=True)
+        }
+
+    def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return score({name: _from_padded(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
+
+    def ragged(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return score({name: _from_offsets(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
+
+    module = tf.Module()
+    module.model = model  # what the signatures capture lives as long as this
+    signatures = {
+        PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
+        RAGGED_SIGNATURE: tf.function(ragged, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False),
+    }
+    tf.saved_model.save(module, str(target), signatures=signatures)
+
+
+def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:
+    """Each encoded column with the dtype in which it comes, and whether it is lists."""
+    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
+
+
+def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:  # noqa: FBT001
+    """A column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
+    import tensorflow as tf
+
+    if not is_list:
+        return inputs[name]
+    padded, lengths = inputs[name + VALUES], inputs[name + NNZS]
+    is_value = tf.range(tf.shape(padded)[1]) < lengths
+    return tf.boolean_mask(padded, is_value), lengths[:, 0], padded
+
+
+def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:  # noqa: FBT001
+    import tensorflow as tf
+
+    if not is_list:
+        return inputs[name][:, None]
+    values, offsets = inputs[name + VALUES], inputs[name + OFFSETS]
+    return values, offsets[1:] - offsets[:-1], tf.RaggedTensor.from_row_splits(values, offsets).to_tensor()
+
+
+def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+    """An input of the model from the columns."""
+    import tensorflow as tf
+
+    if feed.kind == MATRIX:
+        return tf.concat([tf.cast(columns[name], feed.dtype) for name in feed.columns], axis=1)
+    column = columns[feed.columns[0]]
+    if feed.kind == COLUMN:
+        tensor = column
+    elif feed.kind == PADDED:
+        width = feed.input.shape[1] if feed.input.shape else None
+        tensor = column[2] if width is None else _of_width(column[2], width)
+    else:
+        offsets = tf.concat([[0], tf.cumsum(column[1])], axis=0)
+        tensor = {VALUES: column[0], NNZS: column[1], OFFSETS: offsets}[feed.kind]
+    shape = (-1, 1) if feed.rank == 2 else (-1,)
+    return tf.cast(tensor if feed.kind == PADDED else tf.reshape(tensor, shape), feed.dtype)
+
+
+def _of_width(padded: Any, width: int) -> Any:
+    """Rows of a width that the model was built for; zeros behind shorter ones."""
+    import tensorflow as tf
+
+    missing = tf.maximum(width - tf.shape(padded)[1], 0)
+    return tf.ensure_shape(tf.pad(padded, [[0, 0], [0, missing]]), (None, width))
+
+
+def _dtype(spec: Any) -> str:
+    return "object" if spec.dtype.name == "string" else np.dtype(spec.dtype.as_numpy_dtype).name
+
+
+def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
+    if spec.shape.rank is None:
+        raise ArtifactError(
+            f"{path} takes {name!r} of any rank. Save it with an input_signature that says [None] or [None, 1]."
+        )
+    return tuple(spec.shape.as_list())
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")
