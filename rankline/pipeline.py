@@ -31,6 +31,9 @@ from workflows.progress import SILENT, Progress
 from workflows.tensors import side_by_side
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from serving.client import Client
     from serving.ensemble import ExportedEnsemble
     from training.elastic import Generation
     from training.observers import Observer
@@ -249,10 +252,109 @@ def export(
             compare=compare_engines,
             progress=progress,
         )
-        parity = ensemble.manifest.details["parity"]
-        note = f"{ensemble.path}, version {ensemble.version}: parity on {parity['num_rows']:,} rows"
-        progress.update(1, 1, note)
+        progress.update(1, 1, describe_export(ensemble))
     return ensemble
+
+
+def export_foreign(
+    model: Path,
+    workflow: Path | None,
+    rows: "pa.Table",
+    config: ExportConfig,
+    workspace: Workspace,
+    stages: Stages,
+    *,
+    renames: Mapping[str, str],
+    compare_engines: bool = False,
+) -> "ExportedEnsemble":
+    """Stage export of what was made elsewhere; the sample is kept for `bench`.
+
+    Args:
+        model, workflow, rows, renames: see `serving.foreign.export`.
+        config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
+        stages: shows it.
+        compare_engines: time all engines that can serve the model, which takes seconds.
+    """
+    from rankline.sample import publish_sample
+
+    with stages.stage("export") as progress:
+        from serving.foreign.export import export_foreign as export_model
+
+        ensemble = export_model(
+            model,
+            rows,
+            workspace.ensemble,
+            config,
+            name=workspace.recipe,
+            workflow=workflow,
+            renames=renames,
+            compare=compare_engines,
+            progress=progress,
+        )
+        publish_sample(rows, workspace.sample)
+        progress.update(1, 1, describe_export(ensemble))
+    return ensemble
+
+
+def describe_export(ensemble: "ExportedEnsemble") -> str:
+    """Where it is, and on how many rows it was compared."""
+    num_rows = ensemble.manifest.details["parity"]["num_rows"]
+    return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
+
+
+def bench_sample(
+    server: Server,
+    rows: "pa.Table",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    *,
+    progress: Progress = SILENT,
+) -> BenchmarkReport:
+    """Compare the server's scores of a sample with those of the same ensemble in this process, then measure.
+
+    Raises:
+        ServingError: the scores differ.
+    """
+    import numpy as np
+
+    from rankline.rows import select
+    from serving.benchmark.load import measure
+    from serving.in_process import open_ensemble
+
+    with open_ensemble(ensemble) as own:
+        columns = own.schema.columns
+        required = [column.name for column in columns if column.is_required]
+        rows = select(rows, required, [column.name for column in columns if not column.is_required])
+        expected = own.predict(rows)
+    with ExitStack() as stack:
+        client, identity = _clients(server, ensemble, stack)
+        scores = client.predict(rows)
+        apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
+        if not (worst := float(apart.max(initial=0))) <= config.tolerance:
+            raise ServingError(
+                f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
+                "serves another export: restart it."
+            )
+        report = measure(
+            client,
+            rows,
+            batch_sizes,
+            config=config,
+            expected=expected,
+            identity=identity,
+            process_ids=server.process_ids,
+            progress=progress,
+        )
+    return replace(report, version=ensemble.version)
+
+
+def _clients(server: Server, ensemble: "ExportedEnsemble", stack: ExitStack) -> "tuple[Client, Client | None]":
+    """Of the ensemble, and of the model that returns its input, where the server has it."""
+    from serving.client import Client
+
+    client = stack.enter_context(Client(server.url, ensemble.name))
+    return client, stack.enter_context(Client(server.url, server.identity)) if server.identity else None
 
 
 def bench(
@@ -274,15 +376,13 @@ def bench(
         ServingError: the served scores are not as good as the model was offline.
     """
     from serving.benchmark.load import measure
-    from serving.client import Client
     from training.metrics import objective_of, qualities
 
     ensemble.check_made_from(prepared.manifest)
     heldout = prepared.heldout()
     rows = heldout.select(list(prepared.inputs))
     with ExitStack() as stack:
-        client = stack.enter_context(Client(server.url, ensemble.name))
-        identity = stack.enter_context(Client(server.url, server.identity)) if server.identity else None
+        client, identity = _clients(server, ensemble, stack)
         scores = client.predict(rows)
         heads = prepared.spec.heads
         objective = objective_of(heads)

@@ -107,18 +107,19 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
             str(version.version),
             version.manifest.created_at,
             version.manifest.details["engine"],
-            f"{shown[version.version][1]:.4f}",
+            shown[version.version][1],
             version.run_id[:8],
             "[green]active[/]" if version.is_active else "",
         )
     console.print(table)
 
 
-def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, float]:
-    """Title and value of what a model was judged by."""
+def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
+    """Title and figure of what a model was judged by; a dash for one that was not trained here."""
     from training.metrics import OBJECTIVES
 
-    return next((o.title, metrics[f"valid_{o.name}"]) for o in OBJECTIVES if f"valid_{o.name}" in metrics)
+    found = ((o.title, f"{metrics[f'valid_{o.name}']:.4f}") for o in OBJECTIVES if f"valid_{o.name}" in metrics)
+    return next(found, ("quality", "–"))
 
 
 def print_check(check: Check, console: Console) -> None:

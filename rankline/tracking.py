@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,13 +30,17 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
     Args:
         report: what was measured.
         tracking_uri: MLflow store of the run.
-        run_id: run that trained the model.
+        run_id: run that trained the model; "" where it was trained elsewhere, and the files are all there is.
         directory: made when it is missing; files of an earlier report are replaced.
 
     Raises:
         ArtifactError: a file could not be written, the run was deleted, or the store does not take it.
     """
     failures = _write(report, directory)
+    if not run_id:
+        if failures:
+            raise _incomplete(failures, "everything else was saved")
+        return
     kept = f"MLflow run {run_id} has the whole report"
     try:
         client = MlflowClient(tracking_uri=tracking_uri)
@@ -51,7 +55,11 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
     except (MlflowException, OSError) as error:
         kept = "everything else was saved"
         failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {_in_a_line(error)}")
-    raise ArtifactError(
+    raise _incomplete(failures, kept)
+
+
+def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
+    return ArtifactError(
         f"the report was not saved completely: {'; '.join(failures)}. "
         f"But {kept}; free some space or correct the path before the next run."
     )

@@ -1,12 +1,15 @@
 """Where a recipe keeps its artifacts."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankline.recipes import recipe_named
+from rankline.recipes import available, recipe_named
 
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
+NAMES = "[A-Za-z0-9_-]+"
+"""What an ensemble may be called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,11 @@ class Workspace:
     def prepared(self) -> Path:
         """The prepared-data artifact."""
         return self.root / self.recipe / "prepared"
+
+    @property
+    def sample(self) -> Path:
+        """Rows to measure an ensemble with whose model was made elsewhere."""
+        return self.root / self.recipe / "sample"
 
     @property
     def model(self) -> Path:
@@ -64,9 +72,17 @@ class Workspace:
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """Where the recipe called `recipe` keeps its artifacts.
+    """Where the recipe called `recipe` keeps its artifacts, or what was exported under that name.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe, nor anything that was exported so.
     """
+    if is_exported_only(recipe, repository):
+        return Workspace(recipe=recipe, root=root, repository=repository)
     return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+
+
+def is_exported_only(name: str, repository: Path) -> bool:
+    """Whether an ensemble was exported under a name that no recipe has: workflow and model were made elsewhere."""
+    is_name = re.fullmatch(NAMES, name) is not None
+    return is_name and name not in available().recipes and (repository / name).is_dir()

@@ -46,7 +46,7 @@ def compile_workflow(
         LoweringError: an operator has no compiled form, or the plan cannot be split; the message names it.
     """
     _check_statistics_apart(workflow.output_node)
-    specs = tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
+    specs = input_specs(workflow)
     expressions = _evaluate(workflow.output_node, {spec.name: Input(spec) for spec in specs}, {})
     wanted = dtypes or {}
     linked = _Linker(
@@ -63,6 +63,15 @@ def compile_workflow(
     if candidates:
         CandidatePlan.split(plan, candidates)  # refuses what cannot be
     return plan
+
+
+def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
+    """The raw columns that a fitted workflow takes.
+
+    Raises:
+        LoweringError: one of them holds neither numbers nor strings.
+    """
+    return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
 
 
 def _input_spec(name: str, schema: Any) -> ColumnSpec:

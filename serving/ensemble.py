@@ -94,7 +94,7 @@ class ExportedEnsemble:
         Raises:
             ArtifactError: it is other data.
         """
-        origin = self.manifest.made_from[prepared.kind]
+        origin = self.manifest.made_from.get(prepared.kind, "that is not known")
         if origin != prepared.fingerprint:
             raise ArtifactError(
                 f"{self.path} was exported from prepared data {origin[:12]}, this is {prepared.fingerprint[:12]}. "

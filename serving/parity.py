@@ -8,7 +8,7 @@ against one with a row for each.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from serving.engines.offline import OfflineModel, ScoringModel
 from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
-from workflows.errors import ParityError, RequestError
+from workflows.errors import ExportError, ParityError, RequestError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -52,7 +52,8 @@ class ParityReport:
 
     Attributes:
         num_rows: rows compared.
-        num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know.
+        num_left_out: awkward rows on which NVTabular itself fails, such as a group that `JoinGroupby` does not know, or
+            the model, such as an id that is not in its table.
         nulls_not_compared: columns in which a missing value is refused when served, or on which NVTabular fails then.
         largest_score_difference: between offline and served scores.
         num_candidates: candidates of each row of the request that was compared with a row for each; 0 if rows hold one.
@@ -95,7 +96,7 @@ def check_parity(
     served = _serve(plan, rows)
     try:
         with _quiet_log():
-            offline = _transformed(workflow, rows)
+            offline = transform_offline(workflow, rows)
     except Exception as error:  # operators raise anything
         raise ParityError(
             f"NVTabular fails on the held-out rows ({type(error).__name__}: {error}), so there is nothing to compare "
@@ -116,13 +117,18 @@ def check_parity(
             not_compared.append(name)
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
-    differences += [_compare(model, served_model or model, *batch, are_made_up=True) for batch in made_up]
+    num_refused = 0
+    for batch in made_up:
+        runnable = _runnable(model, *batch)
+        num_refused += batch[0].num_rows - runnable[0].num_rows
+        if runnable[0].num_rows:
+            differences.append(_compare(model, served_model or model, *runnable, are_made_up=True))
     few = rows.slice(0, _NUM_CANDIDATES if candidates else 0)
     if few.num_rows:
         differences.append(_compare_candidates(served_model or model, plan, candidates, few))
     return ParityReport(
-        num_rows=sum(batch.num_rows for batch, _, _ in compared),
-        num_left_out=awkward.num_rows - comparable.num_rows,
+        num_rows=sum(batch.num_rows for batch, _, _ in compared) - num_refused,
+        num_left_out=awkward.num_rows - comparable.num_rows + num_refused,
         nulls_not_compared=tuple(not_compared),
         largest_score_difference=max(differences),
         num_candidates=few.num_rows,
@@ -131,7 +137,12 @@ def check_parity(
 
 def raw_rows(plan: TransformPlan, heldout: pa.Table, max_rows: int) -> pa.Table:
     """The first held-out rows, columns and types as the plan's inputs."""
-    return pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in plan.inputs})
+    return rows_of(plan.inputs, heldout, max_rows)
+
+
+def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
+    """The first rows of a table, with the columns and types that are given."""
+    return pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in inputs})
 
 
 def awkward_rows(plan: TransformPlan, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
@@ -256,6 +267,30 @@ def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.boo
     return np.logical_or.reduce(found) if found else np.zeros(1, np.bool_)
 
 
+def _runnable(
+    model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
+) -> tuple[pa.Table, Mapping[str, NDArray[Any] | Padded], pd.DataFrame]:
+    """The rows of a batch that a model of somebody else can run, such as those whose ids are in its tables."""
+    flags = np.zeros(rows.num_rows, np.bool_)
+    waiting = [(0, rows.num_rows)]
+    while waiting:
+        start, end = waiting.pop()
+        try:
+            model.score_offline(offline[list(served)].iloc[start:end])
+            flags[start:end] = True
+        except ExportError:
+            if end - start > 1:
+                middle = (start + end) // 2
+                waiting += [(start, middle), (middle, end)]
+    if flags.all():
+        return rows, served, offline
+    kept = {
+        name: Padded(column.values[flags], column.lengths[flags]) if isinstance(column, Padded) else column[flags]
+        for name, column in served.items()
+    }
+    return rows.filter(pa.array(flags)), kept, offline[flags]
+
+
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
     """The row in which two arrays of scores differ most, and by how much."""
     with np.errstate(invalid="ignore"):  # infinite scores
@@ -302,7 +337,7 @@ def _compare_candidates(model: ScoringModel, plan: TransformPlan, candidates: Co
     return difference
 
 
-def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
+def transform_offline(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     """Raw rows through NVTabular, as `prepare` would write them.
 
     pandas holds numbers in float64 and booleans as objects where one is missing; what is written has the dtype of the
@@ -329,14 +364,14 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
         return rows, whole
     alone = [_attempt(workflow, rows.slice(i, 1)) is not None for i in range(rows.num_rows)]
     rows = rows.filter(pa.array(alone, pa.bool_()))
-    return rows, _transformed(workflow, rows) if rows.num_rows else pd.DataFrame()
+    return rows, transform_offline(workflow, rows) if rows.num_rows else pd.DataFrame()
 
 
 def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
     """Rows through NVTabular; None where an operator fails."""
     try:
         with _quiet_log():
-            return _transformed(workflow, rows)
+            return transform_offline(workflow, rows)
     except Exception:  # operators raise anything
         return None
 
@@ -426,7 +461,8 @@ def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Serie
         ]
     else:
         shown = served
-        same = _identical(served, offline.to_numpy().astype(served.dtype)).tolist()  # as models take it
+        with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
+            same = _identical(served, offline.to_numpy().astype(served.dtype)).tolist()
     if not all(same):
         row = same.index(False)
         raise ParityError(

@@ -17,6 +17,8 @@ from serving.benchmark.config import LoadConfig
 from workflows.machine import busyness
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from serving.benchmark.report import BenchmarkReport
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
@@ -77,17 +79,19 @@ def bench_command(
 
     from rankline.pipeline import write_json
     from rankline.report_tables import print_report
+    from rankline.sample import is_foreign, load_sample
     from rankline.tracking import find_report
     from serving.benchmark.load import check_batch_sizes
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    ensemble, prepared = ExportedEnsemble.load(workspace.ensemble), PreparedData.load(workspace.prepared)
+    ensemble = ExportedEnsemble.load(workspace.ensemble)
+    data = load_sample(workspace.sample) if is_foreign(ensemble) else PreparedData.load(workspace.prepared)
     check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     earlier = find_report(against, ensemble.tracking_uri) if against else None
     if busy := busyness():
         warn_busy(busy)
-    report = _measure(ensemble, prepared, workspace, sizes, config, url)
+    report = _measure(ensemble, data, workspace, sizes, config, url)
     has_regressed = False
 
     def show() -> None:
@@ -106,21 +110,26 @@ def bench_command(
 
 def _measure(
     ensemble: "ExportedEnsemble",
-    prepared: "PreparedData",
+    data: "PreparedData | pa.Table",
     workspace: Workspace,
     batch_sizes: Sequence[int],
     config: LoadConfig,
     url: str | None,
 ) -> "BenchmarkReport":
     from rankline import pipeline
+    from workflows.prepared import PreparedData
 
     with (
         Stages(["bench"]) as stages,
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        report, served = pipeline.bench(server, prepared, ensemble, batch_sizes, config, progress=progress)
-        progress.update(1, 1, pipeline.describe_served(prepared, served))
+        if isinstance(data, PreparedData):
+            report, served = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=progress)
+            progress.update(1, 1, pipeline.describe_served(data, served))
+        else:
+            report = pipeline.bench_sample(server, data, ensemble, batch_sizes, config, progress=progress)
+            progress.update(1, 1, f"scores of {data.num_rows:,} rows as in this process")
     return report
 
 

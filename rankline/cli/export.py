@@ -1,23 +1,64 @@
 """The verb `export`."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import RecipeName, Repository, WorkDir
-from rankline.display import CONSOLE, Stages
+from rankline.cli.arguments import Repository, WorkDir
+from rankline.display import CONSOLE, Stages, say
 from rankline.options import Overrides, with_options
-from rankline.recipes import recipe_named
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.recipes import available, recipe_named
+from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.export_config import ExportConfig
+from workflows.errors import ConfigError
 
 
 @with_options(ExportConfig)
 def export_command(
-    recipe: RecipeName,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model."),
+    ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="PATH",
+            help="A model that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file.",
+        ),
+    ] = None,
+    workflow: Annotated[
+        Path | None,
+        typer.Option(
+            "--workflow",
+            metavar="DIR",
+            help="With --model: the NVTabular workflow before it, as Workflow.save wrote it; without one the model "
+            "takes raw columns.",
+        ),
+    ] = None,
+    sample: Annotated[
+        Path | None,
+        typer.Option(
+            "--sample",
+            metavar="FILE",
+            help="With --model: raw rows (Parquet, CSV or JSON lines) to compare on, and to measure with.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="With --model: what to call the ensemble.", show_default=False)
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rename", metavar="COLUMN=INPUT", help="With --model: what the model calls a column of the workflow."
+        ),
+    ] = None,
     compare_engines: Annotated[
         bool, typer.Option("--compare-engines", help="Time all engines that can serve the model; takes seconds.")
     ] = False,
@@ -31,15 +72,62 @@ def export_command(
 
     rankline export movielens --engine onnx --fused
 
-    rankline export movielens --compare-engines
+    rankline export --workflow saved/workflow --model saved/model --sample rows.parquet --name shop
+
+    rankline export --model churn.onnx --sample rows.csv --name churn --rename age=Age
     """
     from rankline import pipeline
+    from rankline.sample import read_sample
     from rankline.summary import print_engines
     from workflows.prepared import PreparedData
 
-    workspace = workspace_of(recipe, work_dir, repository)
-    with Stages(["export"]) as stages:
-        prepared = PreparedData.load(workspace.prepared)
+    given = {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename}
+    if model is None:
+        if recipe is None:
+            raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
+        if extra := [option for option, value in given.items() if value]:
+            raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
         chosen = recipe_named(recipe).with_overrides(overrides)
-        ensemble = pipeline.export(chosen, chosen.serving, prepared, workspace, stages, compare_engines=compare_engines)
+        workspace = workspace_of(recipe, work_dir, repository)
+        with Stages(["export"]) as stages:
+            prepared = PreparedData.load(workspace.prepared)
+            ensemble = pipeline.export(
+                chosen, chosen.serving, prepared, workspace, stages, compare_engines=compare_engines
+            )
+        print_engines(ensemble, CONSOLE)
+        return
+    if recipe is not None:
+        raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
+    if sample is None or name is None:
+        raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
+    if not re.fullmatch(NAMES, name) or name in available().recipes:
+        raise ConfigError(f"--name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
+    renames = _renames(rename or ())
+    workspace = Workspace(recipe=name, root=work_dir, repository=repository)
+    config = overrides.apply(ExportConfig())
+    rows = read_sample(sample)
+    with Stages(["export"]) as stages:
+        ensemble = pipeline.export_foreign(
+            model, workflow, rows, config, workspace, stages, renames=renames, compare_engines=compare_engines
+        )
     print_engines(ensemble, CONSOLE)
+    places = "".join(
+        f" {option} {value}"
+        for option, value, usual in (("--work-dir", work_dir, WORK_DIR), ("--repository", repository, REPOSITORY))
+        if value != usual
+    )
+    in_repository = f" --repository {repository}" if repository != REPOSITORY else ""
+    say(f"score rows   rankline predict --recipe {name} --input {sample}{in_repository}")
+    say(f"serve them   rankline serve {name}{in_repository}")
+    say(f"measure      rankline bench {name}{places}")
+
+
+def _renames(pairs: Sequence[str]) -> dict[str, str]:
+    """Column → input, from `COLUMN=INPUT`."""
+    renames: dict[str, str] = {}
+    for pair in pairs:
+        column, equals, target = pair.partition("=")
+        if not (column and equals and target) or column in renames:
+            raise ConfigError(f"--rename is {pair!r}, expected COLUMN=INPUT, each column once.")
+        renames[column] = target
+    return renames

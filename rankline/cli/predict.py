@@ -14,7 +14,7 @@ from rankline.display import ERRORS, Stages
 from rankline.recipes import recipe_named
 from rankline.recipes.recipe_file import is_recipe_file
 from rankline.servers import client_for
-from rankline.workspace import REPOSITORY, workspace_of
+from rankline.workspace import REPOSITORY, is_exported_only, workspace_of
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -61,12 +61,12 @@ def predict_command(
     words = list(context.args)
     if words and is_recipe_file(words[0]):
         recipe = words.pop(0)
-    dataset = recipe_named(recipe).dataset
+    requests = None if is_exported_only(recipe, repository) else recipe_named(recipe).dataset.requests
     if (input_file is None) == (not words):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
     given = from_options(words)
-    if dataset.requests is not None and input_file not in (None, "-"):
-        found = format_name or dataset.requests.format_of(Path(input_file))
+    if requests is not None and input_file not in (None, "-"):
+        found = format_name or requests.format_of(Path(input_file))
     else:
         found = format_of("-" if input_file is None else input_file, format_name)
     written = output_format_of(output, format_name, found)
@@ -77,8 +77,8 @@ def predict_command(
         client = None if url is None else stack.enter_context(Client(url, name))
         schema = client.schema if client else ModelSchema.from_config(ExportedEnsemble.load(ensemble).model_config)
         texts = text_columns(schema)
-        if dataset.requests is not None and input_file != "-":
-            blocks = _raw_blocks(dataset.requests, given, input_file)
+        if requests is not None and input_file != "-":
+            blocks = _raw_blocks(requests, given, input_file)
         elif input_file is None:
             blocks = iter([Block(rows=typed_row(given, texts))])
         else:

@@ -19,4 +19,5 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
     from rankline.tracking import log_report
 
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
-    say(f"logged to MLflow run {ensemble.run_id}; page, table, JSON and plot in {workspace.report}")
+    logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
+    say(f"{logged}page, table, JSON and plot in {workspace.report}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign.inputs import Feed, Input
@@ -44,7 +45,7 @@ class ForeignModel(Protocol):
 
     Attributes:
         format: what `write` writes, of `workflows.trained`.
-        inputs: what it takes.
+        inputs: what it takes; none where it takes every column by its name.
 
     Raises:
         ArtifactError: it cannot be loaded, or it would run code that is not a model's.
@@ -56,12 +57,12 @@ class ForeignModel(Protocol):
 
     def __init__(self, path: Path) -> None: ...
 
-    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:
-        """The feeds with the ranks that the model takes, where only a trial can tell.
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
+        """The feeds in the layout that the model takes, where only a trial can tell.
 
         Args:
             feeds: what is known from names and types.
-            arrays: some rows in this form.
+            rows: encoded, to try it with.
         """
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:

@@ -233,7 +233,8 @@ def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
 
 def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
     """Encoded rows, a pandas DataFrame with lists as objects, as a model takes them."""
-    return {feed.input.name: _array(feed, frame) for feed in feeds}
+    with np.errstate(all="ignore"):  # a float64 may be too large for what the model takes
+        return {feed.input.name: _array(feed, frame) for feed in feeds}
 
 
 def _array(feed: Feed, frame: pd.DataFrame) -> NDArray[Any]:

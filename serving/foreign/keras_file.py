@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign import saved_model
@@ -56,7 +57,7 @@ class Model:
         )
         self._outputs = list(self._model.output_names)
 
-    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
         """The layers say themselves what they take."""
         return feeds
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign.graph_operations import check_operations
@@ -56,7 +57,7 @@ class Model:
             for name, spec in sorted(self._signature.structured_input_signature[1].items())
         )
 
-    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
         """A signature says itself what it takes."""
         return feeds
 
@@ -114,13 +115,28 @@ def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head]
     def ragged(inputs: Mapping[str, Any]) -> dict[str, Any]:
         return score({name: _from_offsets(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
 
-    module = tf.Module()
-    module.model = model  # what the signatures capture lives as long as this
     signatures = {
         PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
         RAGGED_SIGNATURE: tf.function(ragged, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False),
     }
-    tf.saved_model.save(module, str(target), signatures=signatures)
+    tf.saved_model.save(_keeper(model, signatures[PADDED_SIGNATURE]), str(target), signatures=signatures)
+
+
+def _keeper(model: Any, function: Any) -> Any:
+    """An object with the variables that a function captures, and no more: not those of an optimizer.
+
+    The layers of Keras 3 show TensorFlow other variables than they compute with, which would be saved without values.
+    What looks up in tables, which are no variables, keeps the whole model.
+    """
+    import tensorflow as tf
+
+    graph = function.get_concrete_function().graph
+    keeper = tf.Module()
+    keeper.captured = list(graph.variables)
+    handles = {id(variable.handle) for variable in graph.variables}
+    if any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures):
+        keeper.model = model
+    return keeper
 
 
 def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:

@@ -1,0 +1,50 @@
+"""Rows to measure an ensemble with whose model was made elsewhere, so that no prepared data has some."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from serving.ensemble import ExportedEnsemble
+from workflows.artifacts import load_manifest, publish
+from workflows.errors import DataError
+
+KIND = "sample"
+_FILE = "rows.parquet"
+_MOST_ROWS = 65_536
+
+
+def read_sample(path: Path) -> pa.Table:
+    """Rows of a CSV, Parquet or JSON lines file.
+
+    Raises:
+        DataError: there is none, or it is of no such format.
+    """
+    from rankline.rows import format_of, read_blocks
+
+    blocks = [block.rows for block in read_blocks(str(path), format_of(str(path), None), ())]
+    try:
+        return pa.concat_tables(blocks, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{path} has columns of several types: {error}. Give it as Parquet.") from None
+
+
+def publish_sample(rows: pa.Table, path: Path) -> None:
+    """Keep the first rows as an artifact."""
+    with publish(path, KIND) as staging:
+        pq.write_table(rows.slice(0, _MOST_ROWS), staging / _FILE)
+
+
+def is_foreign(ensemble: ExportedEnsemble) -> bool:
+    """Whether it was exported from a model that was made elsewhere."""
+    return KIND in ensemble.manifest.made_from
+
+
+def load_sample(path: Path) -> pa.Table:
+    """The rows of an artifact.
+
+    Raises:
+        ArtifactError: it is missing, is something else, or is damaged.
+    """
+    load_manifest(path, KIND)
+    return pq.read_table(path / _FILE)

@@ -1,0 +1,304 @@
+"""A workflow and a model that were made elsewhere → one Triton ensemble, after the same comparison as our own.
+
+What is compared with are NVTabular itself and the framework that made the model, on rows of a sample.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from serving.compile import input_specs
+from serving.engines import engine_for
+from serving.engines.offline import OfflineModel, scores_of
+from serving.ensemble import ExportedEnsemble
+from serving.export import Exportable, offline_workflow, publish_exportable
+from serving.export_config import ExportConfig
+from serving.foreign import ForeignModel, open_model
+from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, match
+from serving.parity import rows_of, transform_offline
+from serving.plan import ColumnSpec
+from workflows.artifacts import files_below, sha256_of
+from workflows.errors import ArtifactError, DataError, ExportError, ParityError
+from workflows.feature_spec import FeatureSpec
+from workflows.heads import MULTICLASS, REGRESSION, Head, output_names
+from workflows.lists import Padded, padded_tensors
+from workflows.plain_values import holds_lists, is_text, plain_values
+from workflows.progress import SILENT, Progress
+from workflows.serving_part import serving_part
+from workflows.spelling import did_you_mean
+from workflows.tensor_names import NNZS, OFFSETS, VALUES
+from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.workflow_store import load_workflow
+
+_MAX_ROWS = 4096
+
+
+def export_foreign(
+    model: Path,
+    sample: pa.Table,
+    output: Path,
+    config: ExportConfig,
+    *,
+    name: str,
+    workflow: Path | nvt.Workflow | None = None,
+    renames: Mapping[str, str] | None = None,
+    compare: bool = False,
+    progress: Progress = SILENT,
+) -> ExportedEnsemble:
+    """Match workflow and model, compare, write and publish.
+
+    Args:
+        model: in any format of `serving.foreign`.
+        sample: raw rows like those that will be scored, at least one; a few thousand are worth comparing.
+        output: model repository of the ensemble, which gets a version more.
+        config: engine and limits.
+        name: of the ensemble model.
+        workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
+        renames: column of the workflow → what the model calls it.
+        compare: time all engines that can serve the model.
+        progress: shows the steps that are done.
+
+    Raises:
+        ArtifactError: workflow or model cannot be loaded, would run code, or `output` is something else.
+        DataError: the sample does not fit the workflow.
+        ExportError: model and workflow do not fit, or one of them cannot be served.
+        ParityError: offline and served results differ.
+        MissingExtraError: what loads or serves the model is not installed.
+    """
+    progress.update(0, 5, "load the model")
+    if not sample.num_rows:
+        raise DataError("the sample has no rows. Give some like those that will be scored, a few thousand at best.")
+    taken = open_model(model)
+    rows = _plain(sample)
+    whole = _load(workflow) if workflow is not None else _identity(taken, rows)
+    columns = _encoded(whole)
+    inputs = taken.inputs or tuple(Input(name=column.name) for column in columns)
+    feeds = match(inputs, columns, renames or {}, "the model")
+    needed = dict.fromkeys(name for feed in feeds for name in feed.columns)
+    serving = serving_part(whole, needed)
+    specs = input_specs(serving)
+    _check_sample(specs, rows)
+    compared_with = offline_workflow(lambda: whole, serving)
+    first = rows_of(specs, rows, _MAX_ROWS)
+    frame = _transformed(compared_with, first)[list(needed)]
+    feeds = taken.settled(feeds, frame)
+    heads = _heads(taken, taken.run(arrays_of(feeds, frame)), first.num_rows)
+    _check_names(specs, heads)
+    with TemporaryDirectory(prefix="rankline-model-") as directory:
+        artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
+        taken.write(feeds, heads, artifact.model_path)
+        exportable = Exportable(
+            workflow=serving,
+            offline_workflow=compared_with,
+            model=_Compared(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
+            artifact=artifact,
+            dtypes=artifact.dtypes,
+            heads=heads,
+            heldout=rows,
+            made_from=_fingerprints(model, workflow, sample),
+            details={"run_id": "", "tracking_uri": "", "metrics": {}},
+            columns=needed,
+        )
+        return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A `ModelArtifact`: a foreign model in the layout of served ones.
+
+    Attributes:
+        model_path: where it is written, called as its format is.
+        dtypes: column → NumPy dtype name of the values that it takes.
+        outputs: what its outputs are called, in their order.
+    """
+
+    model_path: Path
+    dtypes: Mapping[str, str]
+    outputs: tuple[str, ...]
+
+    @property
+    def format(self) -> str:
+        """The name of the file or directory."""
+        return self.model_path.name
+
+
+class _Compared:
+    """An `OfflineModel`: offline the framework itself, and the model in the served layout behind a plan."""
+
+    def __init__(
+        self, foreign: ForeignModel, feeds: tuple[Feed, ...], heads: tuple[Head, ...], adapted: OfflineModel
+    ) -> None:
+        self._foreign, self._feeds, self._heads, self._adapted = foreign, feeds, heads, adapted
+        self._call: Callable[..., Sequence[Any]] | None = None
+
+    def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (feeds say it)
+        return dtypes_of(self._feeds)
+
+    def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (so do heads)
+        """A place in the graph: merlin-systems need not load the model again."""
+        from serving.merlin import Predict  # takes seconds
+
+        return Predict(output_names(self._heads))
+
+    def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
+        made = self._foreign.run(arrays_of(self._feeds, frame))
+        named = zip(output_names(self._heads), self._heads, strict=True)
+        return scores_of({name: made[h.column].reshape(-1, h.width).astype(np.float32) for name, h in named})
+
+    def score_served(self, columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[Any]:
+        """By the very call that the backend makes: what a framework restores may hang on how a file is loaded."""
+        arrays = padded_tensors(columns)
+        if self._call is None:
+            self._call = self._adapted.served_call(list(arrays))
+        try:
+            made = self._call(*arrays.values())
+        except Exception as error:  # engines raise anything
+            reason = str(error).strip().partition("\n")[0]
+            raise ExportError(f"the model cannot be run as it would be served: {reason}.") from error
+        return scores_of(dict(zip(sorted(output_names(self._heads)), made, strict=True)))
+
+    def served_call(self, names: Sequence[str]) -> Callable[..., Sequence[Any]]:
+        return self._adapted.served_call(names)
+
+
+def _plain(sample: pa.Table) -> pa.Table:
+    """Numbers, strings and lists of them, as requests carry them."""
+    return pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
+
+
+def _load(workflow: Path | nvt.Workflow) -> nvt.Workflow:
+    loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
+    if not loaded.output_schema or not loaded.input_schema:
+        raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
+    return loaded
+
+
+def _identity(model: ForeignModel, rows: pa.Table) -> nvt.Workflow:
+    """A workflow that hands on the columns that a model takes by name, or all numbers where it takes a matrix."""
+    names = [name for entry in model.inputs for name in (entry.name, *entry.features, *_stems(entry.name))]
+    columns = [name for name in rows.column_names if name in names]
+    columns = columns or [name for name in rows.column_names if not is_text(rows[name].type)]
+    if not columns:
+        raise ExportError(f"the model takes {', '.join(map(str, model.inputs))}, the sample has {rows.column_names}.")
+    kept = rows.select(columns)
+    for name in (name for name in columns if kept[name].null_count and not holds_lists(kept[name].type)):
+        kind = kept[name].type  # pandas makes integers floats where one is missing
+        kept = kept.set_column(kept.column_names.index(name), name, kept[name].fill_null(pa.scalar(0).cast(kind)))
+    with quiet_nvtabular():
+        return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(kept.to_pandas()))
+
+
+def _stems(name: str) -> list[str]:
+    return [name.removesuffix(part) for part in (VALUES, NNZS, OFFSETS) if name.endswith(part)]
+
+
+def _encoded(workflow: nvt.Workflow) -> list[Encoded]:
+    schemas = workflow.output_schema.column_schemas.items()
+    return [Encoded(name=name, dtype=_numpy_name(schema), is_list=bool(schema.is_list)) for name, schema in schemas]
+
+
+def _numpy_name(schema: Any) -> str:
+    kind = np.dtype(schema.dtype.to_numpy)
+    return "object" if kind.kind in "OSU" else str(kind)
+
+
+def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
+    """Refuse a sample that lacks a column, or has it in another type than the workflow was fitted on.
+
+    Raises:
+        DataError: names all of them, both sides.
+    """
+    names = [spec.name for spec in specs]
+    if missing := [name for name in names if name not in rows.column_names]:
+        raise DataError(
+            f"the sample lacks the columns {missing}. The workflow was fitted on {names}, the sample has "
+            f"{rows.column_names}.{did_you_mean(rows.column_names, missing)}"
+        )
+    wrong = [
+        f"{spec.name!r} is {rows[spec.name].type} in the sample, and the workflow was fitted on "
+        f"{'lists of ' if spec.width is not None else ''}{'strings' if spec.dtype == 'object' else spec.dtype}"
+        for spec in specs
+        if not _fits(spec, rows[spec.name].type)
+    ]
+    if wrong:
+        raise DataError(f"{'; '.join(wrong)}. Give the sample in the types that the workflow was fitted on.")
+
+
+def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
+    if holds_lists(kind) != (spec.width is not None):
+        return False
+    element = kind.value_type if holds_lists(kind) else kind
+    if pa.types.is_null(element):
+        return True
+    if spec.dtype == "object":
+        return is_text(element)
+    is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
+    return is_number and (spec.numpy_dtype.kind == "f" or not pa.types.is_floating(element))
+
+
+def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
+    try:
+        return transform_offline(workflow, rows)
+    except Exception as error:  # operators raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise ParityError(
+            f"NVTabular cannot transform the sample ({type(error).__name__}: {reason}), so there is nothing to compare "
+            "with. Nothing was exported."
+        ) from error
+
+
+def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
+    """A head for each output of numbers; classes that only count its columns where the model names none.
+
+    Raises:
+        ExportError: an output has no row for each row, or there is none of numbers.
+    """
+    heads = []
+    for name, array in made.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+            continue  # names of classes, as some classifiers put out beside the probabilities
+        if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
+            raise ExportError(
+                f"the model's output {name!r} has the shape {list(array.shape)} for {num_rows} rows, expected "
+                f"[{num_rows}] or [{num_rows}, width]. Save a model with a row of numbers for each row."
+            )
+        width = 1 if array.ndim == 1 else array.shape[1]
+        classes = model.classes(name) or tuple(map(str, range(width)))
+        is_wide = width > 1
+        heads.append(Head(name, task=MULTICLASS if is_wide else REGRESSION, classes=classes if is_wide else ()))
+    if not heads:
+        raise ExportError(f"the model puts out {list(made)}, none of them numbers.")
+    return tuple(heads)
+
+
+def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
+    taken = {tensor.name for spec in specs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else []))}
+    if twice := sorted(taken & set(output_names(heads))):
+        raise ExportError(f"{twice} are inputs of the workflow and outputs of the model. Name the outputs otherwise.")
+
+
+def _fingerprints(model: Path, workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
+    """What went in; a workflow that was never saved has no fingerprint."""
+    found = {"model": _fingerprint(model)}
+    if isinstance(workflow, Path):
+        found["workflow"] = _fingerprint(workflow)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, sample.schema) as writer:
+        writer.write_table(sample)
+    return found | {"sample": hashlib.sha256(sink.getvalue()).hexdigest()}
+
+
+def _fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of the names and files below a directory."""
+    if path.is_file():
+        return sha256_of(path)
+    listed = "\n".join(f"{name} {sha256_of(file)}" for name, file in files_below(path))
+    return hashlib.sha256(listed.encode()).hexdigest()

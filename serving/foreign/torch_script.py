@@ -1,0 +1,204 @@
+"""TorchScript that `torch.jit.trace` or `torch.jit.script` wrote.
+
+A file says what its arguments are called, but neither their types nor their shapes, so columns are tried as [rows, 1]
+and as [rows]. An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems
+hands them to a PyTorch model.
+"""
+
+import inspect
+import json
+import keyword
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, arrays_of, dtypes_of, with_rank
+from workflows.errors import ArtifactError, ExportError
+from workflows.extras import require
+from workflows.heads import Head, output_names
+from workflows.tensor_names import NNZS, OFFSETS, VALUES
+from workflows.trained import OUTPUTS, TORCH_SCRIPT
+
+_DICTIONARY = "Dict[str, Tensor]"
+
+
+def takes(path: Path) -> bool:
+    """A zip archive with TorchScript's code beside its constants."""
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.partition("/")[2] for name in archive.namelist()]
+    except zipfile.BadZipFile:
+        return False
+    return "constants.pkl" in names and any(name.startswith("code/") for name in names)
+
+
+class Model:
+    """A `ForeignModel`.
+
+    Args:
+        path: of the file.
+    """
+
+    format = TORCH_SCRIPT
+
+    def __init__(self, path: Path) -> None:
+        require("torch", feature=f"serving {path}", extra="torch")
+        import torch
+
+        try:
+            with _quiet():
+                self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        except (ValueError, RuntimeError) as error:
+            raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. Save it again.") from None
+        arguments = self._model.forward.schema.arguments[1:]
+        types = {argument.name: str(argument.type) for argument in arguments}
+        self._dictionary = next((name for name, kind in types.items() if kind == _DICTIONARY), None)
+        if wrong := {name: kind for name, kind in types.items() if kind not in ("Tensor", _DICTIONARY)}:
+            raise ArtifactError(f"forward of {path} takes {wrong}, expected tensors, or one {_DICTIONARY}.")
+        if self._dictionary and len(types) > 1:
+            raise ArtifactError(f"forward of {path} takes {types}, expected tensors, or one {_DICTIONARY}.")
+        self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
+
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
+        """Columns as [rows, 1] if the model runs them so and gives a row for each, else as [rows]; lists flat, or padded.
+
+        Where nothing fits, the first is what `run` will complain of.
+        """
+        if self._dictionary:
+            return with_rank(feeds, 1)
+        tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
+        return next((made for made in tried if self._fits(made, rows)), tried[0])
+
+    def _fits(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> bool:
+        try:
+            made = self.run(arrays_of(feeds, rows))
+        except ExportError:
+            return False
+        return all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values())
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import torch
+
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        try:
+            with torch.inference_mode():
+                made = self._model(tensors) if self._dictionary else self._model(**tensors)
+        except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script what it likes
+            raise ExportError(f"the TorchScript cannot run the sample: {_line(error)}.") from None
+        return {name: tensor.numpy() for name, tensor in _named(made).items()}
+
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
+        """TorchScript names none."""
+        return ()
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        """Trace a module around it, which leaves what is script in it as it is."""
+        import torch
+
+        example = _example(feeds)
+        if wrong := [name for name in example if not name.isidentifier() or keyword.iskeyword(name)]:
+            raise ExportError(f"TorchScript cannot have arguments called {wrong}. Rename the columns in the workflow.")
+        module = _served(self._model, feeds, heads, tuple(example), dictionary=self._dictionary)
+        with _quiet(), torch.no_grad():
+            traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
+        traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
+
+
+def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:  # noqa: FBT001
+    """Values and lengths of lists as matrices, in place of one value after another."""
+    if not padded:
+        return feeds
+    return tuple(
+        replace(feed, kind=PADDED, rank=2) if feed.kind == VALUES else replace(feed, rank=2) if feed.kind == NNZS else feed
+        for feed in feeds
+    )
+
+
+def _named(made: Any) -> dict[str, Any]:
+    """What a model returns, by name: `score` for one tensor, numbered where it returns several."""
+    if isinstance(made, dict):
+        return made
+    if isinstance(made, tuple | list):
+        return {f"output_{place}": tensor for place, tensor in enumerate(made)}
+    return {"score": made}
+
+
+def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
+    """Two rows by the names that the arguments have."""
+    import torch
+
+    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    tensors: dict[str, Any] = {}
+    for name, dtype in dtypes_of(feeds).items():
+        if name in lists:
+            tensors[name + VALUES] = torch.zeros((2, 3), dtype=getattr(torch, dtype))
+            tensors[name + NNZS] = torch.ones((2, 1), dtype=torch.int32)
+        else:
+            tensors[name] = torch.zeros((2, 1), dtype=getattr(torch, dtype))
+    return tensors
+
+
+def _served(
+    model: Any, feeds: Sequence[Feed], heads: Sequence[Head], names: tuple[str, ...], *, dictionary: str | None
+) -> Any:
+    """A module whose `forward` takes padded columns by name and gives a tensor for each head."""
+    import torch
+
+    def forward(self: Any, *tensors: Any) -> Any:
+        columns = dict(zip(names, tensors, strict=True))
+        inputs = {feed.input.name: _tensor(feed, columns) for feed in feeds}
+        made = _named(self.model(inputs) if dictionary else self.model(*inputs.values()))
+        outputs = tuple(made[head.column].reshape(-1, head.width).to(torch.float32) for head in heads)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
+    module = type("Served", (torch.nn.Module,), {"forward": forward})()
+    module.model = model
+    return module.eval()
+
+
+def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
+    """An argument of the model from the padded columns."""
+    import torch
+
+    dtype = getattr(torch, feed.dtype)
+    if feed.kind == MATRIX:
+        return torch.cat([columns[name].to(dtype) for name in feed.columns], dim=1)
+    name = feed.columns[0]
+    if feed.kind == COLUMN:
+        tensor = columns[name]
+    else:
+        padded, lengths = columns[name + VALUES], columns[name + NNZS]
+        if feed.kind == PADDED:
+            return padded.to(dtype)
+        is_value = torch.ones_like(padded, dtype=torch.int32).cumsum(1) <= lengths
+        ends = lengths.reshape(-1).cumsum(0)
+        tensor = {VALUES: padded[is_value], NNZS: lengths, OFFSETS: torch.cat([ends[:1] * 0, ends])}[feed.kind]
+    return tensor.to(dtype).reshape((-1, 1) if feed.rank == 2 else (-1,))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch advises against TorchScript, and tracing against what it records for these two rows only."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        yield
+
+
+def _line(error: Exception) -> str:
+    """What is wrong is the last line: before it is the place in the script."""
+    return str(error).strip().rpartition("\n")[2].rstrip(".")

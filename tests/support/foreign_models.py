@@ -1,0 +1,198 @@
+"""One function of a number, an id and a list, as models of each framework and in each layout that people use."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from serving.foreign.inputs import Encoded, Feed, Input
+from workflows.lists import Ragged, padded_rows
+from workflows.tensor_names import NNZS, OFFSETS, VALUES
+
+WIDTH = 4
+"""Of lists, in layouts of one width."""
+
+COLUMNS = (
+    Encoded(name="user", dtype="int64"),
+    Encoded(name="price", dtype="float64"),
+    Encoded(name="tags", dtype="int64", is_list=True),
+)
+ROWS = pd.DataFrame(
+    {
+        "user": np.array([0, 3, 7, 1, 9]),
+        "price": [0.5, -1.25, 3.0, 0.0, 2.5],
+        "tags": pd.Series([[1, 2], [], [5, 6, 7, 8], [3], [2, 2, 4]], dtype=object),
+    }
+)
+
+SINGLES: Mapping[str, tuple[Input, ...]] = {
+    "[rows, 1]": (
+        Input(name="user", dtype="int64", shape=(None, 1)),
+        Input(name="price", dtype="float32", shape=(None, 1)),
+    ),
+    "[rows]": (Input(name="user", dtype="int32", shape=(None,)), Input(name="price", dtype="float32", shape=(None,))),
+}
+LISTS: Mapping[str, tuple[Input, ...]] = {
+    "values and offsets": (
+        Input(name="tags" + VALUES, dtype="int64", shape=(None,)),
+        Input(name="tags" + OFFSETS, dtype="int32", shape=(None,)),
+    ),
+    "values and lengths of merlin's first loaders": (
+        Input(name="tags" + VALUES, dtype="int64", shape=(None, 1)),
+        Input(name="tags" + NNZS, dtype="int64", shape=(None, 1)),
+    ),
+    "padded, with lengths": (
+        Input(name="tags" + VALUES, dtype="int64", shape=(None, None)),
+        Input(name="tags" + NNZS, dtype="int32", shape=(None, 1)),
+    ),
+    "padded": (Input(name="tags", dtype="int32", shape=(None, None)),),
+    "padded to a width": (Input(name="tags", dtype="int64", shape=(None, WIDTH)),),
+}
+LAYOUTS = {
+    **{f"singles {name}": inputs for name, inputs in SINGLES.items()},
+    **{f"{name}, lists {kind}": (*inputs, *SINGLES["[rows, 1]"]) for kind, inputs in LISTS.items() for name in ("[rows, 1]",)},
+}
+
+
+def expected(inputs: tuple[Input, ...]) -> np.ndarray:
+    """What the model of a layout says of `ROWS`."""
+    total = 0.1 * ROWS["user"].to_numpy() + 0.25 * ROWS["price"].to_numpy()
+    if any(entry.name.startswith("tags") for entry in inputs):
+        total = total + 0.05 * np.array([sum(tags) for tags in ROWS["tags"]])
+    return (1 / (1 + np.exp(-total))).astype(np.float32)
+
+
+def served_arrays(feeds: tuple[Feed, ...], dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """`ROWS` in the layout of served models, in the dtypes in which a plan makes them."""
+    arrays = padded_rows(ROWS[list(dict.fromkeys(name for feed in feeds for name in feed.columns))])
+    return {
+        name: array if name.endswith(NNZS) else array.astype(dtypes[name.removesuffix(VALUES)])
+        for name, array in arrays.items()
+    }
+
+
+def lists_sum(inputs: tuple[Input, ...], arrays: Mapping[str, Any], framework: Any) -> Any:
+    """Sum of the tags of each row [rows], from the arrays of a layout; `framework` brings the operations."""
+    by_name = {entry.name: entry for entry in inputs}
+    if "tags" in by_name:
+        return framework.sum_rows(arrays["tags"])
+    values = arrays["tags" + VALUES]
+    if by_name["tags" + VALUES].shape == (None, None):
+        return framework.sum_rows(framework.masked(values, arrays["tags" + NNZS]))
+    if "tags" + NNZS in by_name:
+        return framework.sum_segments(framework.flat(values), framework.flat(arrays["tags" + NNZS]))
+    offsets = arrays["tags" + OFFSETS]
+    return framework.sum_segments(values, offsets[1:] - offsets[:-1])
+
+
+def total_of(inputs: tuple[Input, ...], arrays: Mapping[str, Any], framework: Any) -> Any:
+    """The logit of each row [rows]."""
+    flat = {name: framework.numbers(framework.flat(arrays[name])) for name in ("user", "price")}
+    total = 0.1 * flat["user"] + 0.25 * flat["price"]
+    if any(entry.name.startswith("tags") for entry in inputs):
+        total = total + 0.05 * framework.numbers(lists_sum(inputs, arrays, framework))
+    return total
+
+
+class TensorFlow:
+    """The operations in TensorFlow."""
+
+    @staticmethod
+    def flat(tensor: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.reshape(tensor, [-1])
+
+    @staticmethod
+    def numbers(tensor: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.cast(tensor, tf.float32)
+
+    @staticmethod
+    def sum_rows(tensor: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.reduce_sum(tensor, axis=1)
+
+    @staticmethod
+    def masked(values: Any, lengths: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.where(tf.range(tf.shape(values)[1]) < lengths, values, 0)
+
+    @staticmethod
+    def sum_segments(values: Any, lengths: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.reduce_sum(tf.RaggedTensor.from_row_lengths(values, tf.cast(lengths, tf.int64)), axis=1)
+
+
+class Torch:
+    """The operations in PyTorch."""
+
+    @staticmethod
+    def flat(tensor: Any) -> Any:
+        return tensor.reshape(-1)
+
+    @staticmethod
+    def numbers(tensor: Any) -> Any:
+        return tensor.float()
+
+    @staticmethod
+    def sum_rows(tensor: Any) -> Any:
+        return tensor.sum(1)
+
+    @staticmethod
+    def masked(values: Any, lengths: Any) -> Any:
+        import torch
+
+        return values * (torch.ones_like(values).cumsum(1) <= lengths)
+
+    @staticmethod
+    def sum_segments(values: Any, lengths: Any) -> Any:
+        import torch
+
+        ends = torch.cat([values.new_zeros(1), values.cumsum(0)])
+        stops = lengths.long().cumsum(0)
+        return ends[stops] - ends[stops - lengths.long()]
+
+
+def save_saved_model(inputs: tuple[Input, ...], path: Path) -> Path:
+    """A plain module."""
+    import tensorflow as tf
+
+    specs = [tf.TensorSpec(entry.shape, entry.dtype, entry.name) for entry in inputs]
+
+    def score(*tensors: Any) -> dict[str, Any]:
+        named = dict(zip((entry.name for entry in inputs), tensors, strict=True))
+        return {"click": tf.sigmoid(total_of(inputs, named, TensorFlow))[:, None]}
+
+    function = tf.function(score, input_signature=specs)
+    tf.saved_model.save(tf.Module(), str(path), signatures={"serving_default": function})
+    return path
+
+
+def torch_module(inputs: tuple[Input, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A module whose `forward` has arguments of those names, and example arguments."""
+    import inspect
+
+    import torch
+
+    from serving.foreign.inputs import arrays_of, match
+
+    names = [entry.name for entry in inputs]
+
+    def forward(self: Any, *tensors: Any) -> Any:
+        return torch.sigmoid(total_of(inputs, dict(zip(names, tensors, strict=True)), Torch))[:, None]
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    module = type("Made", (torch.nn.Module,), {"forward": forward})().eval()
+    arrays = arrays_of(match(inputs, COLUMNS, {}, "the model"), ROWS)
+    return module, tuple(torch.from_numpy(arrays[name]) for name in names)
+
+
+Saver = Callable[[tuple[Input, ...], Path], Path]
