@@ -1,1 +1,34 @@
-"""The front desk: command line, recipes and the whole pipeline."""
+"""From raw rows to served scores, measured: the command line, and the same as functions.
+
+    data = rankline.Dataset(frame, label="clicked", name="churn")
+    rankline.prepare(data)
+    rankline.train(data, epochs=3)
+    with rankline.serve(rankline.export(data)) as server, rankline.Client(server.grpc, "churn") as client:
+        scored = rankline.predict(client, frame)
+
+Nothing is imported before it is used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankline.api import Dataset, export, load_recipe, predict, prepare, serve, train
+    from serving.client import Client
+    from workflows.errors import RanklineError
+
+__all__ = [
+    "Client", "Dataset", "RanklineError", "export", "load_recipe", "predict", "prepare", "serve", "train",
+]  # fmt: skip
+_ELSEWHERE = {"Client": "serving.client", "RanklineError": "workflows.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'rankline' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ELSEWHERE.get(name, "rankline.api")), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -52,8 +52,13 @@ def flags_of(*configs: Any) -> list[str]:
     return sorted(_flag(field.name) for _, field in _fields(configs))
 
 
+def names_of(*configs: Any) -> list[str]:
+    """The names of the choices of configs, and of those that they hold, sorted."""
+    return sorted({field.name for _, field in _fields(configs)})
+
+
 class Overrides:
-    """The options that were given on the command line.
+    """The choices that were given, as options of the command line or by name.
 
     Args:
         values: field name → value.

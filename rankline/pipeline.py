@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from training.tracking import RunLog
     from workflows.prepared import PreparedData
     from workflows.trained import TrainedModel
+    from workflows.upstream import nvt
 
 STAGES = ["source", "prepare", "train", "export", "serve", "bench"]
 # Of `run`, whose figures are a first look.
@@ -258,7 +259,7 @@ def export(
 
 def export_foreign(
     model: Path,
-    workflow: Path | None,
+    workflow: "Path | nvt.Workflow | None",
     rows: "pa.Table",
     config: ExportConfig,
     workspace: Workspace,

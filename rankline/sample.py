@@ -1,17 +1,30 @@
 """Rows to measure an ensemble with whose model was made elsewhere, so that no prepared data has some."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rankline.recipes import available
+from rankline.workspace import NAMES
 from serving.ensemble import ExportedEnsemble
 from workflows.artifacts import load_manifest, publish
-from workflows.errors import DataError
+from workflows.errors import ConfigError, DataError
 
 KIND = "sample"
 _FILE = "rows.parquet"
 _MOST_ROWS = 65_536
+
+
+def check_name(name: str) -> None:
+    """Refuse what no ensemble of a model of somebody else may be called.
+
+    Raises:
+        ConfigError: it is no name, or that of a recipe.
+    """
+    if not re.fullmatch(NAMES, name) or name in available().recipes:
+        raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
 
 
 def read_sample(path: Path) -> pa.Table:

@@ -1,6 +1,5 @@
 """The verb `export`."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from rankline.cli.arguments import Repository, WorkDir
 from rankline.display import CONSOLE, Stages, say
 from rankline.options import Overrides, with_options
 from rankline.recipes import available, recipe_named
-from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.export_config import ExportConfig
 from workflows.errors import ConfigError
 
@@ -77,7 +76,7 @@ def export_command(
     rankline export --model churn.onnx --sample rows.csv --name churn --rename age=Age
     """
     from rankline import pipeline
-    from rankline.sample import read_sample
+    from rankline.sample import check_name, read_sample
     from rankline.summary import print_engines
     from workflows.prepared import PreparedData
 
@@ -100,8 +99,7 @@ def export_command(
         raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
     if sample is None or name is None:
         raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
-    if not re.fullmatch(NAMES, name) or name in available().recipes:
-        raise ConfigError(f"--name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
+    check_name(name)
     renames = _renames(rename or ())
     workspace = Workspace(recipe=name, root=work_dir, repository=repository)
     config = overrides.apply(ExportConfig())

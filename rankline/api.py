@@ -1,0 +1,343 @@
+"""The flow as functions, for notebooks and programs: what the verbs of the command line do, with their names and options.
+
+Rows are pandas DataFrames, Arrow tables or files. What a function makes lies where its verb would put it, so that one
+can go on from the other.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from rankline.display import CONSOLE, Stages
+from rankline.options import Overrides, names_of
+from rankline.quiet import quiet_libraries
+from rankline.recipes import Recipe, recipe_named
+from rankline.source import SourceConfig
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from serving.export_config import ExportConfig
+from training.config import SessionConfig
+from workflows.errors import ConfigError, DataError
+from workflows.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from serving.client import Client
+    from serving.ensemble import ExportedEnsemble
+    from serving.server import Endpoints
+    from workflows.prepared import PreparedData
+    from workflows.trained import TrainedModel
+    from workflows.upstream import nvt
+
+Rows: TypeAlias = "pd.DataFrame | pa.Table"
+AnyPath: TypeAlias = str | Path
+_Rows = TypeVar("_Rows")
+
+
+class Dataset:
+    """A table of your own, and what is to be predicted of it: a recipe whose choices were guessed from the rows.
+
+    Args:
+        rows: a DataFrame, an Arrow table, or a file or files (CSV, Parquet, JSON lines).
+        label: column or columns to predict; guessed where none is given.
+        name: of the recipe, its artifacts and its ensemble.
+        work_dir: for a recipe file, and for the rows where they were in memory.
+
+    Attributes:
+        recipe: what `prepare`, `train` and `export` take.
+        file: of the recipe, `rankline.yaml`: every choice with the reason for it, to read and to change.
+        columns: a line for each column: what it holds, what it is for, and why that was guessed.
+
+    Raises:
+        DataError: the rows are none, or nothing can be learned of the label.
+        ConfigError: the name is no name, or the format of a file is not known.
+    """
+
+    def __init__(
+        self,
+        rows: "Rows | AnyPath | Sequence[AnyPath]",
+        *,
+        label: str | Sequence[str] = (),
+        name: str = "table",
+        work_dir: AnyPath = WORK_DIR,
+    ) -> None:
+        import pandas as pd
+        import yaml
+
+        from rankline.first_recipe import first_recipe
+        from workflows.artifacts import write_whole
+
+        directory = Path(work_dir).absolute() / name
+        files = _files_of(rows, directory)
+        labels = [label] if isinstance(label, str) else list(label)
+        made = first_recipe(files, labels, directory)
+        self.file = directory / "rankline.yaml"
+        text = made.text.replace(f"name: {made.name}", f"name: {yaml.safe_dump(name).split()[0]}", 1)
+        write_whole(self.file, text.encode())
+        self.recipe = recipe_named(str(self.file))
+        found = [(key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()]
+        found += [(key, c.config.type, c.config.role, c.why) for key, c in made.guesses.columns.items()]
+        self.columns = pd.DataFrame(found, columns=["column", "type", "role", "why"])
+
+
+AnyRecipe: TypeAlias = Recipe | Dataset | str | Path
+
+
+def load_recipe(name: AnyPath) -> Recipe:
+    """A recipe by its name, such as `movielens`, or that of a file, such as `rankline.yaml`.
+
+    Raises:
+        ConfigError: there is none, or something in the file is wrong.
+    """
+    return recipe_named(str(name))
+
+
+def prepare(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "PreparedData":
+    """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec, as `rankline prepare`.
+
+    Args:
+        recipe: a `Dataset`, a `Recipe`, or the name of one.
+        work_dir: of all artifacts.
+        progress: show the stages.
+        choices: options of the verb by name, such as `data_dir="ml-1m"`, `split="time"`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline import pipeline
+
+    quiet_libraries()
+    chosen, workspace = _chosen(recipe, work_dir)
+    overrides = _overrides(choices, SourceConfig, chosen.prepare, chosen.encoding)
+    with _stages(["source", "prepare"], progress) as stages:
+        source = overrides.apply(SourceConfig())
+        return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages)[0]
+
+
+def train(
+    recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
+) -> "TrainedModel":
+    """Train a model on the prepared data, tracked in MLflow, as `rankline train`.
+
+    Args:
+        recipe, work_dir, progress: see `prepare`.
+        choices: options of the verb by name, such as `epochs=5`, `model="dlrm"`, `checkpoint_every=500`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline import pipeline
+    from training.models import model_named
+    from workflows.prepared import PreparedData
+
+    quiet_libraries()
+    chosen, workspace = _chosen(recipe, work_dir)
+    config = chosen.train
+    if "model" in choices:
+        model = choices.pop("model")
+        config = Overrides({"model": model_named(model)() if isinstance(model, str) else model}).apply(config)
+    overrides = _overrides(choices, SessionConfig, config)
+    changed = Overrides({"train": overrides.apply(config)}).apply(chosen)
+    with _stages(["train"], progress) as stages:
+        prepared = PreparedData.load(workspace.prepared)
+        return pipeline.train(changed, prepared, workspace, stages, session=overrides.apply(SessionConfig()))[0]
+
+
+def export(
+    recipe: AnyRecipe | None = None,
+    *,
+    model: AnyPath | None = None,
+    sample: "Rows | AnyPath | None" = None,
+    name: str | None = None,
+    workflow: "AnyPath | nvt.Workflow | None" = None,
+    rename: Mapping[str, str] | None = None,
+    work_dir: AnyPath = WORK_DIR,
+    repository: AnyPath = REPOSITORY,
+    compare_engines: bool = False,
+    progress: bool = True,
+    **choices: Any,
+) -> "ExportedEnsemble":
+    """Workflow and model to a new version of one Triton ensemble, as `rankline export`.
+
+    Args:
+        recipe: what was prepared and trained here; None with `model`.
+        model: one that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file.
+        sample: raw rows to compare on, with `model`.
+        name: of the ensemble, with `model`.
+        workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
+        rename: column of the workflow → what the model calls it.
+        work_dir: of all artifacts.
+        repository: directory of the exported ensembles.
+        compare_engines: time all engines that can serve the model.
+        progress: show the stages.
+        choices: options of the verb by name, such as `engine="onnx"`, `fused=True`.
+
+    Raises:
+        RanklineError: as the verb.
+    """
+    from rankline import pipeline
+    from rankline.sample import check_name, read_sample
+    from workflows.prepared import PreparedData
+
+    quiet_libraries()
+    if (recipe is None) == (model is None):
+        raise ConfigError("give either a recipe, or model=PATH with sample and name.")
+    if recipe is not None:
+        chosen, workspace = _chosen(recipe, work_dir, repository)
+        config = _overrides(choices, chosen.serving).apply(chosen.serving)
+        with _stages(["export"], progress) as stages:
+            prepared = PreparedData.load(workspace.prepared)
+            return pipeline.export(chosen, config, prepared, workspace, stages, compare_engines=compare_engines)
+    if sample is None or name is None:
+        raise ConfigError("model needs sample, raw rows to compare on, and name.")
+    check_name(name)
+    assert model is not None  # checked above
+    rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
+    workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
+    with _stages(["export"], progress) as stages:
+        return pipeline.export_foreign(
+            Path(model),
+            Path(workflow) if isinstance(workflow, str | Path) else workflow,
+            rows,
+            _overrides(choices, ExportConfig).apply(ExportConfig()),
+            workspace,
+            stages,
+            renames=rename or {},
+            compare_engines=compare_engines,
+        )
+
+
+@contextmanager
+def serve(
+    ensemble: "ExportedEnsemble", *, port: int = 0, watch: bool = True, log_file: AnyPath | None = None
+) -> "Iterator[Endpoints]":
+    """A real Triton on this machine, on loopback, for as long as the block lasts, as `rankline serve`.
+
+    Args:
+        ensemble: what to serve.
+        port: of gRPC; HTTP uses the port below it and metrics the one above; 0 for free ones.
+        watch: switch to what `export` makes active.
+        log_file: for the server's log.
+
+    Yields:
+        Where it listens; a `Client` takes its `grpc`.
+
+    Raises:
+        ServerError: it does not start.
+    """
+    from serving.server import EmbeddedServer
+    from serving.supervise import Supervisor, config_of
+
+    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
+    log_path = None if log_file is None else Path(log_file)
+    with EmbeddedServer(config_of(ensemble, **ports, log_path=log_path)) as server:
+        stop = threading.Event()
+        supervisor = Supervisor(server, ensemble, follow_versions=watch, report=lambda _: None)
+        thread = threading.Thread(target=supervisor.run, args=(stop,), name="rankline-serve", daemon=True)
+        thread.start()
+        try:
+            yield server.endpoints
+        finally:
+            stop.set()
+            thread.join()
+
+
+def predict(scorer: "Client | ExportedEnsemble", rows: _Rows) -> _Rows:
+    """Score rows, by a server or in this process.
+
+    Args:
+        scorer: a client of a server, or an ensemble that is loaded here for the call.
+        rows: a DataFrame or an Arrow table with the columns that the model takes; others are kept.
+
+    Returns:
+        The rows, of the type they came in, with a column `score`, or `score_OUTPUT` and `score_OUTPUT_CLASS` where the
+        model puts out more.
+
+    Raises:
+        DataError: a column is missing, or has the name of a score.
+        RequestError: a value does not fit.
+    """
+    from serving.client import Client
+    from serving.in_process import open_ensemble
+
+    if not isinstance(scorer, Client):
+        with open_ensemble(scorer) as client:
+            return predict(client, rows)
+    from rankline.rows import select
+
+    table, schema = _table(rows), scorer.schema
+    required, optional = ([c.name for c in schema.columns if c.is_required is wanted] for wanted in (True, False))
+    if taken := [name for name in schema.score_names if name in table.column_names]:
+        raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
+    scores = schema.score_columns(scorer.predict(select(table, required, optional)))
+    if isinstance(rows, pa.Table):
+        for name, column in scores.items():
+            table = table.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
+        return table  # type: ignore[return-value]  # which is of the type of `rows`
+    frame: Any = rows
+    return frame.assign(**{name: column if column.ndim == 1 else list(column) for name, column in scores.items()})  # type: ignore[no-any-return]
+
+
+def _table(rows: Any) -> pa.Table:
+    """A DataFrame or an Arrow table as the latter.
+
+    Raises:
+        DataError: it is something else, or a column holds several types.
+    """
+    import pandas as pd
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if not isinstance(rows, pd.DataFrame):
+        raise DataError(f"rows are {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+
+
+def _files_of(rows: Any, directory: Path) -> list[str]:
+    """Files with the rows; those in memory are written."""
+    import pyarrow.parquet as pq
+
+    from workflows.artifacts import whole_file
+
+    if isinstance(rows, str | Path):
+        return [str(Path(rows).absolute())]
+    if isinstance(rows, Sequence):
+        return [str(Path(name).absolute()) for name in rows]
+    table = _table(rows)
+    with whole_file(directory / "rows.parquet") as path:
+        pq.write_table(table, path)
+    return [str(directory / "rows.parquet")]
+
+
+def _chosen(recipe: AnyRecipe, work_dir: AnyPath, repository: AnyPath = REPOSITORY) -> tuple[Recipe, Workspace]:
+    if isinstance(recipe, Dataset):
+        recipe = recipe.recipe
+    chosen = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    return chosen, Workspace(recipe=chosen.name, root=Path(work_dir), repository=Path(repository))
+
+
+def _overrides(choices: Mapping[str, Any], *configs: Any) -> Overrides:
+    """Choices by name.
+
+    Raises:
+        ConfigError: one is of none of the configs.
+    """
+    known = names_of(*configs)
+    if unknown := sorted(set(choices) - set(known)):
+        raise ConfigError(f"no choice {unknown}. Available: {', '.join(known)}.{did_you_mean(unknown, known)}")
+    return Overrides({name: Path(v) if name == "data_dir" and v is not None else v for name, v in choices.items()})
+
+
+@contextmanager
+def _stages(names: list[str], progress: bool) -> Iterator[Stages]:  # noqa: FBT001
+    from rich.console import Console
+
+    with Stages(names, CONSOLE if progress else Console(quiet=True)) as stages:
+        yield stages
