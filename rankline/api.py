@@ -1,4 +1,4 @@
-"""The flow as functions, for notebooks and programs: what the verbs of the command line do, with their names and options.
+"""The flow as functions, for notebooks and programs: what the verbs of the command line do, by their names.
 
 Rows are pandas DataFrames, Arrow tables or files. What a function makes lies where its verb would put it, so that one
 can go on from the other.
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -79,7 +79,9 @@ class Dataset:
         text = made.text.replace(f"name: {made.name}", f"name: {yaml.safe_dump(name).split()[0]}", 1)
         write_whole(self.file, text.encode())
         self.recipe = recipe_named(str(self.file))
-        found = [(key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()]
+        found: list[tuple[str, str, str, str]] = [
+            (key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()
+        ]
         found += [(key, c.config.type, c.config.role, c.why) for key, c in made.guesses.columns.items()]
         self.columns = pd.DataFrame(found, columns=["column", "type", "role", "why"])
 
@@ -96,7 +98,9 @@ def load_recipe(name: AnyPath) -> Recipe:
     return recipe_named(str(name))
 
 
-def prepare(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "PreparedData":
+def prepare(
+    recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
+) -> "PreparedData":
     """Raw rows to encoded Parquet, a fitted NVTabular workflow and the feature spec, as `rankline prepare`.
 
     Args:
@@ -118,9 +122,7 @@ def prepare(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool =
         return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages)[0]
 
 
-def train(
-    recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
-) -> "TrainedModel":
+def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "TrainedModel":
     """Train a model on the prepared data, tracked in MLflow, as `rankline train`.
 
     Args:
@@ -274,12 +276,14 @@ def predict(scorer: "Client | ExportedEnsemble", rows: _Rows) -> _Rows:
     if taken := [name for name in schema.score_names if name in table.column_names]:
         raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
     scores = schema.score_columns(scorer.predict(select(table, required, optional)))
+    columns = {name: column if column.ndim == 1 else list(column) for name, column in scores.items()}
+    scored: Any = rows
     if isinstance(rows, pa.Table):
-        for name, column in scores.items():
-            table = table.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
-        return table  # type: ignore[return-value]  # which is of the type of `rows`
-    frame: Any = rows
-    return frame.assign(**{name: column if column.ndim == 1 else list(column) for name, column in scores.items()})  # type: ignore[no-any-return]
+        for name, column in columns.items():
+            scored = scored.append_column(name, pa.array(column))
+    else:
+        scored = scored.assign(**columns)
+    return cast(_Rows, scored)
 
 
 def _table(rows: Any) -> pa.Table:
@@ -336,7 +340,7 @@ def _overrides(choices: Mapping[str, Any], *configs: Any) -> Overrides:
 
 
 @contextmanager
-def _stages(names: list[str], progress: bool) -> Iterator[Stages]:  # noqa: FBT001
+def _stages(names: list[str], progress: bool) -> Iterator[Stages]:
     from rich.console import Console
 
     with Stages(names, CONSOLE if progress else Console(quiet=True)) as stages:

@@ -62,15 +62,17 @@ def check_operations(path: Path) -> None:
         )
     if found:
         raise ArtifactError(
-            f"{path} holds the operations {sorted(found)}, which do more than compute: only what computes, looks up and "
-            "keeps variables is served."
+            f"{path} holds the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
+            "and keeps variables is served."
         )
 
 
 def _foreign(graph: Any) -> Iterator[str]:
     """Operations of a meta graph that are not taken."""
     library = graph.graph_def.library.function
-    checkpoints = {function.signature.name for function in library if function.signature.name.startswith(_OF_CHECKPOINTS)}
+    checkpoints = {
+        function.signature.name for function in library if function.signature.name.startswith(_OF_CHECKPOINTS)
+    }
     kept = {name for node in graph.object_graph_def.nodes for name in node.function.concrete_functions}
     for node in graph.graph_def.node:
         if node.op not in _CHECKPOINT and not _is_taken(node.op):

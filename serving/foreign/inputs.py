@@ -114,24 +114,27 @@ def match(
         else:
             missing.append(entry)
     if missing:
-        names = [entry.name for entry in missing]
         unused = sorted({column.name for column in columns} - {name for feed in feeds for name in feed.columns})
-        example = f"--rename {unused[0] if unused else 'COLUMN'}={missing[0].name}"
         problems.append(
             f"{model} takes {', '.join(map(str, missing))}, which the workflow does not make: it makes "
-            f"{', '.join(map(str, columns)) or 'nothing'}.{did_you_mean(names, unused)} If one is called otherwise: {example}"
+            f"{', '.join(map(str, columns)) or 'nothing'}.{_remedy([entry.name for entry in missing], unused)}"
         )
     if problems:
         raise ExportError("; ".join(problems))
     return tuple(feeds)
 
 
-def _check_renames(
-    renames: Mapping[str, str], inputs: Sequence[Input], columns: Sequence[Encoded], model: str
-) -> None:
+def _remedy(missing: Sequence[str], unused: Sequence[str]) -> str:
+    """What to do about inputs that no column has the name of."""
+    return f"{did_you_mean(missing, unused)} If a column is called otherwise: --rename COLUMN={missing[0]}"
+
+
+def _check_renames(renames: Mapping[str, str], inputs: Sequence[Input], columns: Sequence[Encoded], model: str) -> None:
     made = [column.name for column in columns]
     if wrong := [name for name in renames if name not in made]:
-        raise ExportError(f"--rename names {wrong}, expected columns of the workflow: {made}.{did_you_mean(wrong, made)}")
+        raise ExportError(
+            f"--rename names {wrong}, expected columns of the workflow: {made}.{did_you_mean(wrong, made)}"
+        )
     taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features)]
     if wrong := [name for name in renames.values() if name not in taken]:
         raise ExportError(f"--rename names {wrong}, expected inputs of {model}: {taken}.{did_you_mean(wrong, taken)}")
@@ -155,7 +158,7 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded]) -> Feed | N
         if missing := [name for name in entry.features if name not in by_name]:
             raise ExportError(
                 f"the model takes the features {missing}, which the workflow does not make: it makes "
-                f"{list(by_name)}.{did_you_mean(missing, by_name)} If one is called otherwise: --rename COLUMN={missing[0]}"
+                f"{list(by_name)}.{_remedy(missing, sorted(set(by_name) - set(entry.features)))}"
             )
         columns = {name: by_name[name] for name in entry.features}
     elif entry.shape is None or len(entry.shape) != 2 or (width := entry.shape[1]) == 1:

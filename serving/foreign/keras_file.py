@@ -65,7 +65,9 @@ class Model:
         try:
             return {name: np.asarray(output) for name, output in self._call(**arrays).items()}
         except Exception as error:  # layers raise anything
-            raise ExportError(f"the Keras model cannot run the sample: {str(error).strip().partition(chr(10))[0]}.") from None
+            raise ExportError(
+                f"the Keras model cannot run the sample: {str(error).strip().partition(chr(10))[0]}."
+            ) from None
 
     def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
         """Layers name none."""

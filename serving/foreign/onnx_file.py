@@ -240,5 +240,3 @@ class _Graph:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split()).removeprefix("[ONNXRuntimeError] : ")[:200].rstrip(".")
-
-

@@ -1,6 +1,6 @@
 """SavedModels that Keras 2, Keras 3 or a plain `tf.Module` wrote: the signature `serving_default` is what is served.
 
-The graph is looked through before it is loaded, since loading runs a part of it: see `serving.foreign.graph_operations`.
+`serving.foreign.graph_operations` looks through the graph before it is loaded, since loading runs a part of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -145,7 +145,7 @@ def _columns(feeds: Sequence[Feed]) -> list[tuple[str, str, bool]]:
     return [(name, dtype, name in lists) for name, dtype in dtypes_of(feeds).items()]
 
 
-def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:  # noqa: FBT001
+def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
     """A column [rows, 1], or the flat values of lists, their lengths, and the padded matrix."""
     import tensorflow as tf
 
@@ -156,7 +156,7 @@ def _from_padded(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:  #
     return tf.boolean_mask(padded, is_value), lengths[:, 0], padded
 
 
-def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:  # noqa: FBT001
+def _from_offsets(inputs: Mapping[str, Any], name: str, is_list: bool) -> Any:
     import tensorflow as tf
 
     if not is_list:

@@ -70,7 +70,7 @@ class Model:
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
-        """Columns as [rows, 1] if the model runs them so and gives a row for each, else as [rows]; lists flat, or padded.
+        """Columns as [rows, 1] if the model gives a row for each then, else as [rows]; lists flat, or padded.
 
         Where nothing fits, the first is what `run` will complain of.
         """
@@ -114,12 +114,16 @@ class Model:
         traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
 
 
-def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:  # noqa: FBT001
+def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:
     """Values and lengths of lists as matrices, in place of one value after another."""
     if not padded:
         return feeds
     return tuple(
-        replace(feed, kind=PADDED, rank=2) if feed.kind == VALUES else replace(feed, rank=2) if feed.kind == NNZS else feed
+        replace(feed, kind=PADDED, rank=2)
+        if feed.kind == VALUES
+        else replace(feed, rank=2)
+        if feed.kind == NNZS
+        else feed
         for feed in feeds
     )
 

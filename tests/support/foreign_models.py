@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from serving.foreign.inputs import Encoded, Feed, Input
-from workflows.lists import Ragged, padded_rows
+from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 
 WIDTH = 4
@@ -52,7 +52,11 @@ LISTS: Mapping[str, tuple[Input, ...]] = {
 }
 LAYOUTS = {
     **{f"singles {name}": inputs for name, inputs in SINGLES.items()},
-    **{f"{name}, lists {kind}": (*inputs, *SINGLES["[rows, 1]"]) for kind, inputs in LISTS.items() for name in ("[rows, 1]",)},
+    **{
+        f"{name}, lists {kind}": (*inputs, *SINGLES["[rows, 1]"])
+        for kind, inputs in LISTS.items()
+        for name in ("[rows, 1]",)
+    },
 }
 
 

@@ -17,7 +17,8 @@ def test_the_report_is_shown_and_saved_where_the_json_cannot_be_written(monkeypa
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    ensemble = SimpleNamespace(model_config=SimpleNamespace(max_batch_size=10), tracking_uri="", run_id="r")
+    config, manifest = SimpleNamespace(max_batch_size=10), SimpleNamespace(made_from={})
+    ensemble = SimpleNamespace(model_config=config, manifest=manifest, tracking_uri="", run_id="r")
     monkeypatch.setattr("serving.ensemble.ExportedEnsemble.load", lambda *_: ensemble)
     monkeypatch.setattr("workflows.prepared.PreparedData.load", lambda *_: None)
     monkeypatch.setattr("rankline.cli.bench._measure", lambda *_: report_of(result_of()))

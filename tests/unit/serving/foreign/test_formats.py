@@ -9,7 +9,16 @@ import pytest
 from serving.engines import engine_for
 from serving.foreign import open_model
 from serving.foreign.inputs import Input, arrays_of, dtypes_of, match
-from tests.support.foreign_models import COLUMNS, LAYOUTS, ROWS, Saver, expected, save_saved_model, served_arrays, torch_module
+from tests.support.foreign_models import (
+    COLUMNS,
+    LAYOUTS,
+    ROWS,
+    Saver,
+    expected,
+    save_saved_model,
+    served_arrays,
+    torch_module,
+)
 from workflows.heads import REGRESSION, Head
 
 FORMATS: dict[str, Saver] = {"SavedModel": save_saved_model}
@@ -38,7 +47,14 @@ def onnx_of_pytorch(inputs: tuple[Input, ...], path: Path) -> Path:
     axes = {e.name: {i: f"{e.name}_{i}" for i, n in enumerate(e.shape or ()) if n is None} for e in inputs}
     path = path.with_suffix(".onnx")
     torch.onnx.export(
-        module, example, path, input_names=names, output_names=["click"], dynamic_axes=axes, opset_version=17, dynamo=False
+        module,
+        example,
+        path,
+        input_names=names,
+        output_names=["click"],
+        dynamic_axes=axes,
+        opset_version=17,
+        dynamo=False,
     )
     return path
 

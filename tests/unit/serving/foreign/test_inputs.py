@@ -57,11 +57,15 @@ REFUSED = {
         [Input(name="user_id", dtype="int64", shape=(None, 1))],
         {},
         r"takes 'user_id' \(int64\[\?, 1\]\), which the workflow does not make: it makes 'user' \(int64\), .*"
-        r"Did you mean 'user' by 'user_id'\? .*--rename price=user_id",
+        r"Did you mean 'user' by 'user_id'\? .*--rename COLUMN=user_id",
     ),
     "floats as ids": ([Input(name="price", dtype="int64", shape=(None, 1))], {}, "floats would lose"),
     "another rank": ([Input(name="user", dtype="int64", shape=(None, 3))], {}, "one value per row"),
-    "one value where lists are taken": ([Input(name="user" + VALUES, dtype="int64", shape=(None,))], {}, "part of lists"),
+    "one value where lists are taken": (
+        [Input(name="user" + VALUES, dtype="int64", shape=(None,))],
+        {},
+        "part of lists",
+    ),
     "lists where a number is taken": (
         [Input(name="tags", dtype="int64", shape=(None,)), Input(name="user")],
         {},
@@ -95,6 +99,13 @@ def test_all_that_does_not_fit_is_said_at_once() -> None:
 
 
 def test_a_number_too_large_for_the_model_becomes_infinite_without_a_word() -> None:
-    (feed,) = match([Input(name="price", dtype="float32", shape=(None,)), ][:1], [PRICE], {}, "the model")
+    (feed,) = match(
+        [
+            Input(name="price", dtype="float32", shape=(None,)),
+        ][:1],
+        [PRICE],
+        {},
+        "the model",
+    )
     made = arrays_of([feed], ROWS.assign(price=1e300))["price"]
     assert np.isinf(made).all()
