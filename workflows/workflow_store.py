@@ -1,8 +1,9 @@
 """Saved NVTabular workflows, loaded without running code from the file.
 
 NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of ours
-(`workflows/saved_parts.py`); what is loaded reads no file but those beside it. What this rules out is `LambdaOp` with a
-lambda, whose code lives in the pickle: write an operator class instead.
+(`workflows/saved_parts.py`); what is loaded reads no file but those beside it. A function that an operator holds, such
+as that of a `LambdaOp`, is not run: the workflow loads, and is refused where the function is called
+(`workflows/saved_functions.py`).
 
 An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
 `log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
@@ -16,7 +17,8 @@ from typing import Any
 
 from workflows.errors import ArtifactError
 from workflows.inert_pickle import read_inert
-from workflows.saved_parts import GROUP, check_name, make_parts
+from workflows.saved_functions import say_whose_they_are
+from workflows.saved_parts import GROUP, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Graph, Node  # isort: skip
@@ -45,16 +47,17 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     path = directory / "workflow.pkl"
     try:
         with path.open("rb") as stream, quiet_nvtabular():
-            workflow = make_parts(read_inert(stream, check_name))
+            workflow = make_parts(read_inert(stream))
         if isinstance(workflow, nvt.Workflow):
-            for operator in _operators(workflow.graph):
-                _keep_files_in(operator, directory)
+            for node in _nodes(workflow.graph):
+                _keep_files_in(node.op, directory)
+                say_whose_they_are(node)
     except FileNotFoundError:
         raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
     except ArtifactError as error:
         remedy = _too_old(directory) or (
-            "Expected NVTabular operators and data only; write a LambdaOp as an operator class, and name it in the "
-            f"entry-point group {GROUP} of its package."
+            "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "
+            f"{GROUP} of its package."
         )
         raise ArtifactError(f"{path} was not loaded: {error}. {remedy}") from None
     except Exception as error:  # damaged pickles raise anything
@@ -81,8 +84,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in version.split(".")[:2])
 
 
-def _operators(graph: Any) -> list[Any]:
-    """Every operator of a graph and of the graphs in it.
+def _nodes(graph: Any) -> list[Any]:
+    """Every node of a graph and of the graphs in it.
 
     Raises:
         ArtifactError: it is no graph, goes round in circles, or would take for ever to walk.
@@ -93,7 +96,7 @@ def _operators(graph: Any) -> list[Any]:
     if any(not isinstance(node.op, ops.Operator) for node in nodes):
         raise ArtifactError("its graph has a node without an operator")
     _walked(nodes, lambda node: node.children)
-    return [node.op for node in nodes]
+    return nodes
 
 
 def _sources(node: Any) -> list[Any]:
