@@ -42,15 +42,23 @@ class Call:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
+    def __call__(self, *arguments: Any) -> "Call":
+        """What is asked for where a result is called in its turn, as in the code of functions; nothing has its name."""
+        return _Unnamed(self, *arguments)
 
-def read_inert(stream: IO[bytes], check: Callable[[str, str], None]) -> Any:
-    """The tree that a pickle holds: plain values, `Call`s, and subclasses of `Call` where it has a name for a value.
 
-    Args:
-        stream: the pickle.
-        check: gets module and attribute of each name, and raises what is to be raised where it is refused.
-    """
-    return _InertUnpickler(stream, check).load()
+class _Unnamed(Call):
+    module, attribute, name = "", "", "what a call returns"
+
+
+def read_inert(stream: IO[bytes]) -> Any:
+    """The tree that a pickle holds: plain values, `Call`s, and subclasses of `Call` where it has a name for a value."""
+    return _InertUnpickler(stream).load()
+
+
+def is_name(part: Any) -> bool:
+    """Whether a part of the tree is a name as a value."""
+    return type(part) is type and issubclass(part, Call)
 
 
 # What NVTabular's pickles are written with: no other call, no memo by number, nothing from outside of the file.
@@ -62,6 +70,7 @@ _OPCODES = (
     *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE),
     *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT, pickle.EMPTY_SET),
     *(pickle.STACK_GLOBAL, pickle.REDUCE, pickle.NEWOBJ, pickle.BUILD),
+    pickle.POP,  # of what filling a function returns, in those that are saved with their code
 )
 
 
@@ -71,15 +80,13 @@ class _InertUnpickler(pickle._Unpickler):
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
 
-    def __init__(self, stream: IO[bytes], check: Callable[[str, str], None]) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(io.BytesIO(stream.read()))  # from memory it reads no more than there is
-        self._check = check
         self._names: dict[tuple[str, str], type[Call]] = {}
 
     def find_class(self, module: str, name: str) -> type[Call]:
         module = module.replace("numpy._core.", "numpy.core.")  # the same functions, by their name since NumPy 2
         if (module, name) not in self._names:
-            self._check(module, name)
             noted = {"module": module, "attribute": name, "name": f"{module}.{name}"}
             self._names[module, name] = type("Named", (Call,), noted)
         return self._names[module, name]
@@ -101,7 +108,8 @@ class _InertUnpickler(pickle._Unpickler):
         self.stack[-1].update(map(_flat, elements))
 
     def _load_frozen_elements(self) -> None:
-        self.append(frozenset(map(_flat, self.pop_mark())))
+        elements = self.pop_mark()  # first: it changes where `append` leads
+        self.append(frozenset(map(_flat, elements)))
 
     def _refuse(self) -> None:
         raise ArtifactError("it is written with instructions that NVTabular's pickles have not")

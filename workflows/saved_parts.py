@@ -3,6 +3,7 @@
 NVTabular saves a workflow as a pickle, which may ask for anything. It is read as data (`workflows/inert_pickle.py`),
 and made here: graphs, schemas and operators as empty objects that are filled, without their constructors; arrays and
 frames from their numbers, with dtypes that hold plain values; a Dataset from the frame in it, not from its Dask graph.
+Functions of operators are left where they are (`workflows/saved_functions.py`), whatever they are made of.
 """
 
 import importlib
@@ -19,7 +20,8 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from workflows.errors import ArtifactError
-from workflows.inert_pickle import Call
+from workflows.inert_pickle import Call, is_name
+from workflows.saved_functions import HELD_BY, CodeInFile, named_function
 from workflows.upstream import nvt, ops
 
 from merlin.dag.executors import DaskExecutor  # isort: skip
@@ -39,6 +41,7 @@ _SHELLS = {
     "merlin.dag.ops.subgraph": {"Subgraph"},
     "merlin.dag.ops.subset_columns": {"SubsetColumns"},
     "merlin.dag.ops.subtraction": {"SubtractionOp"},
+    "merlin.dag.ops.udf": {"UDF"},
     "merlin.dag.selector": {"ColumnSelector"},
     "merlin.dtypes.base": {"DType"},
     "merlin.dtypes.shape": {"Dimension", "Shape"},
@@ -83,24 +86,56 @@ _TIME_UNITS = frozenset(
 )
 
 
-def check_name(module: str, name: str) -> None:
-    """Refuse what no rule is for, before anything is made of a saved workflow.
-
-    Raises:
-        ArtifactError: the name is refused.
-    """
-    is_known = f"{module}.{name}" in _RULES or _is_no_object(module, name)
-    if not is_known and not _is_operator_name(module, name):
-        raise _not_data(f"{module}.{name}")
-
-
 def make_parts(tree: Any) -> Any:
     """What a tree of `read_inert` stands for.
 
     Raises:
         ArtifactError: something in it is refused.
     """
+    _check_names(tree)
     return _Maker().make(tree)
+
+
+def _check_names(tree: Any) -> None:
+    """Refuse what no rule is for, before anything is made: all of the tree but the functions of operators."""
+    seen: set[int] = set()
+    left = [tree]
+    while left:
+        part = left.pop()
+        if type(part) in _ATOMS or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Call) or is_name(part):
+            _check_name(part)
+        left.extend(reversed(_parts_of(part)))
+
+
+def _parts_of(part: Any) -> list[Any]:
+    """What a part is made of, in the order of the file, functions of operators left out."""
+    if isinstance(part, Call):
+        held = _functions_of(part)
+        if not held:
+            return [part.arguments, part.state]
+        return [part.arguments, *part.state, *(value for name, value in part.state.items() if name not in held)]
+    if isinstance(part, dict):
+        return [side for item in part.items() for side in item]
+    if isinstance(part, list | tuple | set | frozenset) and not _ATOMS.issuperset(map(type, part)):
+        return list(part)
+    return []
+
+
+def _check_name(call: Any) -> None:
+    is_known = call.name in _RULES or _is_no_object(call.module, call.attribute)
+    if not is_known and not _is_operator_name(call.module, call.attribute):
+        raise _not_data(call.name)
+
+
+def _functions_of(call: Call) -> dict[str, Any]:
+    """The functions that an operator holds, by attribute: names, or calls that would make them."""
+    if call.name not in HELD_BY or not isinstance(call.state, dict):
+        return {}
+    held = {name: call.state.get(name) for name in HELD_BY[call.name]}
+    return {name: part for name, part in held.items() if isinstance(part, Call) or is_name(part)}
 
 
 class _Maker:
@@ -124,7 +159,7 @@ class _Maker:
             return bytes(part)
         if isinstance(part, Call):
             return self._called(part)
-        if kind is type and issubclass(part, Call) and part.attribute in _TYPES.get(part.module, ()):
+        if is_name(part) and part.attribute in _TYPES.get(part.module, ()):
             return getattr(importlib.import_module(part.module), part.attribute)
         raise _not_data(part.name if kind is type else kind.__name__)
 
@@ -147,7 +182,17 @@ class _Maker:
             made.extend(self.all(part))
         return made
 
+    def state_of(self, call: Call) -> Any:
+        """What is put into an object, with what stands in the place of functions."""
+        held = _functions_of(call)
+        if not held:
+            return self.make(call.state)
+        functions = {name: _make_function(part) for name, part in held.items()}
+        others = {self.make(name): self.make(part) for name, part in call.state.items() if name not in held}
+        return others | functions
+
     def _called(self, call: Call) -> Any:
+        _check_name(call)  # once more, of what is really made
         if _is_no_object(call.module, call.attribute):
             raise _unexpected(call)
         return self.keep(call, _RULES.get(call.name, _make_operator)(self, call))
@@ -187,7 +232,7 @@ def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
     if call.arguments:
         raise _unexpected(call)
     made = maker.keep(call, kind.__new__(kind))
-    state = maker.make(call.state)
+    state = maker.state_of(call)
     if hasattr(kind, "__setstate__"):
         made.__setstate__(state)
     elif state is not None:
@@ -195,6 +240,10 @@ def _fill(maker: _Maker, call: Call, kind: Any) -> Any:
             raise _unexpected(call)
         vars(made).update(state)
     return made
+
+
+def _make_function(part: Any) -> Callable[..., Any]:
+    return named_function(part.module, part.attribute) if is_name(part) else CodeInFile()
 
 
 def _is_behaviour(kind: type, name: Any) -> bool:

@@ -124,6 +124,6 @@ REFUSED: dict[type, str] = {
     ops.Groupby: "makes one row of many. Group the data before it is prepared, and send lists",
     ops.DifferenceLag: "compares neighbouring rows, which in a request have nothing to do with each other. "
     "Compute it before the data is prepared, and send it",
-    ops.LambdaOp: "is a Python function, which no artifact may hold. Write it as an operator class with a "
-    "method `lower`",
+    ops.LambdaOp: "is a Python function, which has no compiled form. Write it as an operator class with a "
+    "method `lower`, or leave its columns out",
 }
