@@ -17,10 +17,10 @@ from serving.lowerings.stacking import stack_columns
 from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StackedColumn, StepCall, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
-from workflows.errors import LoweringError
+from workflows.errors import ConfigError, LoweringError
 from workflows.upstream import nvt, ops
 
-from merlin.dag import Graph  # isort: skip
+from merlin.dag import Graph, iter_nodes  # isort: skip
 from merlin.dag.ops.stat_operator import StatOperator  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 
@@ -74,6 +74,43 @@ def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
     return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
 
 
+def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
+    """Refuse to serve a workflow through NVTabular unless its operators without a compiled form were named, and no more.
+
+    Raises:
+        ConfigError: one that was named is not there, or has a compiled form.
+        LoweringError: one was not named, or can be served in no form.
+    """
+    found = {_called(kind): kind for kind in _kinds(workflow.output_node) if not _is_compiled(kind)}
+    if wrong := sorted(set(named) - set(found)):
+        raise ConfigError(
+            f"uncompiled names {wrong}, expected operators of the workflow without a compiled form: "
+            f"{sorted(found) or 'none'}."
+        )
+    for name, kind in found.items():
+        if kind in REFUSED and kind is not ops.LambdaOp:
+            raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
+    if missing := sorted(set(found) - set(named)):
+        raise LoweringError(f"{missing} have no compiled form either. Give --uncompiled {','.join(sorted(found))}.")
+
+
+def _kinds(output_node: Any) -> set[type]:
+    """Classes of the operators of a graph, and of the graphs in it."""
+    kinds = set()
+    for node in iter_nodes([output_node]):
+        kinds |= _kinds(node.op.graph.output_node) if isinstance(node.op, Subgraph) else {type(node.op)}
+    return kinds
+
+
+def _is_compiled(kind: type) -> bool:
+    return kind not in REFUSED and (kind in LOWERINGS or "lower" in vars(kind))
+
+
+def _called(kind: type) -> str:
+    """What those who write it call an operator."""
+    return "LambdaOp" if kind is ops.LambdaOp else kind.__name__
+
+
 def _input_spec(name: str, schema: Any) -> ColumnSpec:
     dtype = np.dtype(schema.dtype.to_numpy)
     if dtype.kind not in "iufbO":
@@ -119,14 +156,14 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
         return _evaluate(op.graph.output_node, columns, {})
     kind = type(op)
     if kind in REFUSED:
-        raise LoweringError(f"NVTabular operator {kind.__name__} (columns {selector.names}) {REFUSED[kind]}.")
+        raise LoweringError(f"NVTabular operator {_called(kind)} (columns {selector.names}) {REFUSED[kind]}.")
     # An operator of another package brings its own; one that it inherits is of another operator.
     lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
     if lowering is None:
         raise LoweringError(
             f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. "
             f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, give it a method `lower`, "
-            "or leave it out of serving."
+            f"leave it out of serving, or run the workflow through NVTabular: --uncompiled {kind.__name__}."
         )
     lowered: Mapping[str, Expression] = lowering(op, selector, columns)
     return lowered

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from serving.compile import compile_workflow
+from serving.compile import check_uncompiled, compile_workflow, input_specs
 from serving.engines import Engine, engine_for, engines_for
 from serving.engines.comparison import BATCH_SIZES, LONG_ROWS_BATCH_SIZES, EngineComparison, compare_engines
 from serving.engines.offline import OfflineModel, ScoringModel
@@ -22,10 +22,11 @@ from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.parity import check_parity, plan_inputs, raw_rows
-from serving.plan import TransformPlan
+from serving.parity import check_parity, check_rows_apart, plan_inputs, raw_rows
+from serving.plan import Transform
+from serving.uncompiled import UncompiledTransform
 from serving.version import Served, write_version
-from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.errors import ArtifactError, ConfigError, ExportError, MissingExtraError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
@@ -125,8 +126,8 @@ def publish_exportable(
     artifact, model, candidates = exportable.artifact, exportable.model, exportable.candidates
     engine = engine_for(artifact.format, config.engine)
     progress.update(1, 5, "compile")
-    plan = compile_workflow(exportable.workflow, exportable.dtypes, candidates, exportable.columns)
     with TemporaryDirectory(prefix="rankline-export-") as directory:
+        plan, about = _transform(exportable, config.uncompiled, Path(directory))
         served, served_model = _in_engine(engine, exportable, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
         heldout = exportable.heldout
@@ -145,6 +146,7 @@ def publish_exportable(
             "engine": engine.name,
             "engines": comparison and asdict(comparison),
             "parity": asdict(parity),
+            "uncompiled": about,
             **exportable.details,
         }
         with (
@@ -166,6 +168,27 @@ def publish_exportable(
             )
     progress.update(5, 5, "published")
     return ExportedEnsemble.load(output, version.number)
+
+
+def _transform(exportable: Exportable, uncompiled: str, directory: Path) -> tuple[Transform, Mapping[str, Any] | None]:
+    """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes.
+
+    Raises:
+        ConfigError: what was named as uncompiled is none of the operators without a compiled form.
+        LoweringError: an operator that was not named has no compiled form, or cannot be served at all.
+    """
+    workflow, columns = exportable.workflow, exportable.columns
+    if not uncompiled:
+        return compile_workflow(workflow, exportable.dtypes, exportable.candidates, columns), None
+    if exportable.candidates:
+        raise ConfigError("uncompiled: rows with candidates need a workflow that is compiled.")
+    named = [name.strip() for name in uncompiled.split(",")]
+    check_uncompiled(workflow, named)
+    whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes)
+    whole.save(directory / "uncompiled")
+    loaded = UncompiledTransform.load(directory / "uncompiled")  # as it will be served, without functions of ours
+    row_ms = check_rows_apart(loaded, exportable.heldout)
+    return loaded, {"operators": named, "row_ms": row_ms}
 
 
 def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:
@@ -199,7 +222,7 @@ def _in_all_engines(
 
 
 def _compare(
-    models: Mapping[str, ScoringModel], plan: TransformPlan, heldout: pa.Table, batch_sizes: Sequence[int]
+    models: Mapping[str, ScoringModel], plan: Transform, heldout: pa.Table, batch_sizes: Sequence[int]
 ) -> EngineComparison | None:
     """How fast the engines are; None where there are no rows to time them on."""
     rows = raw_rows(plan, heldout, max(batch_sizes))
@@ -209,7 +232,7 @@ def _compare(
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations
     """A workflow whose outputs have the dtypes that the plan gives them, or merlin-systems refuses the graph."""
 
-    def __init__(self, workflow: nvt.Workflow, plan: TransformPlan) -> None:
+    def __init__(self, workflow: nvt.Workflow, plan: Transform) -> None:
         super().__init__(workflow)
         self._dtypes = {column.name: column.spec.numpy_dtype for column in plan.columns}
 
@@ -233,7 +256,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
 
     def __init__(
         self,
-        plan: TransformPlan,
+        plan: Transform,
         served: Served,
         operator: type,
         candidates: Sequence[str] = (),

@@ -13,6 +13,8 @@ class ExportConfig:
     Attributes:
         engine: what runs the model, such as onnx; an unknown name lists those that take the model. By default
             the framework that trained it.
+        uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
+            whole workflow then runs through NVTabular, which takes some milliseconds for a row.
         fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
             which work side by side on two requests.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
@@ -27,6 +29,7 @@ class ExportConfig:
     """
 
     engine: str | None = None
+    uncompiled: str = ""
     fused: bool = False
     max_batch_size: int = 65_536
     max_list_length: int = 10_000

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from serving.parity import out_of_range, plan_inputs, raw_rows
-from serving.plan import TransformPlan
+from serving.plan import Transform
 from workflows.errors import RequestError
 
 
 def optional_columns(
-    plan: TransformPlan, heldout: pa.Table, candidates: Collection[str], not_compared: Collection[str]
+    plan: Transform, heldout: pa.Table, candidates: Collection[str], not_compared: Collection[str]
 ) -> tuple[str, ...]:
     """Raw columns that a request may leave out.
 
@@ -36,7 +36,7 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
     return bool(column.null_count or (is_float and pc.any(pc.is_nan(column)).as_py()))
 
 
-def _fills(plan: TransformPlan, heldout: pa.Table, name: str) -> bool:
+def _fills(plan: Transform, heldout: pa.Table, name: str) -> bool:
     """A row without the column is no row with less: nothing that is missing reaches the model."""
     row = raw_rows(plan, heldout, 1)
     at = row.schema.get_field_index(name)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.engines.offline import OfflineModel, ScoringModel
-from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
+from serving.plan import CandidatePlan, ColumnSpec, Transform
 from workflows.errors import ExportError, ParityError, RequestError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
@@ -68,7 +68,7 @@ class ParityReport:
 
 def check_parity(
     workflow: nvt.Workflow,
-    plan: TransformPlan,
+    plan: Transform,
     model: OfflineModel,
     heldout: pa.Table,
     *,
@@ -135,7 +135,7 @@ def check_parity(
     )
 
 
-def raw_rows(plan: TransformPlan, heldout: pa.Table, max_rows: int) -> pa.Table:
+def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
     """The first held-out rows, columns and types as the plan's inputs."""
     return rows_of(plan.inputs, heldout, max_rows)
 
@@ -145,7 +145,7 @@ def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> p
     return pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in inputs})
 
 
-def awkward_rows(plan: TransformPlan, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
+def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
     """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN.
 
     Args:
@@ -173,7 +173,7 @@ def _rows_with_and_without(name: str, heldout: pa.Table) -> tuple[pa.Table, pa.T
 
 
 def _transform_lacking(
-    workflow: nvt.Workflow, plan: TransformPlan, present: pa.Table, lacking: pa.Table
+    workflow: nvt.Workflow, plan: Transform, present: pa.Table, lacking: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], pd.DataFrame] | None:
     """What the plan and NVTabular make of rows that lack a value; None where one of them takes no such rows.
 
@@ -188,7 +188,7 @@ def _transform_lacking(
 
 
 def plan_inputs(
-    plan: TransformPlan, rows: pa.Table
+    plan: Transform, rows: pa.Table
 ) -> tuple[dict[str, NDArray[Any] | Padded], dict[str, NDArray[np.bool_]]]:
     """Rows as `TransformPlan.run` takes them.
 
@@ -222,7 +222,7 @@ def _heldout_column(spec: ColumnSpec, heldout: pa.Table) -> pa.ChunkedArray:
         ) from None
 
 
-def _serve(plan: TransformPlan, rows: pa.Table) -> dict[str, NDArray[Any] | Padded]:
+def _serve(plan: Transform, rows: pa.Table) -> dict[str, NDArray[Any] | Padded]:
     inputs, valid = plan_inputs(plan, rows)
     try:
         return plan.run(inputs, valid)
@@ -302,7 +302,7 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
     return worst, float(difference[worst])
 
 
-def _compare_candidates(model: ScoringModel, plan: TransformPlan, candidates: Collection[str], rows: pa.Table) -> float:
+def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
     """Compare rows that each hold the candidates of all with a row for each; returns the largest difference."""
     count = rows.num_rows
     inputs, valid = plan_inputs(plan, rows)

@@ -19,7 +19,7 @@ from serving.ensemble import CONFIG
 from serving.export_config import ExportConfig
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH
-from serving.plan import CandidatePlan, ColumnSpec, TransformPlan
+from serving.plan import CandidatePlan, ColumnSpec, Transform
 from workflows.artifacts import MANIFEST
 from workflows.heads import Head, output_names, usual_heads
 from workflows.tensor_names import SCORE
@@ -78,7 +78,7 @@ class Served:
 
 def write_version(
     directory: Path,
-    plan: TransformPlan,
+    plan: Transform,
     served: Served,
     config: ExportConfig,
     *,
@@ -118,7 +118,7 @@ def write_version(
 
 
 def _steps(
-    plan: TransformPlan,
+    plan: Transform,
     served: Served,
     config: ExportConfig,
     name: str,

@@ -11,11 +11,11 @@ no code, and this package needs neither NVTabular, pandas nor TensorFlow.
 
 from serving.plan.candidates import CandidatePlan
 from serving.plan.index import KeyIndex
-from serving.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StackedColumn, StepCall, TransformPlan
+from serving.plan.plan import ANY_WIDTH, Column, ColumnSpec, Computed, StackedColumn, StepCall, Transform, TransformPlan
 from serving.plan.stacks import Stack
 from serving.plan.tensors import tensor_call
 
 __all__ = [
     "ANY_WIDTH", "CandidatePlan", "Column", "ColumnSpec", "Computed", "KeyIndex", "Stack", "StackedColumn", "StepCall",
-    "TransformPlan", "tensor_call",
+    "Transform", "TransformPlan", "tensor_call",
 ]  # fmt: skip

@@ -1,11 +1,11 @@
 """The plan: what comes in, what is found and computed, what goes out."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -191,6 +191,38 @@ class StackedColumn:
             _refuse_missing(self.name, valid[self.row])
         column: NDArray[Any] = values[self.row]
         return column
+
+
+class TransformColumn(Protocol):
+    """A column that a transform makes."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def spec(self) -> ColumnSpec:
+        """Name, dtype and width."""
+
+
+class Transform(Protocol):
+    """What makes of raw rows what a model takes: a `TransformPlan`, or what stands in its place."""
+
+    @property
+    def inputs(self) -> tuple[ColumnSpec, ...]:
+        """Raw columns of a request."""
+
+    @property
+    def columns(self) -> Sequence[TransformColumn]:
+        """What it makes."""
+
+    def run(
+        self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]] | None = None
+    ) -> dict[str, NDArray[Any] | Padded]:
+        """Transform raw rows; see `TransformPlan.run`."""
+
+    def save(self, directory: Path) -> None:
+        """Write it into a new directory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.plan.candidates import CandidatePlan
-from serving.plan.plan import ColumnSpec, TransformPlan
+from serving.plan.plan import ColumnSpec, Transform
 from workflows.errors import RequestError
 from workflows.lists import Padded, padded_tensors
 from workflows.tensor_names import NNZS, VALUES
@@ -18,7 +18,7 @@ Tensors: TypeAlias = Mapping[str, Any]
 
 
 def tensor_call(
-    plan: TransformPlan, candidates: Collection[str] = (), max_list_length: int = 0
+    plan: Transform, candidates: Collection[str] = (), max_list_length: int = 0
 ) -> Callable[[Tensors], dict[str, NDArray[Any]]]:
     """A plan as a function of tensors.
 

@@ -1,0 +1,183 @@
+"""A workflow that runs through NVTabular in place of a plan: for operators that have no compiled form.
+
+It takes and gives what a `TransformPlan` does, and lies where a plan would. NVTabular makes a DataFrame of each request,
+which takes some milliseconds for a single row. On disk it is NVTabular's own save, which is read without running what
+it holds, and `columns.json`.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from serving.plan import ANY_WIDTH, ColumnSpec, TransformPlan
+from workflows.errors import ArtifactError, RanklineError, RequestError
+from workflows.lists import Padded, Ragged
+from workflows.tensor_names import MISSING_LIST
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workflows.upstream import nvt
+
+_FILE, _WORKFLOW = "columns.json", "workflow"
+
+Transform: TypeAlias = "TransformPlan | UncompiledTransform"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputColumn:
+    """A column that the workflow makes.
+
+    Attributes:
+        spec: name, dtype as the model takes it, and whether it is lists.
+    """
+
+    spec: ColumnSpec
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.spec.name
+
+
+class UncompiledTransform:
+    """A fitted workflow without its label.
+
+    Args:
+        workflow: the workflow.
+        inputs: raw columns of a request.
+        columns: what it makes of them, in the model's dtypes.
+    """
+
+    def __init__(self, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], columns: Iterable[OutputColumn]) -> None:
+        self._workflow = workflow
+        self.inputs, self.columns = tuple(inputs), tuple(columns)
+
+    def run(
+        self,
+        inputs: Mapping[str, NDArray[Any] | pa.LargeBinaryArray | Padded],
+        valid: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> dict[str, NDArray[Any] | Padded]:
+        """Transform raw rows; arguments and results as of `TransformPlan.run`.
+
+        Raises:
+            RequestError: NVTabular cannot transform the rows, or makes more or fewer of them.
+        """
+        import pandas as pd
+
+        masks = valid or {}
+        frame = pd.DataFrame(
+            {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
+        )
+        try:
+            with np.errstate(all="ignore"):
+                made = self._workflow.transform(frame)
+            if len(made) != len(frame):
+                raise RequestError(f"the workflow makes {len(made)} rows of {len(frame)}.")
+            return {column.name: _values(column.spec, made[column.name]) for column in self.columns}
+        except RanklineError:
+            raise
+        except Exception as error:  # operators raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise RequestError(f"NVTabular cannot transform the rows ({type(error).__name__}: {reason}).") from error
+
+    def save(self, directory: Path) -> None:
+        """Write it into a new directory."""
+        from workflows.workflow_store import save_workflow
+
+        directory.mkdir(parents=True)
+        save_workflow(self._workflow, directory / _WORKFLOW)
+        document = {
+            "inputs": [asdict(spec) for spec in self.inputs],
+            "columns": [asdict(column.spec) for column in self.columns],
+        }
+        (directory / _FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: Path) -> "UncompiledTransform":
+        """Open one; imports NVTabular, which takes seconds.
+
+        Raises:
+            ArtifactError: missing or damaged, or it calls a function that no installed package names.
+        """
+        if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans
+            del sys.modules["pandas"]
+        from workflows.workflow_store import load_workflow
+
+        path = directory / _FILE
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            inputs, columns = ([ColumnSpec(**entry) for entry in document[name]] for name in ("inputs", "columns"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
+        return cls(load_workflow(directory / _WORKFLOW), inputs, [OutputColumn(spec=spec) for spec in columns])
+
+
+def load_transform(directory: Path) -> Transform:
+    """What was saved in a directory: a plan, or a workflow that has none.
+
+    Raises:
+        ArtifactError: missing or damaged.
+    """
+    return UncompiledTransform.load(directory) if (directory / _FILE).is_file() else TransformPlan.load(directory)
+
+
+def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
+    """A raw column as pandas has it where NVTabular reads a table: None, NaN and lists as objects."""
+    import pandas as pd
+
+    if isinstance(column, Padded):
+        lengths = np.where(valid, column.lengths, MISSING_LIST) if valid is not None else column.lengths
+        rows = zip(column.values, lengths.tolist(), strict=True)
+        lists = [
+            None if n == MISSING_LIST else _texts(values[:n]) if spec.dtype == "object" else values[:n]
+            for values, n in rows
+        ]
+        return pd.Series(lists, dtype=object)
+    if spec.dtype == "object":
+        texts = _texts(column.to_pylist() if isinstance(column, pa.Array) else column)
+        return pd.Series(texts if valid is None else np.where(valid, np.array(texts, object), None), dtype=object)
+    if valid is None or valid.all():
+        return pd.Series(column)
+    if column.dtype == np.bool_:
+        return pd.Series(np.where(valid, column.astype(object), None), dtype=object)
+    return pd.Series(np.where(valid, column.astype(np.float64), np.nan))
+
+
+def _texts(values: Any) -> list[str | None]:
+    return [value.decode() if isinstance(value, bytes) else value for value in values]
+
+
+def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
+    if spec.width is not None:
+        lists = Ragged.of_rows(column)
+        return Ragged(values=lists.values.astype(spec.numpy_dtype), offsets=lists.offsets).padded()
+    if column.isna().any() and spec.numpy_dtype.kind != "f":
+        raise RequestError(f"column {spec.name!r} is missing in a row, where the model takes {spec.dtype}.")
+    values: NDArray[Any] = column.to_numpy().astype(spec.numpy_dtype)
+    return values
+
+
+def uncompiled(
+    workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], dtypes: Mapping[str, str]
+) -> UncompiledTransform:
+    """A fitted workflow as it is.
+
+    Args:
+        workflow: without its label.
+        inputs: its raw columns.
+        dtypes: output column → NumPy dtype name, as the model takes it; others are left out.
+    """
+    schemas = workflow.output_schema.column_schemas
+    specs = [
+        ColumnSpec(name=name, dtype=dtype, width=ANY_WIDTH if schemas[name].is_list else None)
+        for name, dtype in dtypes.items()
+    ]
+    return UncompiledTransform(workflow, inputs, [OutputColumn(spec=spec) for spec in specs])
