@@ -1,9 +1,9 @@
 """Saved NVTabular workflows, loaded without running code from the file.
 
-NVTabular saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of ours
-(`workflows/saved_parts.py`); what is loaded reads no file but those beside it. A function that an operator holds, such
-as that of a `LambdaOp`, is not run: the workflow loads, and is refused where the function is called
-(`workflows/saved_functions.py`).
+NVTabular 23.8 saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of
+ours (`workflows/saved_parts.py`); what is loaded reads no file but those beside it. What NVTabular's main branch saves
+since then, as JSON, is loaded too (`workflows/saved_graph.py`). A function that an operator holds, such as that of a
+`LambdaOp`, is not run (`workflows/saved_functions.py`): the workflow loads, and is refused where it would be called.
 
 An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
 `log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
@@ -18,6 +18,7 @@ from typing import Any
 from workflows.errors import ArtifactError
 from workflows.inert_pickle import read_inert
 from workflows.saved_functions import say_whose_they_are
+from workflows.saved_graph import GRAPH_FILE, load_graph
 from workflows.saved_parts import GROUP, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
@@ -25,6 +26,7 @@ from merlin.dag import Graph, Node  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 from nvtabular.ops import StatOperator  # isort: skip
 
+_PICKLE = "workflow.pkl"
 # Which files an operator has, by column.
 _FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
 # Whose pickles are read; some of older ones may be.
@@ -41,10 +43,38 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 def load_workflow(directory: Path) -> nvt.Workflow:
     """Load a saved NVTabular workflow, running no code from the file.
 
+    Args:
+        directory: what `Workflow.save` made, of NVTabular 23.8 or of its main branch since then.
+
     Raises:
         ArtifactError: missing, damaged, or it refers to something that is not data.
     """
-    path = directory / "workflow.pkl"
+    has_pickle, has_graph = ((directory / name).exists() for name in (_PICKLE, GRAPH_FILE))
+    if has_pickle and has_graph:
+        raise ArtifactError(
+            f"{directory} holds both {_PICKLE} and {GRAPH_FILE}, of two versions of NVTabular. Remove the older "
+            "one, or save into a new directory."
+        )
+    if not has_pickle and not has_graph:
+        raise ArtifactError(f"{directory} holds no {_PICKLE} and no {GRAPH_FILE}. Expected a saved NVTabular workflow.")
+    return _load_pickle(directory) if has_pickle else _load_graph(directory)
+
+
+def _load_graph(directory: Path) -> nvt.Workflow:
+    path = directory / GRAPH_FILE
+    try:
+        with quiet_nvtabular():
+            return load_graph(directory)
+    except ArtifactError as error:
+        remedy = "Expected what NVTabular's Workflow.save writes: save the workflow again."
+        raise ArtifactError(f"{path} was not loaded: {error}. {remedy}") from None
+    except Exception as error:  # damaged files raise anything
+        kind = type(error).__name__
+        raise ArtifactError(f"{path} cannot be read ({kind}: {error}). Save the workflow again.") from None
+
+
+def _load_pickle(directory: Path) -> nvt.Workflow:
+    path = directory / _PICKLE
     try:
         with path.open("rb") as stream, quiet_nvtabular():
             workflow = make_parts(read_inert(stream))
@@ -52,8 +82,6 @@ def load_workflow(directory: Path) -> nvt.Workflow:
             for node in _nodes(workflow.graph):
                 _keep_files_in(node.op, directory)
                 say_whose_they_are(node)
-    except FileNotFoundError:
-        raise ArtifactError(f"{directory} holds no workflow.pkl. Expected a saved NVTabular workflow.") from None
     except ArtifactError as error:
         remedy = _too_old(directory) or (
             "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "

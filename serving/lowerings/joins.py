@@ -62,7 +62,9 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
         raise unsupported(op, f"out_col={op.out_col}", "is not what NVTabular's schema says. Use Rename.")
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
-        stats = pd.read_parquet(op.stats[op.name_sep.join(group)])
+        key = op.name_sep.join(group)
+        stats = pd.read_parquet(op.stats[key])
+        _check_are_sums(op, group, key, stats)
         found = _find(op, columns, group, stats[group])
         count, *sums = (stats.iloc[:, len(group) + i] for i in range(1 + len(op.means)))
         for (target, mean), total in zip(op.means.items(), sums, strict=True):
@@ -70,8 +72,18 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
             lookup = apply(Fill(value=mean), found.look_up(Vector(encoded.to_numpy())))
             for dtype in (op.out_dtype, op.output_dtype):
                 lookup = lookup if dtype is None else cast(lookup, dtype)
-            lowered[f"TE_{op.name_sep.join(group)}_{target}"] = lookup
+            lowered[f"TE_{key}_{target}"] = lookup
     return lowered
+
+
+def _check_are_sums(op: ops.TargetEncoding, group: list[str], key: str, stats: pd.DataFrame) -> None:
+    """A `JoinGroupby` of the same columns writes to a file of the same name, which may have been copied since."""
+    names = ["count", *(f"{target}{op.name_sep}sum" for target in op.means)]
+    if list(stats.columns[len(group) :][: len(names)]) != [f"{key}{op.name_sep}{name}" for name in names]:
+        raise LoweringError(
+            f"TargetEncoding on {', '.join(map(repr, group))} finds the statistics of another operator in its file, as "
+            "both have the same name. Rename the column before one of them."
+        )
 
 
 def lower_column_similarity(op: ops.ColumnSimilarity, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
