@@ -51,8 +51,8 @@ class CodeInFile:
         """
         if self._named:
             raise ArtifactError(
-                f"{self._where} calls {self._named}, which no installed package names in the entry-point group {GROUP}; "
-                "name it there, or leave the column out."
+                f"{self._where} calls {self._named}, which no installed package names in the entry-point group "
+                f"{GROUP}; name it there, or leave the column out."
             )
         raise ArtifactError(
             f"{self._where} was saved with its code, which is not run; move the function into a module of an installed "
