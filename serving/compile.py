@@ -75,7 +75,7 @@ def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
 
 
 def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
-    """Refuse to serve a workflow through NVTabular unless its operators without a compiled form were named, and no more.
+    """Refuse to serve a workflow through NVTabular unless just its operators without a compiled form were named.
 
     Raises:
         ConfigError: one that was named is not there, or has a compiled form.
@@ -96,7 +96,7 @@ def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
 
 def _kinds(output_node: Any) -> set[type]:
     """Classes of the operators of a graph, and of the graphs in it."""
-    kinds = set()
+    kinds: set[type] = set()
     for node in iter_nodes([output_node]):
         kinds |= _kinds(node.op.graph.output_node) if isinstance(node.op, Subgraph) else {type(node.op)}
     return kinds

@@ -26,7 +26,7 @@ from serving.parity import check_parity, check_rows_apart, plan_inputs, raw_rows
 from serving.plan import Transform
 from serving.uncompiled import UncompiledTransform
 from serving.version import Served, write_version
-from workflows.errors import ArtifactError, ConfigError, ExportError, MissingExtraError
+from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
@@ -180,8 +180,6 @@ def _transform(exportable: Exportable, uncompiled: str, directory: Path) -> tupl
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
         return compile_workflow(workflow, exportable.dtypes, exportable.candidates, columns), None
-    if exportable.candidates:
-        raise ConfigError("uncompiled: rows with candidates need a workflow that is compiled.")
     named = [name.strip() for name in uncompiled.split(",")]
     check_uncompiled(workflow, named)
     whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes)

@@ -17,7 +17,8 @@ from serving.client.tensors import Array, WireTensor
 from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
-from serving.plan import TransformPlan, tensor_call
+from serving.plan import tensor_call
+from serving.uncompiled import load_transform
 from workflows.errors import RanklineError, RequestError
 from workflows.tensors import Tensor
 
@@ -102,7 +103,7 @@ def _load(ensemble: ExportedEnsemble, name: str) -> _Run:
 
 def _plan(version: Path, parameters: Mapping[str, str]) -> _Run:
     candidates = names_in(parameters.get(CANDIDATES, ""))
-    return tensor_call(TransformPlan.load(version / "plan"), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+    return tensor_call(load_transform(version / "plan"), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
 
 
 def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:

@@ -8,6 +8,8 @@ against one with a row for each.
 """
 
 import logging
+import statistics
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +39,9 @@ _TOO_LARGE = 1e19
 
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
+
+_NUM_ALONE = 32
+"""Rows that are compared with themselves among others, where NVTabular serves them."""
 
 _NUM_CANDIDATES = 16
 """Rows, each of which is scored with the candidates of all of them."""
@@ -133,6 +138,42 @@ def check_parity(
         largest_score_difference=max(differences),
         num_candidates=few.num_rows,
     )
+
+
+def check_rows_apart(plan: Transform, heldout: pa.Table) -> float:
+    """Refuse a transform that makes something else of a row by itself than among others, as a request joins rows.
+
+    Args:
+        plan: runs through NVTabular, whose operators may look at neighbours.
+        heldout: raw rows.
+
+    Returns:
+        How long a single row takes, in milliseconds; the median of some.
+
+    Raises:
+        ParityError: a column differs.
+    """
+    rows = raw_rows(plan, heldout, _NUM_ALONE)
+    together, times = _serve(plan, rows), list[float]()
+    for number in range(rows.num_rows):
+        row = rows.slice(number, 1)
+        begin = time.perf_counter()
+        alone = _serve(plan, row)
+        times.append(1000 * (time.perf_counter() - begin))
+        for name, column in alone.items():
+            whole = together[name]
+            own, among = (c.ragged().values if isinstance(c, Padded) else c for c in (column, _row_of(whole, number)))
+            if len(own) != len(among) or not _identical(own, among).all():
+                raise ParityError(
+                    f"column {name!r} differs: {_row(rows, number)} gives {own} alone and {among} among other rows, so "
+                    "it depends on what else is in a batch. Nothing was exported."
+                )
+    return statistics.median(times)
+
+
+def _row_of(column: NDArray[Any] | Padded, number: int) -> NDArray[Any] | Padded:
+    at = slice(number, number + 1)
+    return Padded(column.values[at], column.lengths[at]) if isinstance(column, Padded) else column[at]
 
 
 def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:

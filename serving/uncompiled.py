@@ -1,8 +1,8 @@
 """A workflow that runs through NVTabular in place of a plan: for operators that have no compiled form.
 
-It takes and gives what a `TransformPlan` does, and lies where a plan would. NVTabular makes a DataFrame of each request,
-which takes some milliseconds for a single row. On disk it is NVTabular's own save, which is read without running what
-it holds, and `columns.json`.
+It takes and gives what a `TransformPlan` does, and lies where a plan would. NVTabular makes a DataFrame of each
+request, which takes some milliseconds for a single row. On disk it is NVTabular's own save, which is read without
+running what it holds, and `columns.json`.
 """
 
 import json
@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.plan import ANY_WIDTH, ColumnSpec, TransformPlan
+from serving.plan import ANY_WIDTH, ColumnSpec, Transform, TransformPlan
 from workflows.errors import ArtifactError, RanklineError, RequestError
 from workflows.lists import Padded, Ragged
 from workflows.tensor_names import MISSING_LIST
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from workflows.upstream import nvt
 
 _FILE, _WORKFLOW = "columns.json", "workflow"
-
-Transform: TypeAlias = "TransformPlan | UncompiledTransform"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +71,18 @@ class UncompiledTransform:
         import pandas as pd
 
         masks = valid or {}
-        frame = pd.DataFrame(
-            {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
-        )
+        columns = {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
+        frame = pd.DataFrame(columns)
+        num_rows = len(frame)
+        if any(column.isna().all() for column in columns.values()):  # NVTabular cannot encode a column that is missing
+            zeros = {spec.name: _series(spec, spec.zeros(1), None) for spec in self.inputs}
+            frame = pd.concat([frame, pd.DataFrame(zeros)], ignore_index=True)
         try:
             with np.errstate(all="ignore"):
                 made = self._workflow.transform(frame)
             if len(made) != len(frame):
                 raise RequestError(f"the workflow makes {len(made)} rows of {len(frame)}.")
+            made = made.iloc[:num_rows]
             return {column.name: _values(column.spec, made[column.name]) for column in self.columns}
         except RanklineError:
             raise
@@ -99,6 +101,22 @@ class UncompiledTransform:
             "columns": [asdict(column.spec) for column in self.columns],
         }
         (directory / _FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def of(
+        cls, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], dtypes: Mapping[str, str]
+    ) -> "UncompiledTransform":
+        """A fitted workflow as it is.
+
+        Args:
+            workflow: without its label.
+            inputs: its raw columns.
+            dtypes: output column → NumPy dtype name, as the model takes it; others are left out.
+        """
+        schemas = workflow.output_schema.column_schemas
+        widths = {name: ANY_WIDTH if schemas[name].is_list else None for name in dtypes}
+        specs = [ColumnSpec(name=name, dtype=dtype, width=widths[name]) for name, dtype in dtypes.items()]
+        return cls(workflow, inputs, [OutputColumn(spec=spec) for spec in specs])
 
     @classmethod
     def load(cls, directory: Path) -> "UncompiledTransform":
@@ -143,7 +161,9 @@ def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "
         return pd.Series(lists, dtype=object)
     if spec.dtype == "object":
         texts = _texts(column.to_pylist() if isinstance(column, pa.Array) else column)
-        return pd.Series(texts if valid is None else np.where(valid, np.array(texts, object), None), dtype=object)
+        if valid is not None:
+            texts = [text if is_there else None for text, is_there in zip(texts, valid.tolist(), strict=True)]
+        return pd.Series(texts, dtype=object)
     if valid is None or valid.all():
         return pd.Series(column)
     if column.dtype == np.bool_:
@@ -163,21 +183,3 @@ def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded
         raise RequestError(f"column {spec.name!r} is missing in a row, where the model takes {spec.dtype}.")
     values: NDArray[Any] = column.to_numpy().astype(spec.numpy_dtype)
     return values
-
-
-def uncompiled(
-    workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], dtypes: Mapping[str, str]
-) -> UncompiledTransform:
-    """A fitted workflow as it is.
-
-    Args:
-        workflow: without its label.
-        inputs: its raw columns.
-        dtypes: output column → NumPy dtype name, as the model takes it; others are left out.
-    """
-    schemas = workflow.output_schema.column_schemas
-    specs = [
-        ColumnSpec(name=name, dtype=dtype, width=ANY_WIDTH if schemas[name].is_list else None)
-        for name, dtype in dtypes.items()
-    ]
-    return UncompiledTransform(workflow, inputs, [OutputColumn(spec=spec) for spec in specs])

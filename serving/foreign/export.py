@@ -26,7 +26,7 @@ from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, m
 from serving.parity import rows_of, transform_offline
 from serving.plan import ColumnSpec
 from workflows.artifacts import files_below, sha256_of
-from workflows.errors import ArtifactError, DataError, ExportError, ParityError
+from workflows.errors import ArtifactError, DataError, ExportError, ParityError, RanklineError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import MULTICLASS, REGRESSION, Head, output_names
 from workflows.lists import Padded, padded_tensors
@@ -247,6 +247,8 @@ def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
 def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     try:
         return transform_offline(workflow, rows)
+    except RanklineError:
+        raise
     except Exception as error:  # operators raise anything
         reason = " ".join(str(error).split())[:200]
         raise ParityError(

@@ -125,5 +125,5 @@ REFUSED: dict[type, str] = {
     ops.DifferenceLag: "compares neighbouring rows, which in a request have nothing to do with each other. "
     "Compute it before the data is prepared, and send it",
     ops.LambdaOp: "is a Python function, which has no compiled form. Write it as an operator class with a "
-    "method `lower`, or leave its columns out",
+    "method `lower`, leave its columns out, or run the workflow through NVTabular: --uncompiled LambdaOp",
 }

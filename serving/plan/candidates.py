@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.plan.index import KeyIndex
-from serving.plan.plan import Column, Computed, Inputs, Reference, StackedColumn, StepCall, TransformPlan
+from serving.plan.plan import Column, Computed, Inputs, Reference, StackedColumn, StepCall, Transform, TransformPlan
 from workflows.errors import LoweringError, RequestError
 from workflows.lists import Padded
 
@@ -29,7 +29,7 @@ class CandidatePlan:
     names: tuple[str, ...]
 
     @classmethod
-    def split(cls, plan: TransformPlan, candidates: Collection[str]) -> "CandidatePlan":
+    def split(cls, plan: Transform, candidates: Collection[str]) -> "CandidatePlan":
         """Part a plan by its raw columns.
 
         Args:
@@ -40,6 +40,8 @@ class CandidatePlan:
             LoweringError: they are not raw columns or lists, or a column that comes out is a list per candidate or is
                 made of candidates and other raw columns together.
         """
+        if not isinstance(plan, TransformPlan):
+            raise LoweringError("rows with candidates need a workflow that is compiled. Leave out --uncompiled.")
         _check_inputs(plan, candidates)
         origins = _Origins(plan)
         names = frozenset(spec.name for spec in plan.inputs)

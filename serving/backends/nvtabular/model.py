@@ -1,4 +1,4 @@
-"""Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`.
+"""Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`, or one that runs through NVTabular.
 
 A folder with this file is a backend (Triton's "Python-based backend"), so a model repository holds the plan and a
 config, and no code. A column of lists is two tensors, `name__values` with zeros or empty strings behind the end of each
@@ -19,7 +19,8 @@ import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
-from serving.plan import ColumnSpec, TransformPlan, tensor_call
+from serving.plan import ColumnSpec, Transform, tensor_call
+from serving.uncompiled import load_transform
 from workflows.errors import RanklineError
 from workflows.tensors import Tensor
 
@@ -37,19 +38,19 @@ class TritonPythonModel(BatchingModel):
         return make_run(open_plan(model.version), model)
 
 
-def open_plan(version: Path) -> TransformPlan:
+def open_plan(version: Path) -> Transform:
     """The plan of a version directory.
 
     Raises:
         TritonModelException: it is missing or damaged.
     """
     try:
-        return TransformPlan.load(version / "plan")
+        return load_transform(version / "plan")
     except RanklineError as error:
         raise pb_utils.TritonModelException(str(error)) from error
 
 
-def make_run(plan: TransformPlan, model: ServedModel) -> Run:
+def make_run(plan: Transform, model: ServedModel) -> Run:
     """A plan as a function of tensors.
 
     Args:
