@@ -33,6 +33,8 @@ def compile_workflow(
     dtypes: Mapping[str, str] | None = None,
     candidates: Collection[str] = (),
     columns: Collection[str] | None = None,
+    *,
+    refuses_missing: bool = False,
 ) -> TransformPlan:
     """Lower a fitted workflow that holds no label.
 
@@ -41,6 +43,8 @@ def compile_workflow(
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
         candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
         columns: output columns to make; None for all.
+        refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
+            NVTabular on a CPU, where the workflow is what it is; else the workflow is.
 
     Raises:
         LoweringError: an operator has no compiled form, or the plan cannot be split; the message names it.
@@ -56,6 +60,7 @@ def compile_workflow(
             if columns is None or name in columns
         },
         candidates,
+        refuses_missing=refuses_missing,
     )
     plan = TransformPlan(
         inputs=specs, indexes=linked.indexes, steps=linked.steps, stacks=linked.stacks, columns=linked.columns
@@ -175,10 +180,15 @@ class _Linker:
     Args:
         outputs: name → expression of each output column.
         candidates: raw columns that may hold several values per row.
+        refuses_missing: see `compile_workflow`.
     """
 
-    def __init__(self, outputs: Mapping[str, Expression], candidates: Collection[str]) -> None:
-        sources = {name: _source(name, expression) for name, expression in outputs.items()}
+    def __init__(
+        self, outputs: Mapping[str, Expression], candidates: Collection[str], *, refuses_missing: bool
+    ) -> None:
+        sources = {
+            name: _source(name, expression, refuses_missing=refuses_missing) for name, expression in outputs.items()
+        }
         self.stacks, self._places = stack_columns(sources, candidates)
         computed: dict[int, Computed] = {}
         for source in (source for name, source in sources.items() if name not in self._places):
@@ -216,7 +226,7 @@ class _Linker:
         return Column(name=name, index=index, values=source.table.values, width=width)
 
 
-def _source(name: str, expression: Expression) -> Expression:
+def _source(name: str, expression: Expression, *, refuses_missing: bool) -> Expression:
     """What an output column is read from, checked."""
     if expression.is_string:
         raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
@@ -225,6 +235,8 @@ def _source(name: str, expression: Expression) -> Expression:
     table = expression.table
     elements = table.elements if isinstance(table, Lists) else table
     if table.valid is not None or elements.valid is not None:
+        if refuses_missing:
+            return expression.taken  # which looks at each row
         raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
     if isinstance(table, Lists):
         lengths = np.diff(table.offsets)

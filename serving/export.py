@@ -50,6 +50,7 @@ class Exportable:
         details: for the manifest.
         candidates: raw columns that may hold several values per row of a request.
         columns: those of the workflow that the model takes; None for all.
+        refuses_missing: see `compile_workflow`.
     """
 
     workflow: nvt.Workflow
@@ -63,6 +64,7 @@ class Exportable:
     details: Mapping[str, Any]
     candidates: Sequence[str] = ()
     columns: Collection[str] | None = None
+    refuses_missing: bool = False
 
 
 def export_ensemble(
@@ -179,7 +181,14 @@ def _transform(exportable: Exportable, uncompiled: str, directory: Path) -> tupl
     """
     workflow, columns = exportable.workflow, exportable.columns
     if not uncompiled:
-        return compile_workflow(workflow, exportable.dtypes, exportable.candidates, columns), None
+        plan = compile_workflow(
+            workflow,
+            exportable.dtypes,
+            exportable.candidates,
+            columns,
+            refuses_missing=exportable.refuses_missing,
+        )
+        return plan, None
     named = [name.strip() for name in uncompiled.split(",")]
     check_uncompiled(workflow, named)
     whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes)

@@ -106,6 +106,7 @@ def export_foreign(
             made_from=_fingerprints(model, workflow, sample),
             details={"run_id": "", "tracking_uri": "", "metrics": {}},
             columns=needed,
+            refuses_missing=True,
         )
         return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
 
