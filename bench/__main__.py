@@ -22,6 +22,7 @@ BENCHMARKS = {
     "sequences": "SIM against DIEN and DIN; what scoring, ranking candidates and going on with a run come to",
     "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
+    "foreign": "what notebooks saved, exported by one call, against merlin-systems' export of the same",
     "replicas": "what the balancer in front of several servers costs; knows --recipe",
     "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
     "etl": "preparing Criteo rows by two Dask workers against one",

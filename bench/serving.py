@@ -11,51 +11,42 @@ candidate each and a history that is full. All scores must agree.
 """
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import tensorflow as tf
-from tritonclient.grpc import service_pb2
 
 from bench.closed_loop import keep_in_flight
 from bench.models import (
-    MERLIN_MODEL,
     ROWS,
     export_with_merlin,
     has_histories,
-    infer_request,
     make_model,
     merlin_rows,
     request_rows,
 )
-from bench.report import Report, medians_of, scratch_directory
+from bench.report import Report, scratch_directory
+from bench.sides import Call, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
 from rankline.workspace import Workspace
 from serving.benchmark.connections import connect
 from serving.benchmark.identity import BACKENDS, NAME, write_identity
-from serving.benchmark.requests import Requests, lay_out
 from serving.benchmark.runs import Load
-from serving.benchmark.transport import INFER
 from serving.benchmark.workers import Workers
-from serving.client import Client
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ExportError, ParityError
+from workflows.errors import ExportError
 from workflows.lists import padded_tensors
 from workflows.prepared import PreparedData
-from workflows.tensor_names import OFFSETS, PADDED_SIGNATURE, SCORE, VALUES
+from workflows.tensor_names import PADDED_SIGNATURE, SCORE
 from workflows.trained import TrainedModel
 
 BATCH_SIZES = (1, 1_024, 16_384)
@@ -69,15 +60,6 @@ VARIANTS = {
 }
 """What else an export can choose, each an ensemble of its own."""
 CONCURRENCY = 32
-_WARMUP_CALLS = 10
-_MOST_MESSAGES = 512
-_LEAST_MESSAGES = 4
-_ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
-_SCORE_TOLERANCE = 1e-5
-
-Array = npt.NDArray[Any]
-Call = Callable[[int], Any]  # batch size → answer
-LaidOut = Mapping[int, Requests]  # batch size → requests
 
 
 def run(
@@ -120,15 +102,15 @@ def run(
         with EmbeddedServer(served) as server:
             url = server.endpoints.grpc
             numbers = pa.table({"x": np.arange(len(rows))})
-            requests = {side: _laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
-            requests[IDENTITY] = _laid_out(url, NAME, numbers, batch_sizes)
-            requests[MERLIN] = _laid_out_for_merlin(merlin_rows(rows), requests[OURS])
+            requests = {side: laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
+            requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
+            requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             with closing(grpc.insecure_channel(url)) as channel:
-                sides = {side: _asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY)}
-                _check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
+                sides = {side: asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY)}
+                check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
-                results = _measure(sides, batch_sizes, repeats, turn_s)
-            single = {side: laid_out[batch_sizes[0]].messages for side, laid_out in requests.items()}
+                results = latencies(sides, batch_sizes, repeats, turn_s)
+            single = {side: sent[batch_sizes[0]].messages for side, sent in requests.items()}
             for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
                 results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
     ratios = _ratios(results, batch_sizes)
@@ -146,50 +128,6 @@ def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config:
             raise
         return False
     return True
-
-
-def _laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
-    """Requests as our client makes them, masks included; which rows they hold is the same for all models."""
-    with Client(url, model) as client:
-        return {
-            size: lay_out(client, rows, size, _num_messages(size), np.random.default_rng(size)) for size in batch_sizes
-        }
-
-
-def _laid_out_for_merlin(rows: pa.Table, ours: LaidOut) -> LaidOut:
-    """Requests with the rows of ours for merlin-systems' executor, whose tensors have no batch dimension."""
-
-    def message(drawn: Array) -> bytes:
-        return infer_request(MERLIN_MODEL, _merlin_tensors(rows.take(pa.array(drawn))))
-
-    return {size: replace(sent, messages=[message(drawn) for drawn in sent.draws]) for size, sent in ours.items()}
-
-
-def _merlin_tensors(rows: pa.Table) -> dict[str, Array]:
-    tensors = {}
-    for name in rows.column_names:
-        column = rows[name].combine_chunks()
-        if pa.types.is_list(column.type):
-            tensors[name + VALUES] = column.flatten().to_numpy(zero_copy_only=False)
-            tensors[name + OFFSETS] = np.append(0, np.cumsum(column.value_lengths().to_numpy())).astype(np.int32)
-        else:
-            tensors[name] = column.to_numpy(zero_copy_only=False)
-    return tensors
-
-
-def _num_messages(batch_size: int) -> int:
-    return min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // batch_size))
-
-
-def _asks(channel: Any, requests: LaidOut) -> Call:
-    """A call that sends the next request of a batch size, and reads the first output."""
-    infer = channel.unary_unary(INFER, response_deserializer=service_pb2.ModelInferResponse.FromString)
-    turns = {size: cycle(sent.messages) for size, sent in requests.items()}
-
-    def call(batch_size: int) -> Array:
-        return np.frombuffer(infer(next(turns[batch_size])).raw_output_contents[0], np.float32)
-
-    return call
 
 
 def _measure_concurrent(
@@ -223,42 +161,6 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
         return signature(**encoded[batch_size])[SCORE].numpy()
 
     return call
-
-
-def _check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
-    """All sides were laid out with the same draws, so their first answers must agree."""
-    ours = sides[OURS](batch_size)
-    for side, call in sides.items():
-        if side != OURS and not np.allclose(ours, call(batch_size), rtol=0, atol=_SCORE_TOLERANCE):
-            raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")
-
-
-def _measure(
-    sides: Mapping[str, Call], batch_sizes: Sequence[int], repeats: int, turn_s: float
-) -> dict[str, dict[str, float]]:
-    turns: dict[str, dict[str, list[float]]] = {side: {} for side in sides}
-    for batch_size in batch_sizes:
-        for call in sides.values():
-            for _ in range(_WARMUP_CALLS):
-                call(batch_size)
-        for _ in range(repeats):
-            for side, call in sides.items():
-                latencies_ms = _turn(call, batch_size, turn_s)
-                figures = turns[side]
-                figures.setdefault(f"p50_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 50)))
-                figures.setdefault(f"p99_ms@{batch_size}", []).append(float(np.percentile(latencies_ms, 99)))
-                rate = batch_size * len(latencies_ms) / (sum(latencies_ms) / 1e3)
-                figures.setdefault(f"rows_per_s@{batch_size}", []).append(rate)
-    return medians_of(turns)
-
-
-def _turn(call: Call, batch_size: int, turn_s: float) -> list[float]:
-    latencies_ms = []
-    end = time.perf_counter() + turn_s
-    while (begin := time.perf_counter()) < end:
-        call(batch_size)
-        latencies_ms.append((time.perf_counter() - begin) * 1e3)
-    return latencies_ms
 
 
 def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[int]) -> dict[str, float]:

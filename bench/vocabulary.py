@@ -44,7 +44,7 @@ def run(repeats: int) -> Report:
             ensemble = _export(directory / str(size), keys, instances=1)
             server, figures = stack.enter_context(_served(ensemble, keys))
             results[_side(size)] = figures
-            turns[_side(size)] = _turn(stack.enter_context(Client(server.endpoints.grpc, NAME)), keys)
+            turns[_side(size)] = turn_of(stack.enter_context(Client(server.endpoints.grpc, NAME)), keys)
         rates = take_turns(turns, repeats)
         for side, latencies_ms in rates.items():
             results[side] = {"p50_ms@1": float(np.median(latencies_ms)), **results[side]}
@@ -114,8 +114,8 @@ def _served(
         yield server, figures
 
 
-def _turn(client: Client, keys: np.ndarray[Any, Any]) -> Turn:
-    """A turn asks for known keys, one per request, and gives the median latency in ms."""
+def turn_of(client: Client, keys: np.ndarray[Any, Any]) -> Turn:
+    """A turn that asks for known keys of the column `key`, one per request, and gives the median latency in ms."""
     rng = np.random.default_rng(0)
 
     def turn() -> float:

@@ -1,0 +1,104 @@
+"""What a notebook leaves behind, made by NVTabular, NVIDIA's layers and Keras alone: saved workflows and SavedModels."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from workflows.upstream import nvt, ops, quiet_nvtabular
+
+GENRES = ["Action", "Adventure", "Animation", "Comedy", "Crime", "Documentary", "Drama", "Fantasy", "Horror", "Romance"]
+"""Of generated movies."""
+
+_EMBEDDING_DIMS = {"userId": 512, "movieId": 512, "genres": 16}  # the notebook's
+_HIDDEN = (128, 128, 128)
+
+
+def generate(num_rows: int, num_users: int = 50_000, num_movies: int = 10_000) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ratings with `age`, and the movies' genres."""
+    rng = np.random.default_rng(0)
+    genres = [list(rng.choice(GENRES, n, replace=False)) for n in rng.integers(1, 5, num_movies)]
+    movies = pd.DataFrame({"movieId": np.arange(1, num_movies + 1), "genres": genres})
+    ratings = {
+        "userId": rng.integers(1, num_users + 1, num_rows),
+        "movieId": rng.integers(1, num_movies + 1, num_rows),
+        "age": rng.integers(18, 80, num_rows),
+        "rating": rng.integers(1, 11, num_rows) / 2,
+    }
+    return pd.DataFrame(ratings), movies
+
+
+def save_workflow(
+    ratings: pd.DataFrame, movies: pd.DataFrame, directory: Path, function: Callable[[Any], Any] | None = None
+) -> nvt.Workflow:
+    """The notebook's graph, with its lambda on the label, fitted and saved by NVTabular.
+
+    Args:
+        ratings, movies: of `generate`.
+        directory: to save it in.
+        function: a LambdaOp on `age`; None for a graph without.
+    """
+    with quiet_nvtabular():
+        joined = ["userId", "movieId"] >> ops.JoinExternal(movies, on=["movieId"])
+        columns = joined >> ops.Categorify(out_path=str(directory.with_name(f"{directory.name}-scratch")))
+        columns += nvt.ColumnSelector(["rating"]) >> ops.LambdaOp(lambda column: (column > 3).astype("int8"))
+        if function is not None:
+            columns += ["age"] >> ops.LambdaOp(function, dtype=np.float32)
+        workflow = nvt.Workflow(columns).fit(nvt.Dataset(ratings))
+        workflow.save(str(directory))
+    return workflow
+
+
+def save_model(workflow: nvt.Workflow, directory: Path, *, with_age: bool = False) -> None:
+    """The notebook's model: NVTabular's own `DenseFeatures`, three dense layers, saved by Keras.
+
+    Its inputs are those that merlin-systems 23.8 can send: [rows], and lists with offsets; the layer gets what it gets
+    in the notebook, [rows, 1] and lengths.
+    """
+    import tensorflow as tf
+    import tf_keras as keras
+    from nvtabular.framework_utils.tensorflow.layers import DenseFeatures
+    from nvtabular.ops import get_embedding_sizes
+
+    singles, lists = get_embedding_sizes(workflow)
+    inputs = {name: keras.Input(name=name, dtype=tf.int64, shape=()) for name in ("userId", "movieId")}
+    values = keras.Input(name="genres__values", dtype=tf.int64, shape=())
+    offsets = keras.Input(name="genres__offsets", dtype=tf.int32, shape=())
+    features = {name: entry[:, None] for name, entry in inputs.items()}
+    features |= {"genres": (values[:, None], (offsets[1:] - offsets[:-1])[:, None])}
+    columns = [
+        tf.feature_column.embedding_column(
+            tf.feature_column.categorical_column_with_identity(name, size), _EMBEDDING_DIMS[name]
+        )
+        for name, (size, _) in {**singles, **lists}.items()
+    ]
+    taken = [*inputs.values(), values, offsets]
+    x = DenseFeatures(columns)(features)
+    if with_age:
+        taken.append(keras.Input(name="age", dtype=tf.float32, shape=()))
+        x = tf.concat([x, taken[-1][:, None]], axis=1)
+    for units in _HIDDEN:
+        x = keras.layers.Dense(units, activation="relu")(x)
+    output = keras.layers.Dense(1, activation="sigmoid", name="output")(x)
+    keras.Model(inputs=taken, outputs=output).save(str(directory))
+
+
+def export_with_merlin(workflow: nvt.Workflow, model: Path, target: Path) -> None:
+    """merlin-systems' own export of the two; the label is taken out first, as its documents do."""
+    from serving.merlin import Ensemble, TransformWorkflow, merlin_operator
+
+    target.mkdir()
+    with quiet_nvtabular():
+        serving = workflow.remove_inputs(["rating"])
+        scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(model))
+        graph = serving.input_schema.column_names >> TransformWorkflow(serving) >> scorer
+        Ensemble(graph, serving.input_schema).export(str(target))
+
+
+def sample_of(ratings: pd.DataFrame, *, with_age: bool = False) -> pa.Table:
+    """Raw rows as a client sends them."""
+    names = ["userId", "movieId", *(["age"] if with_age else [])]
+    return pa.Table.from_pandas(ratings[names], preserve_index=False).combine_chunks()
