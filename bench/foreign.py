@@ -1,9 +1,9 @@
 """foreign: what notebooks saved, exported by one call, against merlin-systems' export of the same.
 
-Three questions. The workflow and the SavedModel of NVIDIA's TensorFlow notebook, and the same with a LambdaOp on a served
-column, which ours runs through NVTabular: both exports of each on one server, asked the same rows over one connection in
-turns. And a column of 10⁷ categories against one of 10⁴, from NVTabular 23.8's own save and from a `graph.json`, as
-its main branch writes it.
+Three questions. The workflow and the SavedModel of NVIDIA's TensorFlow notebook, and the same with a LambdaOp on a
+served column, which ours runs through NVTabular: both exports of each on one server, asked the same rows over one
+connection in turns. And a column of 10⁷ categories against one of 10⁴, from NVTabular 23.8's own save and from a
+`graph.json`, as its main branch writes it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a notebook leaves behind, made by NVTabular, NVIDIA's layers and Keras alone: saved workflows and SavedModels."""
+"""What a notebook leaves behind: workflows and models that NVTabular, NVIDIA's layers and Keras alone have saved."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -42,7 +42,7 @@ def compile_workflow(
         workflow: the workflow.
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
         candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
-        columns: output columns to make; None for all.
+        columns: output columns to make, of the raw columns that they need alone; None for all, of all.
         refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
             NVTabular on a CPU, where the workflow is what it is; else the workflow is.
 
@@ -62,6 +62,8 @@ def compile_workflow(
         candidates,
         refuses_missing=refuses_missing,
     )
+    if columns is not None:
+        specs = tuple(spec for spec in specs if spec.name in linked.read)
     plan = TransformPlan(
         inputs=specs, indexes=linked.indexes, steps=linked.steps, stacks=linked.stacks, columns=linked.columns
     )
@@ -79,6 +81,21 @@ def input_specs(workflow: nvt.Workflow) -> tuple[ColumnSpec, ...]:
     return tuple(_input_spec(name, schema) for name, schema in workflow.input_schema.column_schemas.items())
 
 
+def check_operators(workflow: nvt.Workflow, uncompiled: Collection[str] = ()) -> None:
+    """Refuse a workflow with operators that no request can go through, before anything is done with it.
+
+    Args:
+        workflow: fitted.
+        uncompiled: names of operators that run through NVTabular.
+
+    Raises:
+        LoweringError: names the first of them.
+    """
+    for name, kind in sorted((_called(kind), kind) for kind in _kinds(workflow.output_node)):
+        if kind in REFUSED and not (kind is ops.LambdaOp and name in uncompiled):
+            raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
+
+
 def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
     """Refuse to serve a workflow through NVTabular unless just its operators without a compiled form were named.
 
@@ -92,9 +109,7 @@ def check_uncompiled(workflow: nvt.Workflow, named: Collection[str]) -> None:
             f"uncompiled names {wrong}, expected operators of the workflow without a compiled form: "
             f"{sorted(found) or 'none'}."
         )
-    for name, kind in found.items():
-        if kind in REFUSED and kind is not ops.LambdaOp:
-            raise LoweringError(f"NVTabular operator {name} {REFUSED[kind]}.")
+    check_operators(workflow, named)
     if missing := sorted(set(found) - set(named)):
         raise LoweringError(f"{missing} have no compiled form either. Give --uncompiled {','.join(sorted(found))}.")
 
@@ -199,6 +214,12 @@ class _Linker:
         self.indexes = tuple(self._index(node) for node in first)
         self.steps = tuple(self._step(node) for node in then)
         self.columns = tuple(self._column(name, source) for name, source in sources.items())
+
+    @property
+    def read(self) -> set[str | int]:
+        """What indexes, steps, stacks and columns refer to: raw columns by name, and numbers."""
+        read = {name for part in (*self.indexes, *self.steps, *self.stacks) for name in part.inputs}
+        return read | {column.source for column in self.columns if isinstance(column, ComputedColumn)}
 
     def _reference(self, expression: Expression) -> str | int:
         return expression.spec.name if isinstance(expression, Input) else self._numbers[id(expression)]

@@ -129,7 +129,7 @@ def publish_exportable(
     engine = engine_for(artifact.format, config.engine)
     progress.update(1, 5, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
-        plan, about = _transform(exportable, config.uncompiled, Path(directory))
+        plan, about = _transform(exportable, config.uncompiled_operators, Path(directory))
         served, served_model = _in_engine(engine, exportable, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
         heldout = exportable.heldout
@@ -172,7 +172,9 @@ def publish_exportable(
     return ExportedEnsemble.load(output, version.number)
 
 
-def _transform(exportable: Exportable, uncompiled: str, directory: Path) -> tuple[Transform, Mapping[str, Any] | None]:
+def _transform(
+    exportable: Exportable, uncompiled: Sequence[str], directory: Path
+) -> tuple[Transform, Mapping[str, Any] | None]:
     """The workflow as it is served; of one that is not compiled, as it was asked for, how long a row takes.
 
     Raises:
@@ -189,13 +191,12 @@ def _transform(exportable: Exportable, uncompiled: str, directory: Path) -> tupl
             refuses_missing=exportable.refuses_missing,
         )
         return plan, None
-    named = [name.strip() for name in uncompiled.split(",")]
-    check_uncompiled(workflow, named)
+    check_uncompiled(workflow, uncompiled)
     whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes)
     whole.save(directory / "uncompiled")
     loaded = UncompiledTransform.load(directory / "uncompiled")  # as it will be served, without functions of ours
     row_ms = check_rows_apart(loaded, exportable.heldout)
-    return loaded, {"operators": named, "row_ms": row_ms}
+    return loaded, {"operators": list(uncompiled), "row_ms": row_ms}
 
 
 def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple[Served, ScoringModel]:

@@ -49,6 +49,11 @@ class ExportConfig:
         return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
 
     @property
+    def uncompiled_operators(self) -> tuple[str, ...]:
+        """The names in `uncompiled`."""
+        return tuple(name.strip() for name in self.uncompiled.split(",") if name.strip())
+
+    @property
     def num_instances(self) -> int:
         """Instances of each step on this machine."""
         return self.instances or max(_num_cores() // 4, 1)

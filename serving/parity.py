@@ -7,11 +7,9 @@ NaN or a number that its sums overflow with. Where a row may hold several candid
 against one with a row for each.
 """
 
-import logging
 import statistics
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ from serving.plan import CandidatePlan, ColumnSpec, Transform
 from workflows.errors import ExportError, ParityError, RequestError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
-from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
 
 from merlin.dag import Node, iter_nodes  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
@@ -100,7 +98,7 @@ def check_parity(
     rows = raw_rows(plan, heldout, max_rows)
     served = _serve(plan, rows)
     try:
-        with _quiet_log():
+        with without_merlin_log():
             offline = transform_offline(workflow, rows)
     except Exception as error:  # operators raise anything
         raise ParityError(
@@ -411,21 +409,10 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
 def _attempt(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame | None:
     """Rows through NVTabular; None where an operator fails."""
     try:
-        with _quiet_log():
+        with without_merlin_log():
             return transform_offline(workflow, rows)
     except Exception:  # operators raise anything
         return None
-
-
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    """NVTabular logs the traceback of an operator that fails."""
-    log = logging.getLogger("merlin")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def _indexes_of_matrices(workflow: nvt.Workflow) -> frozenset[str]:

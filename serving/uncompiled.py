@@ -70,6 +70,8 @@ class UncompiledTransform:
         """
         import pandas as pd
 
+        from workflows.upstream import quiet_nvtabular, without_merlin_log
+
         masks = valid or {}
         columns = {spec.name: _series(spec, inputs[spec.name], masks.get(spec.name)) for spec in self.inputs}
         frame = pd.DataFrame(columns)
@@ -78,7 +80,7 @@ class UncompiledTransform:
             zeros = {spec.name: _series(spec, spec.zeros(1), None) for spec in self.inputs}
             frame = pd.concat([frame, pd.DataFrame(zeros)], ignore_index=True)
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), quiet_nvtabular(), without_merlin_log():
                 made = self._workflow.transform(frame)
             if len(made) != len(frame):
                 raise RequestError(f"the workflow makes {len(made)} rows of {len(frame)}.")

@@ -20,6 +20,7 @@ GROUP = "rankline.functions"
 HELD_BY = {
     "merlin.dag.ops.subgraph.Subgraph": ("loop_until",),
     "merlin.dag.ops.udf.UDF": ("f",),
+    "nvtabular.ops.bucketize.Bucketize": ("boundaries",),
     "nvtabular.ops.filter.Filter": ("f",),
     "nvtabular.ops.rename.Rename": ("f",),
 }
@@ -53,6 +54,11 @@ class CodeInFile:
             raise ArtifactError(
                 f"{self._where} calls {self._named}, which no installed package names in the entry-point group "
                 f"{GROUP}; name it there, or leave the column out."
+            )
+        if self._where.startswith("Bucketize"):
+            raise ArtifactError(
+                f"{self._where} keeps its boundaries in a function that was saved with its code, which is not run; "
+                "workflows.operators.Bucketize keeps them as data, and so does a graph.json."
             )
         raise ArtifactError(
             f"{self._where} was saved with its code, which is not run; move the function into a module of an installed "

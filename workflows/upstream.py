@@ -11,6 +11,7 @@ names of their dtypes. That is most of the time that it takes, and a workflow on
 left to `serving.merlin`, unless a process has imported one of the two frameworks anyway.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -95,7 +96,7 @@ with importing_merlin():
         from nvtabular import ops
     from dask.dataframe.io.io import from_map
 
-__all__ = ["from_map", "importing_merlin", "nvt", "ops", "quiet_nvtabular"]
+__all__ = ["from_map", "importing_merlin", "nvt", "ops", "quiet_nvtabular", "without_merlin_log"]
 
 
 _entering = threading.Lock()
@@ -122,6 +123,17 @@ def quiet_nvtabular() -> Iterator[None]:
             _num_inside -= 1
             if not _num_inside and _filters is not None:
                 _filters.__exit__(None, None, None)
+
+
+@contextmanager
+def without_merlin_log() -> Iterator[None]:
+    """Without the traceback that NVTabular logs of an operator that fails."""
+    log = logging.getLogger("merlin")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _ignored() -> "warnings.catch_warnings[None]":

@@ -5,7 +5,9 @@ What is compared with are NVTabular itself and the framework that made the model
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.compile import input_specs
+from serving.compile import check_operators, input_specs
 from serving.engines import engine_for
 from serving.engines.offline import OfflineModel, scores_of
 from serving.ensemble import ExportedEnsemble
@@ -32,7 +34,7 @@ from workflows.heads import MULTICLASS, REGRESSION, Head, output_names
 from workflows.lists import Padded, padded_tensors
 from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.progress import SILENT, Progress
-from workflows.serving_part import serving_part
+from workflows.serving_part import raw_columns, serving_part
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -78,15 +80,17 @@ def export_foreign(
         raise DataError("the sample has no rows. Give some like those that will be scored, a few thousand at best.")
     taken = open_model(model)
     rows = _plain(sample)
-    whole = _load(workflow) if workflow is not None else _identity(taken, rows)
-    columns = _encoded(whole)
+    load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows)
+    columns = _encoded(load())
     inputs = taken.inputs or tuple(Input(name=column.name) for column in columns)
     feeds = match(inputs, columns, renames or {}, "the model")
     needed = dict.fromkeys(name for feed in feeds for name in feed.columns)
-    serving = serving_part(whole, needed)
-    specs = input_specs(serving)
+    serving = serving_part(load, needed)
+    check_operators(serving, config.uncompiled_operators)
+    raw = raw_columns(serving, needed)
+    specs = [spec for spec in input_specs(serving) if spec.name in raw]
     _check_sample(specs, rows)
-    compared_with = offline_workflow(lambda: whole, serving)
+    compared_with = offline_workflow(load, serving)
     first = rows_of(specs, rows, _MAX_ROWS)
     frame = _transformed(compared_with, first)[list(needed)]
     feeds = taken.settled(feeds, frame)
@@ -175,11 +179,16 @@ def _plain(sample: pa.Table) -> pa.Table:
     return pa.table({name: plain_values(sample[name].combine_chunks()) for name in sample.column_names})
 
 
-def _load(workflow: Path | nvt.Workflow) -> nvt.Workflow:
-    loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
-    if not loaded.output_schema or not loaded.input_schema:
-        raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
-    return loaded
+def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
+    """Gives the workflow anew each time, since NVTabular takes columns out of it in place."""
+
+    def load() -> nvt.Workflow:
+        loaded = load_workflow(workflow) if isinstance(workflow, Path) else deepcopy(workflow)
+        if not loaded.output_schema or not loaded.input_schema:
+            raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
+        return loaded
+
+    return load
 
 
 def _identity(model: ForeignModel, rows: pa.Table) -> nvt.Workflow:
