@@ -1,0 +1,102 @@
+"""Forests of any framework as ONNX in the padded layout of all served models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.foreign.inputs import Feed, Input, dtypes_of
+from workflows.errors import ExportError
+from workflows.heads import Head, output_names
+from workflows.onnx_trees import Tree, attributes
+
+OUTPUT = "score"
+"""What the one output of a forest is called."""
+
+IDENTITY, SIGMOID, SOFTMAX, EXP, SOFTPLUS, SIGNED_SQUARE = "", "Sigmoid", "Softmax", "Exp", "Softplus", "SignedSquare"
+_OPTIONS: dict[str, dict[str, Any]] = {SOFTMAX: {"axis": 1}}
+_INPUT = "matrix"
+_MAX_BYTES = 2**31 - 1  # of a protobuf message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest:
+    """Trees, and what their sum becomes.
+
+    Attributes:
+        trees: all of them.
+        width: scores of a row.
+        transform: what the sum goes through, such as `SIGMOID`.
+        scale: what the sum is multiplied with before.
+        base: what is added to each score; none for nothing.
+    """
+
+    trees: Sequence[Tree]
+    width: int
+    transform: str = IDENTITY
+    scale: float = 1.0
+    base: tuple[float, ...] = ()
+
+
+def inputs_of(features: Sequence[str] | None, width: int) -> tuple[Input, ...]:
+    """One matrix with all columns, by the names of its features; by their position where there are none."""
+    return (Input(name=_INPUT, dtype="float32", shape=(None, width), features=tuple(features or ())),)
+
+
+def matrix_of(arrays: Mapping[str, Any]) -> Any:
+    """What there is for the one input, float32 [rows, features]."""
+    return np.asarray(arrays[_INPUT], np.float32)
+
+
+def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+    """Write an ONNX model; see `ForeignModel.write`.
+
+    ONNX Runtime adds the trees up in float64. In float32, which is its other choice, the sum of a thousand small leaves
+    and a large one is far off, and differs by the number of rows and of threads.
+
+    Raises:
+        ExportError: the head has another width, or the forest is larger than an ONNX file can be.
+    """
+    from onnx import TensorProto, helper
+
+    from workflows.onnx_graph import TREES_DOMAIN, Graph
+
+    [head], [name] = heads, output_names(heads)
+    if head.width != forest.width:
+        raise ExportError(f"the forest gives {forest.width} scores for a row, {head.column!r} expects {head.width}.")
+    graph = Graph()
+    columns = [
+        graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)
+        for column, dtype in dtypes_of(feeds).items()
+    ]
+    rows = graph.add("Cast", graph.add("Concat", *columns, axis=1), to=TensorProto.DOUBLE)
+    is_last = forest.transform == IDENTITY
+    total = graph.add(
+        "TreeEnsembleRegressor", rows, domain=TREES_DOMAIN, output=name if is_last else "", **_attributes(forest)
+    )
+    if forest.transform == SIGNED_SQUARE:
+        graph.add("Mul", total, graph.add("Abs", total), output=name)
+    elif not is_last:
+        graph.add(forest.transform, total, output=name, **_OPTIONS.get(forest.transform, {}))
+    graph.give(name, head.width)
+    content = graph.model("forest").SerializeToString(deterministic=True)
+    if len(content) > _MAX_BYTES:
+        raise ExportError(f"the forest takes {len(content) / 2**30:.1f} GiB, an ONNX file holds at most 2.")
+    target.write_bytes(content)
+
+
+def _attributes(forest: Forest) -> dict[str, Any]:
+    """Of a TreeEnsembleRegressor in float64."""
+    from onnx import numpy_helper
+
+    said: dict[str, Any] = attributes(forest.trees)
+    numbers = {
+        "nodes_values": np.array(said.pop("nodes_values")),
+        "target_weights": forest.scale * np.array(said.pop("target_weights")),
+    }
+    if forest.base:
+        numbers["base_values"] = forest.scale * np.array(forest.base)
+    tensors = {f"{name}_as_tensor": numpy_helper.from_array(values) for name, values in numbers.items()}
+    return said | tensors | {"n_targets": forest.width}

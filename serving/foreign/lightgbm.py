@@ -1,0 +1,123 @@
+"""LightGBM's text files, of `Booster.save_model` and of its scikit-learn classes' `booster_.save_model`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.foreign.forest import (
+    EXP,
+    IDENTITY,
+    OUTPUT,
+    SIGMOID,
+    SIGNED_SQUARE,
+    SOFTMAX,
+    SOFTPLUS,
+    Forest,
+    inputs_of,
+    matrix_of,
+    write_forest,
+)  # fmt: skip
+from serving.foreign.inputs import Feed, Input
+from workflows.errors import ArtifactError, ExportError
+from workflows.extras import require
+from workflows.heads import Head
+from workflows.lightgbm_text import read_forest
+from workflows.trained import ONNX
+
+_BEGIN = re.compile(rb"tree\r?\nversion=v\d")
+_UNNAMED = re.compile(r"Column_\d+")
+_SQUARE_ROOT = "sqrt"  # what was learned is the root of the label
+_TRANSFORMS = (
+    dict.fromkeys(("", "custom", "none", "lambdarank", "rank_xendcg"), IDENTITY)
+    | dict.fromkeys(("regression", "regression_l1", "huber", "fair", "quantile", "mape"), IDENTITY)
+    | dict.fromkeys(("poisson", "gamma", "tweedie"), EXP)
+    | dict.fromkeys(("binary", "multiclassova", "cross_entropy"), SIGMOID)
+    | {"cross_entropy_lambda": SOFTPLUS, "multiclass": SOFTMAX}
+)
+"""Objective → `ConvertOutput` in LightGBM's objective functions."""
+
+
+def takes(path: Path) -> bool:
+    """A text that begins as LightGBM writes it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _BEGIN.match(file.read(32)) is not None
+
+
+class Model:
+    """A `ForeignModel`.
+
+    Args:
+        path: of the file.
+    """
+
+    format = ONNX
+
+    def __init__(self, path: Path) -> None:
+        for module in ("lightgbm", "onnx", "onnxruntime"):
+            require(module, feature=f"serving {path}", extra="lightgbm")
+        import lightgbm
+
+        try:
+            text = path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ArtifactError(f"{path} is a damaged LightGBM model: {error}. Save it again by save_model.") from None
+        read = read_forest(text, str(path))
+        transform, scale = _transform(read.objective, path)
+        self._forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
+        try:
+            self._booster = lightgbm.Booster(model_str=read.text)
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be loaded by LightGBM: {_line(error)}. Save it again.") from None
+        are_unnamed = all(_UNNAMED.fullmatch(name) for name in read.features)
+        self.inputs: tuple[Input, ...] = inputs_of(() if are_unnamed else read.features, len(read.features))
+
+    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
+        """A forest takes one matrix."""
+        return feeds
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        import lightgbm
+
+        try:
+            return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
+        except (lightgbm.basic.LightGBMError, ValueError) as error:
+            raise ExportError(f"the LightGBM model cannot run the sample: {_line(error)}.") from None
+
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
+        """A file numbers its classes."""
+        return ()
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        write_forest(self._forest, feeds, heads, target)
+
+
+def _transform(objective: str, path: Path) -> tuple[str, float]:
+    """What makes scores of the sum of the trees, and what the sum is multiplied with before.
+
+    Args:
+        objective: with its options: `binary sigmoid:2`.
+        path: for messages.
+
+    Raises:
+        ArtifactError: it is not known.
+    """
+    name, *words = objective.split() or [""]
+    options = dict(word.partition(":")[::2] for word in words)
+    if name not in _TRANSFORMS:
+        known = ", ".join(filter(None, _TRANSFORMS))
+        raise ArtifactError(f"{path} has the objective {name!r}, expected one of {known}.")
+    transform = SIGNED_SQUARE if _SQUARE_ROOT in options else _TRANSFORMS[name]
+    try:
+        return transform, float(options.get("sigmoid", 1.0))
+    except ValueError:
+        raise ArtifactError(f"{path} has the objective {objective!r}, expected a number. Save it again.") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".")
