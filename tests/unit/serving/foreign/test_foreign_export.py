@@ -248,12 +248,13 @@ def test_what_nvtabular_cannot_transform_is_no_ground_for_an_export(
     export: Callable[..., ExportedEnsemble], tmp_path: Path
 ) -> None:
     def failing() -> Any:
-        return (["user", "tags"] >> ops.Categorify()) + (["price"] >> ops.LambdaOp(at_times))
+        return (["user", "tags"] >> ops.Categorify()) + (["price"] >> AtTimes())
 
-    def at_times(column: Any) -> Any:
-        if is_over:
-            raise ValueError("not today")
-        return column
+    class AtTimes(ops.Operator):
+        def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+            if is_over:
+                raise ValueError("not today")
+            return df[col_selector.names]
 
     is_over = False
     workflow = fitted(failing, ROWS, tmp_path / "scratch")
