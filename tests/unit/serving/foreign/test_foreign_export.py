@@ -15,7 +15,7 @@ from serving.foreign.export import export_foreign
 from serving.foreign.inputs import Input, arrays_of, match
 from serving.in_process import open_ensemble
 from tests.support.foreign_models import save_saved_model
-from tests.support.graphs import fitted, transformed
+from tests.support.graphs import AtTimes, fitted, transformed
 from workflows.errors import ArtifactError, DataError, ExportError, LoweringError, ParityError, RanklineError
 from workflows.lists import Ragged
 from workflows.operators import GreaterThan
@@ -245,20 +245,13 @@ def test_an_operator_without_a_compiled_form_is_refused_by_name(
 
 
 def test_what_nvtabular_cannot_transform_is_no_ground_for_an_export(
-    export: Callable[..., ExportedEnsemble], tmp_path: Path
+    export: Callable[..., ExportedEnsemble], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing() -> Any:
         return (["user", "tags"] >> ops.Categorify()) + (["price"] >> AtTimes())
 
-    class AtTimes(ops.Operator):
-        def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-            if is_over:
-                raise ValueError("not today")
-            return df[col_selector.names]
-
-    is_over = False
     workflow = fitted(failing, ROWS, tmp_path / "scratch")
-    is_over = True
+    monkeypatch.setattr(AtTimes, "fails", True)
     with pytest.raises(ParityError, match=r"NVTabular cannot transform the sample \(.*not today"):
         export(workflow=workflow)
 
