@@ -258,7 +258,7 @@ def export(
 
 
 def export_foreign(
-    model: Path,
+    model: "Path | Sequence[Path]",
     workflow: "Path | nvt.Workflow | None",
     rows: "pa.Table",
     config: ExportConfig,

@@ -25,6 +25,7 @@ from serving.export import Exportable, offline_workflow, publish_exportable
 from serving.export_config import ExportConfig
 from serving.foreign import ForeignModel, open_model
 from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, match
+from serving.foreign.several import Several
 from serving.parity import rows_of, transform_offline
 from serving.plan import ColumnSpec
 from workflows.artifacts import files_below, sha256_of
@@ -44,7 +45,7 @@ _MAX_ROWS = 4096
 
 
 def export_foreign(
-    model: Path,
+    model: Path | Sequence[Path],
     sample: pa.Table,
     output: Path,
     config: ExportConfig,
@@ -58,7 +59,7 @@ def export_foreign(
     """Match workflow and model, compare, write and publish.
 
     Args:
-        model: in any format of `serving.foreign`.
+        model: in any format of `serving.foreign`; several, of TensorFlow, become one.
         sample: raw rows like those that will be scored, at least one; a few thousand are worth comparing.
         output: model repository of the ensemble, which gets a version more.
         config: engine and limits.
@@ -78,7 +79,9 @@ def export_foreign(
     progress.update(0, 5, "load the model")
     if not sample.num_rows:
         raise DataError("the sample has no rows. Give some like those that will be scored, a few thousand at best.")
-    taken = open_model(model)
+    paths = [model] if isinstance(model, Path) else list(model)
+    opened = [open_model(path) for path in paths]
+    taken = opened[0] if len(opened) == 1 else Several(opened)
     rows = _plain(sample)
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows)
     columns = _encoded(load())
@@ -107,7 +110,7 @@ def export_foreign(
             dtypes=artifact.dtypes,
             heads=heads,
             heldout=rows,
-            made_from=_fingerprints(model, workflow, sample),
+            made_from=_fingerprints(paths, workflow, sample),
             details={"run_id": "", "tracking_uri": "", "metrics": {}},
             columns=needed,
             refuses_missing=True,
@@ -297,9 +300,9 @@ def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
         raise ExportError(f"{twice} are inputs of the workflow and outputs of the model. Name the outputs otherwise.")
 
 
-def _fingerprints(model: Path, workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
+def _fingerprints(models: Sequence[Path], workflow: Path | nvt.Workflow | None, sample: pa.Table) -> dict[str, str]:
     """What went in; a workflow that was never saved has no fingerprint."""
-    found = {"model": _fingerprint(model)}
+    found = {"model" if not place else f"model_{place}": _fingerprint(path) for place, path in enumerate(models)}
     if isinstance(workflow, Path):
         found["workflow"] = _fingerprint(workflow)
     sink = pa.BufferOutputStream()

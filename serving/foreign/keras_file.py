@@ -56,6 +56,7 @@ class Model:
             for name, tensor in zip(names, inputs, strict=True)
         )
         self._outputs = list(self._model.output_names)
+        self.kept, self.function = self._model, self._call
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
         """The layers say themselves what they take."""

@@ -52,6 +52,7 @@ class Model:
                 f"signatures={{{_SIGNATURE!r}: a tf.function with an input_signature}}."
             )
         self._signature = signatures[_SIGNATURE]
+        self.kept, self.function = self._loaded, self._signature
         self.inputs = tuple(
             Input(name=name, dtype=_dtype(spec), shape=_shape(path, name, spec))
             for name, spec in sorted(self._signature.structured_input_signature[1].items())

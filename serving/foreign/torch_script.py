@@ -56,7 +56,7 @@ class Model:
         import torch
 
         try:
-            with _quiet():
+            with quiet_torch():
                 self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         except (ValueError, RuntimeError) as error:
             raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. Save it again.") from None
@@ -109,7 +109,7 @@ class Model:
         if wrong := [name for name in example if not name.isidentifier() or keyword.iskeyword(name)]:
             raise ExportError(f"TorchScript cannot have arguments called {wrong}. Rename the columns in the workflow.")
         module = _served(self._model, feeds, heads, tuple(example), dictionary=self._dictionary)
-        with _quiet(), torch.no_grad():
+        with quiet_torch(), torch.no_grad():
             traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
         traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
 
@@ -193,7 +193,7 @@ def _tensor(feed: Feed, columns: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_torch() -> Iterator[None]:
     """PyTorch advises against TorchScript, and tracing against what it records for these two rows only."""
     import torch
 

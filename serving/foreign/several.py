@@ -1,0 +1,68 @@
+"""Several models behind one workflow, served as one: each takes the columns that it names, all put out what they do."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from numpy.typing import NDArray
+
+from serving.foreign import ForeignModel, saved_model
+from serving.foreign.inputs import Feed, Input
+from workflows.errors import ExportError
+from workflows.heads import Head
+from workflows.trained import SAVED_MODEL
+
+
+class Several:
+    """A `ForeignModel` of TensorFlow models.
+
+    Args:
+        models: what `serving.foreign.open_model` gave.
+
+    Raises:
+        ExportError: one is not TensorFlow's, or two take another tensor under one name.
+    """
+
+    format = SAVED_MODEL
+
+    def __init__(self, models: Sequence[ForeignModel]) -> None:
+        if foreign := sorted({model.format for model in models} - {SAVED_MODEL}):
+            raise ExportError(f"several models are served as one where all are TensorFlow's, got {foreign} too.")
+        by_name: dict[str, Input] = {}
+        for entry in (entry for model in models for entry in model.inputs):
+            if by_name.setdefault(entry.name, entry) != entry:
+                raise ExportError(f"two models take {by_name[entry.name]} and {entry}. Save them with the same inputs.")
+        self._models: tuple[Any, ...] = tuple(models)
+        self.inputs = tuple(by_name.values())
+
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
+        """TensorFlow's models say themselves what they take."""
+        return feeds
+
+    def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        return self._named([model.run(self._own(model, arrays)) for model in self._models])
+
+    def function(self, **tensors: Any) -> dict[str, Any]:
+        """All models on tensors of TensorFlow."""
+        return self._named([model.function(**self._own(model, tensors)) for model in self._models])
+
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
+        """TensorFlow's models name none."""
+        return ()
+
+    def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
+        """One SavedModel with the variables of all."""
+        saved_model.save([model.kept for model in self._models], self.function, feeds, heads, target)
+
+    def _own(self, model: ForeignModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {entry.name: tensors[entry.name] for entry in model.inputs}
+
+    def _named(self, made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Outputs by name; where two models have the same, with the model's place behind it."""
+        names = [name for outputs in made for name in outputs]
+        return {
+            name if names.count(name) == 1 else f"{name}_{place}": output
+            for place, outputs in enumerate(made)
+            for name, output in outputs.items()
+        }
