@@ -1,10 +1,13 @@
 """The models that come with Rankline. A new one is a folder with its config and its network, and one line here.
 
-A model of another package needs no line: `TrainConfig` takes its config, and `--model MODULE:CLASS` names it.
+A model of another package needs no line: `TrainConfig` takes its config, and `--model MODULE:CLASS` names it. Where the
+package says so by an entry point of the group `rankline.models`, as `tower = "shop.models:TowerConfig"`, its own name
+will do, and recipe files take it too.
 """
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from training.models.config import ModelConfig
 from training.models.dcnv2 import DCNv2Config
@@ -37,19 +40,24 @@ MODELS: Mapping[str, type[ModelConfig]] = {
 }
 
 
+ENTRY_POINTS = "rankline.models"
+
+
 def model_named(name: str) -> type[ModelConfig]:
-    """The config of a model, by its name in `MODELS`, or as "MODULE:CLASS" of one that is not there.
+    """The config of a model, by its name in `MODELS` or in an installed package, or as "MODULE:CLASS" of any other.
 
     Raises:
         ConfigError: there is none.
     """
-    module, _, class_name = name.partition(":")
+    installed = {} if name in MODELS else {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    module, _, class_name = installed.get(name, name).partition(":")
     try:
         found = getattr(import_module(module), class_name) if class_name else MODELS[name]
     except (KeyError, ImportError, AttributeError, ValueError) as error:
         reason = f" ({error})" if class_name else ""
         raise ConfigError(
-            f"no model {name!r}{reason}. Available: {', '.join(sorted(MODELS))}, or MODULE:CLASS of a ModelConfig."
+            f"no model {name!r}{reason}. Available: {', '.join(sorted([*MODELS, *installed]))}, or MODULE:CLASS of a "
+            "ModelConfig."
         ) from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig)):
         raise ConfigError(f"{name} is {found!r}, expected a subclass of training.models.config.ModelConfig.")

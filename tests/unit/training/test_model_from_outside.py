@@ -42,3 +42,14 @@ def test_it_is_named_on_the_command_line_and_brings_its_options() -> None:
 def test_what_is_no_config_of_a_model_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*ModelConfig"):
         model_named(name)
+
+
+def test_an_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = tmp_path / "outside-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[rankline.models]\nwide = {model_from_outside.__name__}:WideConfig\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert model_named("wide") is WideConfig
+    with pytest.raises(ConfigError, match=r"no model 'wider'.*torch-mlp.*wide, or MODULE:CLASS"):
+        model_named("wider")
