@@ -51,5 +51,5 @@ def test_an_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytes
     (about / "entry_points.txt").write_text(f"[rankline.models]\nwide = {model_from_outside.__name__}:WideConfig\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert model_named("wide") is WideConfig
-    with pytest.raises(ConfigError, match=r"no model 'wider'.*torch-mlp.*wide, or MODULE:CLASS"):
+    with pytest.raises(ConfigError, match=r"no model 'wider'.*torch_mlp, wide, or MODULE:CLASS"):
         model_named("wider")
