@@ -275,9 +275,13 @@ def export_foreign(
         config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
         stages: shows it.
         compare_engines: time all engines that can serve the model, which takes seconds.
-    """
-    from rankline.sample import publish_sample
 
+    Raises:
+        ConfigError: the name is that of a recipe's ensemble.
+    """
+    from rankline.sample import check_free, publish_sample
+
+    check_free(workspace.ensemble)
     with stages.stage("export") as progress:
         from serving.foreign.export import export_foreign as export_model
 

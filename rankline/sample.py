@@ -27,6 +27,20 @@ def check_name(name: str) -> None:
         raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
 
 
+def check_free(repository: Path) -> None:
+    """Refuse a place where a recipe has exported an ensemble: its next version would be of another model.
+
+    Raises:
+        ArtifactError: there is something else than ensembles.
+        ConfigError: there is one of a recipe.
+    """
+    if any(repository.glob("*/*/manifest.json")) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
+        raise ConfigError(
+            f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
+            "another repository."
+        )
+
+
 def read_sample(path: Path) -> pa.Table:
     """Rows of a CSV, Parquet or JSON lines file.
 
