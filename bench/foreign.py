@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +75,19 @@ def run(
 def _notebooks(
     directory: Path, repeats: int, num_rows: int, batch_sizes: Sequence[int], turn_s: float
 ) -> dict[str, dict[str, float]]:
-    ratings, movies = notebook.generate(num_rows)
     results: dict[str, dict[str, float]] = {}
-    with _installed(directory / "package") as function:
-        for name, ours, theirs, called, config in (
-            ("notebook", OURS, MERLIN, None, ExportConfig()),
-            ("with_lambda", UNCOMPILED, MERLIN_LAMBDA, function, ExportConfig(uncompiled="LambdaOp")),
+    package = directory / "package"
+    with _installed(package):
+        for name, ours, theirs, function, config in (
+            ("notebook", OURS, MERLIN, "", ExportConfig()),
+            ("lambda", UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
         ):
-            place, with_age = directory / name, called is not None
+            place = directory / name
             place.mkdir()
-            workflow = notebook.save_workflow(ratings, movies, place / "workflow", called)
-            notebook.save_model(workflow, place / "model", with_age=with_age)
-            rows = notebook.sample_of(ratings, with_age=with_age)
+            notebook.make(place, num_rows, function, path=package)
+            rows = pq.read_table(place / "rows.parquet").combine_chunks()
             export_foreign(place / "model", rows, place / "ours", config, name="ours", workflow=place / "workflow")
-            notebook.export_with_merlin(workflow, place / "model", place / "merlin")
+            notebook.export_with_merlin(place, place / "merlin")
             served = ServerConfig(repositories=(place / "ours", place / "merlin"))
             with EmbeddedServer(served) as server, closing(grpc.insecure_channel(server.endpoints.grpc)) as channel:
                 requests = laid_out(server.endpoints.grpc, "ours", rows, batch_sizes)
@@ -100,7 +98,7 @@ def _notebooks(
 
 
 @contextmanager
-def _installed(directory: Path) -> Iterator[Any]:
+def _installed(directory: Path) -> Iterator[None]:
     """A package with a function, which says by an entry point that it may be called; on the path as if installed."""
     about = directory / f"{_FUNCTIONS}-1.0.dist-info"
     about.mkdir(parents=True)
@@ -109,7 +107,7 @@ def _installed(directory: Path) -> Iterator[Any]:
     (about / "entry_points.txt").write_text(f"[rankline.functions]\ndecades = {_FUNCTIONS}:decades\n")
     sys.path.insert(0, str(directory))
     try:
-        yield import_module(_FUNCTIONS).decades
+        yield
     finally:
         sys.path.remove(str(directory))
 

@@ -1,12 +1,19 @@
-"""What a notebook leaves behind: workflows and models that NVTabular, NVIDIA's layers and Keras alone have saved."""
+"""What a notebook leaves behind: workflows and models that NVTabular, NVIDIA's layers and Keras alone have saved.
 
+`python -m bench.notebook DIRECTORY NUM_ROWS [MODULE:FUNCTION]` makes DIRECTORY/workflow, DIRECTORY/model and
+DIRECTORY/rows.parquet, in a process of its own because NVIDIA's layers are of the Keras that `tf.keras` is.
+"""
+
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
@@ -15,6 +22,25 @@ GENRES = ["Action", "Adventure", "Animation", "Comedy", "Crime", "Documentary", 
 
 _EMBEDDING_DIMS = {"userId": 512, "movieId": 512, "genres": 16}  # the notebook's
 _HIDDEN = (128, 128, 128)
+
+
+def make(directory: Path, num_rows: int, function: str = "", *, path: Path | None = None) -> None:
+    """Let a notebook be run.
+
+    Args:
+        directory: for what it leaves behind.
+        num_rows: of generated ratings.
+        function: of a LambdaOp on a served column, as MODULE:FUNCTION; "" for none.
+        path: where the module is.
+    """
+    paths = [str(path)] if path else []
+    environment = {
+        **os.environ,
+        "TF_USE_LEGACY_KERAS": "1",
+        "PYTHONPATH": os.pathsep.join([*paths, *filter(None, sys.path)]),
+    }
+    program = [sys.executable, "-W", "ignore", "-m", __name__, str(directory), str(num_rows), function]
+    subprocess.run(program, env=environment, check=True, stderr=subprocess.DEVNULL)
 
 
 def generate(num_rows: int, num_users: int = 50_000, num_movies: int = 10_000) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -60,8 +86,10 @@ def save_model(workflow: nvt.Workflow, directory: Path, *, with_age: bool = Fals
     """
     import tensorflow as tf
     import tf_keras as keras
-    from nvtabular.framework_utils.tensorflow.layers import DenseFeatures
-    from nvtabular.ops import get_embedding_sizes
+
+    with quiet_nvtabular():  # it advises to take models of its own in place of these
+        from nvtabular.framework_utils.tensorflow.layers import DenseFeatures
+        from nvtabular.ops import get_embedding_sizes
 
     singles, lists = get_embedding_sizes(workflow)
     inputs = {name: keras.Input(name=name, dtype=tf.int64, shape=()) for name in ("userId", "movieId")}
@@ -86,19 +114,29 @@ def save_model(workflow: nvt.Workflow, directory: Path, *, with_age: bool = Fals
     keras.Model(inputs=taken, outputs=output).save(str(directory))
 
 
-def export_with_merlin(workflow: nvt.Workflow, model: Path, target: Path) -> None:
-    """merlin-systems' own export of the two; the label is taken out first, as its documents do."""
+def export_with_merlin(directory: Path, target: Path) -> None:
+    """merlin-systems' own export of what was left behind; the label is taken out first, as its documents do."""
     from serving.merlin import Ensemble, TransformWorkflow, merlin_operator
 
     target.mkdir()
     with quiet_nvtabular():
-        serving = workflow.remove_inputs(["rating"])
-        scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(model))
+        serving = nvt.Workflow.load(str(directory / "workflow")).remove_inputs(["rating"])
+        scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(directory / "model"))
         graph = serving.input_schema.column_names >> TransformWorkflow(serving) >> scorer
         Ensemble(graph, serving.input_schema).export(str(target))
 
 
-def sample_of(ratings: pd.DataFrame, *, with_age: bool = False) -> pa.Table:
-    """Raw rows as a client sends them."""
-    names = ["userId", "movieId", *(["age"] if with_age else [])]
-    return pa.Table.from_pandas(ratings[names], preserve_index=False).combine_chunks()
+def main(directory: Path, num_rows: int, function: str) -> None:
+    """What `make` runs."""
+    module, _, name = function.partition(":")
+    ratings, movies = generate(num_rows)
+    workflow = save_workflow(
+        ratings, movies, directory / "workflow", getattr(import_module(module), name) if function else None
+    )
+    save_model(workflow, directory / "model", with_age=bool(function))
+    sent = ["userId", "movieId", *(["age"] if function else [])]
+    ratings[sent].to_parquet(directory / "rows.parquet", index=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -95,7 +95,10 @@ def test_the_records_of_the_document_hold_the_same_rows_in_full_blocks(tmp_path:
     np.testing.assert_array_equal(inputs["item_id_pos__values"], [[item] for row in histories[:3] for item in row])
 
 
-def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_ratios() -> None:
+def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_ratios(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "VARIANTS", {"fused": serving.VARIANTS["fused"]})  # Criteo's trial has all
     report = serving.run(
         1,
         recipe="amazon-din",  # with histories, as SIM, and built in a tenth of the time

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import client, serving, stacks
+from bench import client, foreign, serving, stacks
 from bench.__main__ import main as bench
 from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
@@ -55,6 +55,23 @@ def test_the_stacks_benchmark_reports_its_ratios() -> None:
     ours, peers = report.results["rankline"], {"merlin": "merlin-systems", "fastapi": "fastapi", "mlflow": "mlflow"}
     expected = {f"p50_vs_{name}": report.results[side]["p50_ms@1"] / ours["p50_ms@1"] for name, side in peers.items()}
     assert report.ratios == pytest.approx(expected)
+
+
+def test_the_benchmark_of_what_notebooks_saved_reports_its_ratios() -> None:
+    report = foreign.run(1, num_rows=4_000, batch_sizes=(1, 16), vocabularies=(100, 2_000), turn_s=0.2)
+    results, ratios = report.results, report.ratios
+    assert list(results)[:4] == ["rankline", "merlin-systems", "rankline, uncompiled", "merlin-systems, LambdaOp"]
+    assert list(results)[4:] == [
+        f"{name}, {size} categories" for size in ("100", "2,000") for name in ("workflow.pkl", "graph.json")
+    ]
+    p50 = {side: figures["p50_ms@1"] for side, figures in results.items()}
+    assert ratios["foreign_p50_vs_merlin"] == pytest.approx(p50["merlin-systems"] / p50["rankline"])
+    assert ratios["uncompiled_p50_vs_merlin"] == pytest.approx(
+        p50["merlin-systems, LambdaOp"] / p50["rankline, uncompiled"]
+    )
+    growth = {name: ratios[f"foreign_p50_growth_with_vocabulary_{name}"] for name in ("pickle", "graph")}
+    assert ratios["foreign_p50_growth_with_vocabulary"] == max(growth.values())
+    assert growth["graph"] == pytest.approx(p50["graph.json, 2,000 categories"] / p50["graph.json, 100 categories"])
 
 
 def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:
