@@ -196,6 +196,7 @@ def remedy(kind: str, directory: Path) -> str:
         "prepared-data": f"rankline prepare {parent.name} --work-dir {parent.parent}",
         "trained-model": f"rankline train {parent.name} --work-dir {parent.parent}",
         "ensemble": f"rankline export {directory.name} --repository {parent}",
+        "sample": f"rankline export --model PATH --sample FILE --name {parent.name} --work-dir {parent.parent}",
     }
     return f"make it with: {commands[kind]}" if kind in commands else "make it first"
 
