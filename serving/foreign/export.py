@@ -84,27 +84,14 @@ def export_foreign(
     taken = opened[0] if len(opened) == 1 else Several(opened)
     rows = _plain(sample)
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows)
-    columns = _encoded(load())
-    inputs = taken.inputs or tuple(Input(name=column.name) for column in columns)
-    feeds = match(inputs, columns, renames or {}, "the model")
-    needed = dict.fromkeys(name for feed in feeds for name in feed.columns)
-    serving = serving_part(load, needed)
-    check_operators(serving, config.uncompiled_operators)
-    raw = raw_columns(serving, needed)
-    specs = [spec for spec in input_specs(serving) if spec.name in raw]
-    _check_sample(specs, rows)
-    compared_with = offline_workflow(load, serving)
-    first = rows_of(specs, rows, _MAX_ROWS)
-    frame = _transformed(compared_with, first)[list(needed)]
-    feeds = taken.settled(feeds, frame)
-    heads = _heads(taken, taken.run(arrays_of(feeds, frame)), first.num_rows)
-    _check_names(specs, heads)
+    matched = _matched(taken, load, rows, renames or {}, config.uncompiled_operators)
     with TemporaryDirectory(prefix="rankline-model-") as directory:
+        feeds, heads = matched.feeds, matched.heads
         artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
         taken.write(feeds, heads, artifact.model_path)
         exportable = Exportable(
-            workflow=serving,
-            offline_workflow=compared_with,
+            workflow=matched.workflow,
+            offline_workflow=matched.offline_workflow,
             model=_Compared(taken, feeds, heads, engine_for(artifact.format).load_trained(artifact.model_path)),
             artifact=artifact,
             dtypes=artifact.dtypes,
@@ -112,10 +99,58 @@ def export_foreign(
             heldout=rows,
             made_from=_fingerprints(paths, workflow, sample),
             details={"run_id": "", "tracking_uri": "", "metrics": {}},
-            columns=needed,
+            columns=_columns_of(feeds),
             refuses_missing=True,
         )
         return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Matched:
+    """A workflow and a model that fit.
+
+    Attributes:
+        workflow: the part that the model needs.
+        offline_workflow: what it is compared with.
+        feeds: what the model's inputs are made of.
+        heads: what it puts out.
+    """
+
+    workflow: nvt.Workflow
+    offline_workflow: nvt.Workflow
+    feeds: tuple[Feed, ...]
+    heads: tuple[Head, ...]
+
+
+def _matched(
+    model: ForeignModel,
+    load: Callable[[], nvt.Workflow],
+    rows: pa.Table,
+    renames: Mapping[str, str],
+    uncompiled: Sequence[str],
+) -> _Matched:
+    """Find out how workflow, model and sample fit, from what they say and from a trial with the sample."""
+    columns = _encoded(load())
+    inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
+    feeds = match(inputs, columns, renames, "the model")
+    needed = _columns_of(feeds)
+    serving = serving_part(load, needed)
+    check_operators(serving, uncompiled)
+    raw = raw_columns(serving, needed)
+    specs = [spec for spec in input_specs(serving) if spec.name in raw]
+    _check_sample(specs, rows)
+    compared_with = offline_workflow(load, serving)
+    first = rows_of(specs, rows, _MAX_ROWS)
+    frame = _transformed(compared_with, first)[needed]
+    feeds = model.settled(feeds, frame)
+    heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
+    _check_names(specs, heads)
+    return _Matched(workflow=serving, offline_workflow=compared_with, feeds=feeds, heads=heads)
+
+
+def _columns_of(feeds: Sequence[Feed]) -> list[str]:
+    """The columns that a model takes, each once."""
+    return list(dict.fromkeys(name for feed in feeds for name in feed.columns))
 
 
 @dataclass(frozen=True)
