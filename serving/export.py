@@ -24,7 +24,7 @@ from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
 from serving.parity import check_parity, check_rows_apart, plan_inputs, raw_rows
 from serving.plan import Transform
-from serving.uncompiled import UncompiledTransform
+from serving.through_nvtabular import UncompiledTransform
 from serving.version import Served, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.heads import Head

@@ -18,7 +18,7 @@ from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from serving.plan import tensor_call
-from serving.uncompiled import load_transform
+from serving.transforms import load_transform
 from workflows.errors import RanklineError, RequestError
 from workflows.tensors import Tensor
 

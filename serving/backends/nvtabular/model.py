@@ -20,7 +20,7 @@ import triton_python_backend_utils as pb_utils
 from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
 from serving.plan import ColumnSpec, Transform, tensor_call
-from serving.uncompiled import load_transform
+from serving.transforms import load_transform
 from workflows.errors import RanklineError
 from workflows.tensors import Tensor
 

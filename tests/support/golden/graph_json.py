@@ -27,7 +27,7 @@ ARCHIVE = ROOT / "tests" / "golden" / "graph_json.tar.xz"
 NO_PLAN = {
     "rows dropped": "drops rows",
     "hash buckets": "hashes the row's position",
-    "a function": "UDF .* is a Python function",
+    "a function": "LambdaOp .* is a Python function",
     "a filter": "Filter .* drops rows",
     "names by a function": "Rename on .* calls tests.support.golden.functions:with_suffix",
     "a loop": "loops until a function says so",

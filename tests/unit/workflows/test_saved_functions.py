@@ -64,7 +64,7 @@ def test_what_needs_no_function_is_served_as_the_workflow_made_it(tmp_path: Path
     """NVIDIA's MovieLens notebook makes its label with a lambda."""
     workflow = saved(lambda: features() + LABELS[name](), tmp_path)
     loaded = load_workflow(tmp_path / "saved")
-    with pytest.raises(LoweringError, match=r"operator UDF \(columns \['rating'\]\) is a Python function"):
+    with pytest.raises(LoweringError, match=r"operator LambdaOp \(columns \['rating'\]\) is a Python function"):
         compile_workflow(loaded)
     plan = compile_workflow(loaded.remove_inputs(["rating"]))
     served = plan.run({"user": ROWS["user"].to_numpy(), "age": ROWS["age"].to_numpy()})
@@ -102,7 +102,7 @@ def test_a_function_in_the_file_is_refused_where_it_is_called(tmp_path: Path, na
     loaded = load_workflow(tmp_path / "saved")
     with pytest.raises(ArtifactError, match=error):
         transformed(loaded, ROWS)
-    with pytest.raises((LoweringError, ArtifactError), match=f"{name}|UDF"):
+    with pytest.raises((LoweringError, ArtifactError), match=f"{name}|LambdaOp"):
         compile_workflow(loaded)
 
 

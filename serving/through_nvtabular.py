@@ -6,7 +6,6 @@ running what it holds, and `columns.json`.
 """
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from serving.plan import ANY_WIDTH, ColumnSpec, Transform, TransformPlan
+from serving.plan import ANY_WIDTH, ColumnSpec
+from serving.transforms import COLUMNS
 from workflows.errors import ArtifactError, RanklineError, RequestError
 from workflows.lists import Padded, Ragged
 from workflows.tensor_names import MISSING_LIST
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from workflows.upstream import nvt
 
-_FILE, _WORKFLOW = "columns.json", "workflow"
+_WORKFLOW = "workflow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class UncompiledTransform:
             "inputs": [asdict(spec) for spec in self.inputs],
             "columns": [asdict(column.spec) for column in self.columns],
         }
-        (directory / _FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (directory / COLUMNS).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def of(
@@ -127,26 +127,15 @@ class UncompiledTransform:
         Raises:
             ArtifactError: missing or damaged, or it calls a function that no installed package names.
         """
-        if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans
-            del sys.modules["pandas"]
         from workflows.workflow_store import load_workflow
 
-        path = directory / _FILE
+        path = directory / COLUMNS
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             inputs, columns = ([ColumnSpec(**entry) for entry in document[name]] for name in ("inputs", "columns"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
         return cls(load_workflow(directory / _WORKFLOW), inputs, [OutputColumn(spec=spec) for spec in columns])
-
-
-def load_transform(directory: Path) -> Transform:
-    """What was saved in a directory: a plan, or a workflow that has none.
-
-    Raises:
-        ArtifactError: missing or damaged.
-    """
-    return UncompiledTransform.load(directory) if (directory / _FILE).is_file() else TransformPlan.load(directory)
 
 
 def _series(spec: ColumnSpec, column: Any, valid: NDArray[np.bool_] | None) -> "pd.Series[Any]":
