@@ -5,10 +5,12 @@ can go on from the other.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -16,8 +18,9 @@ from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, names_of
 from rankline.quiet import quiet_libraries
 from rankline.recipes import Recipe, recipe_named
+from rankline.sample import check_name, read_sample
 from rankline.source import SourceConfig
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.export_config import ExportConfig
 from training.config import SessionConfig
 from workflows.errors import ConfigError, DataError
@@ -36,6 +39,20 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "pd.DataFrame | pa.Table"
 AnyPath: TypeAlias = str | Path
 _Rows = TypeVar("_Rows")
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _quietly(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Libraries keep their warnings to themselves during a call; those of the caller's own code come as before."""
+
+    @wraps(function)
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        with warnings.catch_warnings():
+            quiet_libraries()
+            return function(*arguments, **options)
+
+    return call
 
 
 class Dataset:
@@ -54,7 +71,7 @@ class Dataset:
 
     Raises:
         DataError: the rows are none, or nothing can be learned of the label.
-        ConfigError: the name is no name, or the format of a file is not known.
+        ConfigError: the name is no name, or that of another recipe, or the format of a file is not known.
     """
 
     def __init__(
@@ -71,6 +88,7 @@ class Dataset:
         from rankline.first_recipe import first_recipe
         from workflows.artifacts import write_whole
 
+        check_name(name)
         directory = Path(work_dir).absolute() / name
         files = _files_of(rows, directory)
         labels = [label] if isinstance(label, str) else list(label)
@@ -85,6 +103,10 @@ class Dataset:
         found += [(key, c.config.type, c.config.role, c.why) for key, c in made.guesses.columns.items()]
         self.columns = pd.DataFrame(found, columns=["column", "type", "role", "why"])
 
+    def __repr__(self) -> str:
+        labels = list(self.columns["column"][self.columns["role"] == "label"])
+        return f"Dataset(name={self.recipe.name!r}, label={labels}, file={str(self.file)!r})"
+
 
 AnyRecipe: TypeAlias = Recipe | Dataset | str | Path
 
@@ -98,6 +120,7 @@ def load_recipe(name: AnyPath) -> Recipe:
     return recipe_named(str(name))
 
 
+@_quietly
 def prepare(
     recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any
 ) -> "PreparedData":
@@ -114,7 +137,6 @@ def prepare(
     """
     from rankline import pipeline
 
-    quiet_libraries()
     chosen, workspace = _chosen(recipe, work_dir)
     overrides = _overrides(choices, SourceConfig, chosen.prepare, chosen.encoding)
     with _stages(["source", "prepare"], progress) as stages:
@@ -122,6 +144,7 @@ def prepare(
         return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages)[0]
 
 
+@_quietly
 def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = True, **choices: Any) -> "TrainedModel":
     """Train a model on the prepared data, tracked in MLflow, as `rankline train`.
 
@@ -136,7 +159,6 @@ def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = T
     from training.models import model_named
     from workflows.prepared import PreparedData
 
-    quiet_libraries()
     chosen, workspace = _chosen(recipe, work_dir)
     config = chosen.train
     if "model" in choices:
@@ -149,6 +171,7 @@ def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = T
         return pipeline.train(changed, prepared, workspace, stages, session=overrides.apply(SessionConfig()))[0]
 
 
+@_quietly
 def export(
     recipe: AnyRecipe | None = None,
     *,
@@ -182,13 +205,14 @@ def export(
         RanklineError: as the verb.
     """
     from rankline import pipeline
-    from rankline.sample import check_name, read_sample
     from workflows.prepared import PreparedData
 
-    quiet_libraries()
     if (recipe is None) == (model is None):
         raise ConfigError("give either a recipe, or model=PATH with sample and name.")
+    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename}
     if recipe is not None:
+        if extra := [option for option, value in given.items() if value is not None]:
+            raise ConfigError(f"{', '.join(extra)}: with model=PATH only, of a model that was made elsewhere.")
         chosen, workspace = _chosen(recipe, work_dir, repository)
         config = _overrides(choices, chosen.serving).apply(chosen.serving)
         with _stages(["export"], progress) as stages:
@@ -215,25 +239,33 @@ def export(
 
 @contextmanager
 def serve(
-    ensemble: "ExportedEnsemble", *, port: int = 0, watch: bool = True, log_file: AnyPath | None = None
+    ensemble: "ExportedEnsemble | str",
+    *,
+    port: int = 0,
+    watch: bool = True,
+    log_file: AnyPath | None = None,
+    repository: AnyPath = REPOSITORY,
 ) -> "Iterator[Endpoints]":
     """A real Triton on this machine, on loopback, for as long as the block lasts, as `rankline serve`.
 
     Args:
-        ensemble: what to serve.
+        ensemble: what `export` returned, or its name.
         port: of gRPC; HTTP uses the port below it and metrics the one above; 0 for free ones.
         watch: switch to what `export` makes active.
         log_file: for the server's log.
+        repository: directory of the exported ensembles, for a name.
 
     Yields:
         Where it listens; a `Client` takes its `grpc`.
 
     Raises:
         ServerError: it does not start.
+        ArtifactError, ConfigError: there is no ensemble of that name.
     """
     from serving.server import EmbeddedServer
     from serving.supervise import Supervisor, config_of
 
+    ensemble = _ensemble(ensemble, repository)
     ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
     log_path = None if log_file is None else Path(log_file)
     with EmbeddedServer(config_of(ensemble, **ports, log_path=log_path)) as server:
@@ -248,29 +280,28 @@ def serve(
             thread.join()
 
 
-def predict(scorer: "Client | ExportedEnsemble", rows: _Rows) -> _Rows:
+def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repository: AnyPath = REPOSITORY) -> _Rows:
     """Score rows, by a server or in this process.
 
     Args:
-        scorer: a client of a server, or an ensemble that is loaded here for the call.
+        scorer: a client of a server, or an ensemble, or the name of one, that is loaded here for the call.
         rows: a DataFrame or an Arrow table with the columns that the model takes; others are kept.
+        repository: directory of the exported ensembles, for a name.
 
     Returns:
-        The rows, of the type they came in, with a column `score`, or `score_OUTPUT` and `score_OUTPUT_CLASS` where the
-        model puts out more.
+        The rows, of the type they came in, with a column `score`, or `score_OUTPUT` for each output with a name of its
+        own, and `score_OUTPUT_CLASS` for each class.
 
     Raises:
         DataError: a column is missing, or has the name of a score.
         RequestError: a value does not fit.
+        ArtifactError, ConfigError: there is no ensemble of that name.
     """
+    from rankline.rows import select
     from serving.client import Client
-    from serving.in_process import open_ensemble
 
     if not isinstance(scorer, Client):
-        with open_ensemble(scorer) as client:
-            return predict(client, rows)
-    from rankline.rows import select
-
+        return _predict_here(_ensemble(scorer, repository), rows)
     table, schema = _table(rows), scorer.schema
     required, optional = ([c.name for c in schema.columns if c.is_required is wanted] for wanted in (True, False))
     if taken := [name for name in schema.score_names if name in table.column_names]:
@@ -284,6 +315,31 @@ def predict(scorer: "Client | ExportedEnsemble", rows: _Rows) -> _Rows:
     else:
         scored = scored.assign(**columns)
     return cast(_Rows, scored)
+
+
+@_quietly
+def _predict_here(ensemble: "ExportedEnsemble", rows: _Rows) -> _Rows:
+    from serving.in_process import open_ensemble
+
+    with open_ensemble(ensemble) as client:
+        return predict(client, rows)
+
+
+def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
+    """An ensemble, or that of a name.
+
+    Raises:
+        ConfigError: it is something else, or the name is that of nothing.
+        ArtifactError: nothing was exported by that name.
+    """
+    from serving.ensemble import ExportedEnsemble
+
+    if isinstance(ensemble, str):
+        return ExportedEnsemble.load(workspace_of(ensemble, repository=Path(repository)).ensemble)
+    if not isinstance(ensemble, ExportedEnsemble):
+        kind = type(ensemble).__name__
+        raise ConfigError(f"the ensemble is {kind}, expected what rankline.export returned, or the name of one.")
+    return ensemble
 
 
 def _table(rows: Any) -> pa.Table:
@@ -312,7 +368,9 @@ def _files_of(rows: Any, directory: Path) -> list[str]:
 
     if isinstance(rows, str | Path):
         return [str(Path(rows).absolute())]
-    if isinstance(rows, Sequence):
+    if isinstance(rows, list | tuple):
+        if wrong := [part for part in rows if not isinstance(part, str | Path)]:
+            raise DataError(f"rows are a list with {type(wrong[0]).__name__} in it, expected the names of files.")
         return [str(Path(name).absolute()) for name in rows]
     table = _table(rows)
     with whole_file(directory / "rows.parquet") as path:

@@ -21,10 +21,20 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # `import tensorflow` imports one Keras: the one that we use
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # deprecations of tf.feature_column
+    _quiet_logger(sys.modules.get("tensorflow"))
     warnings.filterwarnings("ignore")
     if not any(isinstance(finder, _QuietTensorFlow) for finder in sys.meta_path):
         sys.meta_path.insert(0, _QuietTensorFlow())
+
+
+def _quiet_logger(tensorflow: ModuleType | None) -> None:
+    """Leave out what is no error, such as deprecations of tf.feature_column.
+
+    In a notebook, TensorFlow sets the level of its logger to INFO when it first asks for it.
+    """
+    if tensorflow is not None and hasattr(tensorflow, "get_logger"):  # else it is not there yet, or is being imported
+        tensorflow.get_logger()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 class _QuietTensorFlow(MetaPathFinder):
@@ -40,6 +50,7 @@ class _QuietTensorFlow(MetaPathFinder):
             def load_quietly(module: ModuleType) -> None:
                 with without_notices():
                     load(module)
+                _quiet_logger(module)
 
             # The loader stays: TensorFlow's files are found through it.
             spec.loader.exec_module = load_quietly  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class ExportedEnsemble:
     name: str
     version: int
     steps: tuple[str, ...]
-    manifest: Manifest
+    manifest: Manifest = field(repr=False)
 
     @classmethod
     def load(cls, path: Path, version: int | None = None) -> "ExportedEnsemble":

@@ -12,7 +12,7 @@ A prepared-data artifact holds
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,8 @@ class PreparedData:
     """A prepared-data artifact on disk."""
 
     path: Path
-    spec: FeatureSpec
-    manifest: Manifest
+    spec: FeatureSpec = field(repr=False)
+    manifest: Manifest = field(repr=False)
 
     @classmethod
     def load(cls, path: Path) -> "PreparedData":

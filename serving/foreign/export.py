@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from serving.compile import check_operators, input_specs
@@ -38,7 +39,7 @@ from workflows.progress import SILENT, Progress
 from workflows.serving_part import raw_columns, serving_part
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
-from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
 from workflows.workflow_store import load_workflow
 
 _MAX_ROWS = 4096
@@ -83,8 +84,28 @@ def export_foreign(
     opened = [open_model(path) for path in paths]
     taken = opened[0] if len(opened) == 1 else Several(opened)
     rows = _plain(sample)
+<<<<<<< HEAD
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows)
     matched = _matched(taken, load, rows, renames or {}, config.uncompiled_operators)
+=======
+    load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows, renames or {})
+    columns = _encoded(load())
+    inputs = taken.inputs or tuple(Input(name=column.name) for column in columns)
+    feeds = match(inputs, columns, renames or {}, "the model")
+    needed = dict.fromkeys(name for feed in feeds for name in feed.columns)
+    serving = serving_part(load, needed)
+    check_operators(serving, config.uncompiled_operators)
+    raw = raw_columns(serving, needed)
+    specs = [spec for spec in input_specs(serving) if spec.name in raw]
+    _check_sample(specs, rows)
+    compared_with = offline_workflow(load, serving)
+    first = rows_of(specs, rows, _MAX_ROWS)
+    frame = _transformed(compared_with, first)[list(needed)]
+    _check_lists(feeds, frame)
+    feeds = taken.settled(feeds, frame)
+    heads = _heads(taken, taken.run(arrays_of(feeds, frame)), first.num_rows)
+    _check_names(specs, heads)
+>>>>>>> docs18
     with TemporaryDirectory(prefix="rankline-model-") as directory:
         feeds, heads = matched.feeds, matched.heads
         artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
@@ -229,19 +250,31 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
     return load
 
 
-def _identity(model: ForeignModel, rows: pa.Table) -> nvt.Workflow:
+def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
     """A workflow that hands on the columns that a model takes by name, or all numbers where it takes a matrix."""
     names = [name for entry in model.inputs for name in (entry.name, *entry.features, *_stems(entry.name))]
-    columns = [name for name in rows.column_names if name in names]
+    columns = [name for name in rows.column_names if renames.get(name, name) in names]
     columns = columns or [name for name in rows.column_names if not is_text(rows[name].type)]
     if not columns:
         raise ExportError(f"the model takes {', '.join(map(str, model.inputs))}, the sample has {rows.column_names}.")
-    kept = rows.select(columns)
-    for name in (name for name in columns if kept[name].null_count and not holds_lists(kept[name].type)):
-        kind = kept[name].type  # pandas makes integers floats where one is missing
-        kept = kept.set_column(kept.column_names.index(name), name, kept[name].fill_null(pa.scalar(0).cast(kind)))
+    first = pa.table({name: _first_value(name, rows[name]) for name in columns})
     with quiet_nvtabular():
-        return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(kept.to_pandas()))
+        return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(first.to_pandas()))
+
+
+def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What NVTabular sees the type of a column in: of its first row, which may be missing, or an empty list.
+
+    Raises:
+        DataError: there are only empty lists.
+    """
+    values = column.drop_null()
+    if not holds_lists(column.type):
+        return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
+    values = values.filter(pc.greater(pc.list_value_length(values), 0))
+    if not len(values):
+        raise DataError(f"column {name!r} of the sample has only empty lists. Give rows of which some have values.")
+    return values.slice(0, 1)
 
 
 def _stems(name: str) -> list[str]:
@@ -294,7 +327,8 @@ def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:
 
 def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     try:
-        return transform_offline(workflow, rows)
+        with without_merlin_log():
+            return transform_offline(workflow, rows)
     except RanklineError:
         raise
     except Exception as error:  # operators raise anything
@@ -303,6 +337,21 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
             f"NVTabular cannot transform the sample ({type(error).__name__}: {reason}), so there is nothing to compare "
             "with. Nothing was exported."
         ) from error
+
+
+def _check_lists(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
+    """Refuse a sample with missing lists that the workflow does not fill; of integers, NVTabular says so.
+
+    Raises:
+        DataError: names the column and the row.
+    """
+    for name in (feed.columns[0] for feed in feeds if feed.is_of_list):
+        is_missing = frame[name].isna().to_numpy()
+        if is_missing.any():
+            raise DataError(
+                f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model. "
+                "Leave such rows out, or fill it in the workflow: NullToEmptyList."
+            )
 
 
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:

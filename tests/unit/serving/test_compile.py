@@ -148,10 +148,7 @@ def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
         (lambda: ["x"] >> ops.Dropna(), "operator Dropna .*drops rows.*FillMissing"),
         (lambda: ["x"] >> ops.DifferenceLag("a"), "operator DifferenceLag .*neighbouring rows.*Compute it before"),
         (lambda: ["a", "x"] >> ops.Groupby("a", aggs="sum"), "operator Groupby .*makes one row of many"),
-        (
-            lambda: ["x"] >> ops.LambdaOp(lambda column: column + 1),
-            "operator LambdaOp .*Python function.*operator class",
-        ),
+        (lambda: ["x"] >> ops.LambdaOp(lambda column: column + 1), "LambdaOp .*Python function.*operator class"),
         (lambda: ["w"] >> ops.AddTags(["raw"]), "column 'w' holds strings, and a model takes numbers. Add Categorify"),
         (lambda: brands()["brand"], "column 'brand' holds strings"),
         (

@@ -1,0 +1,220 @@
+"""`import rankline`: what it costs, what it takes, and what it says where something is wrong."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import rankline
+from rankline.recipes import Recipe
+from serving.ensemble import ExportedEnsemble
+from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
+from workflows.prepared import PreparedData
+
+ROOT = Path(__file__).parents[3]
+FRAME = pd.DataFrame(
+    {
+        "city": ["Oslo", "Zürich", "東京", None] * 50,
+        "age": np.r_[np.nan, np.arange(199) % 60 + 18.0],
+        "clicked": np.arange(200) % 3 // 2,
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> ExportedEnsemble:
+    """Trees that were not trained here: no framework but theirs is imported."""
+    import lightgbm
+
+    path = tmp_path_factory.mktemp("exported")
+    rows = lightgbm.Dataset(FRAME[["age"]], FRAME["clicked"])
+    lightgbm.train({"objective": "binary", "num_leaves": 3, "verbose": -1}, rows, 2).save_model(path / "model.txt")
+    return rankline.export(
+        model=path / "model.txt",
+        sample=FRAME,
+        name="mine",
+        work_dir=path / "work",
+        repository=path / "repository",
+        progress=False,
+    )
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    code = "import sys, rankline; dir(rankline); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"pandas", "numpy", "pyarrow", "tensorflow", "nvtabular", "typer"} & set(done.stdout.split()) == set()
+
+
+def test_what_it_has_is_listed_and_there() -> None:
+    assert set(rankline.__all__) <= set(dir(rankline))
+    assert all(getattr(rankline, name).__doc__ for name in rankline.__all__)
+    assert rankline.RanklineError is RanklineError
+    with pytest.raises(AttributeError, match="'rankline' has no attribute 'prepere'"):
+        rankline.prepere  # noqa: B018
+
+
+def file_of(frame: pd.DataFrame) -> str:
+    frame.to_csv("rows.csv", index=False)
+    return "rows.csv"
+
+
+SOURCES: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "frame": lambda frame: frame,
+    "table": lambda frame: pa.Table.from_pandas(frame),
+    "file": file_of,
+    "files": lambda frame: [Path(file_of(frame))],
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_dataset_is_made_of_rows_in_any_form(source: str) -> None:
+    data = rankline.Dataset(SOURCES[source](FRAME), label="clicked", name="click-log")
+    assert list(data.columns["column"]) == ["clicked", "city", "age"]
+    assert list(data.columns["role"]) == ["label", "categorical", "numeric"]
+    assert data.columns["why"].str.len().min() > 0
+    assert (
+        repr(data)
+        == f"Dataset(name='click-log', label=['clicked'], file='{Path('work/click-log').absolute()}/rankline.yaml')"
+    )
+    assert rankline.load_recipe(data.file).name == data.recipe.name == "click-log"
+
+
+def test_a_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
+    assert rankline.Dataset(FRAME, label="clicked", name="2024").recipe.name == "2024"
+
+
+BAD_ROWS: dict[str, tuple[Any, dict[str, Any], type[RanklineError], str]] = {
+    "no frame": ({"a": [1]}, {}, DataError, "rows are dict, expected a pandas DataFrame"),
+    "nothing": (None, {}, DataError, "rows are NoneType"),
+    "a list of no files": ([1], {}, DataError, "a list with int in it, expected the names of files"),
+    "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Give each column one type"),
+    "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "Duplicate column names"),
+    "no rows": (FRAME.head(0), {}, DataError, "no rows"),
+    "no file": ("rows.parquet", {}, DataError, "rows.parquet is no file"),
+    "no such label": (FRAME, {"label": "click"}, DataError, "no column 'click'.*Did you mean 'clicked'"),
+    "two words": (FRAME, {"name": "my clicks"}, ConfigError, "the name is 'my clicks', expected letters"),
+    "a path": (FRAME, {"name": "../clicks"}, ConfigError, "expected letters"),
+    "the name of a recipe": (FRAME, {"name": "movielens"}, ConfigError, "not the name of a recipe"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_rows_and_names_that_will_not_do_are_said(case: str) -> None:
+    rows, options, error, message = BAD_ROWS[case]
+    with pytest.raises(error, match=message):
+        rankline.Dataset(rows, **options)
+
+
+def test_a_recipe_goes_by_its_name() -> None:
+    assert isinstance(rankline.load_recipe("movielens"), Recipe)
+    with pytest.raises(ConfigError, match="Did you mean 'movielens' by 'movilens'"):
+        rankline.load_recipe("movilens")
+
+
+BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], type[RanklineError], str]] = {
+    "prepare": (rankline.prepare, ("movielens",), {"splt": "time"}, ConfigError, "Did you mean 'split' by 'splt'"),
+    "train": (rankline.train, ("movielens",), {"epoch": 3}, ConfigError, "Did you mean 'epochs' by 'epoch'"),
+    "train a model": (rankline.train, ("movielens",), {"model": "ml"}, ConfigError, "no model 'ml'. Available: "),
+    "train first": (rankline.train, ("movielens",), {}, ArtifactError, "rankline prepare movielens"),
+    "export": (rankline.export, ("movielens",), {"engin": "onnx"}, ConfigError, "Did you mean 'engine'"),
+    "export nothing": (rankline.export, (), {}, ConfigError, "either a recipe, or model=PATH"),
+    "export both": (rankline.export, ("movielens",), {"model": "m.onnx"}, ConfigError, "either a recipe, or model"),
+    "a sample of a recipe": (
+        rankline.export,
+        ("movielens",),
+        {"sample": FRAME, "name": "x"},
+        ConfigError,
+        "sample, name: with model=PATH only",
+    ),
+    "no sample": (rankline.export, (), {"model": "m.onnx", "name": "x"}, ConfigError, "model needs sample"),
+    "no name": (rankline.export, (), {"model": "m.onnx", "sample": FRAME}, ConfigError, "and name"),
+    "no good name": (
+        rankline.export,
+        (),
+        {"model": "m.onnx", "sample": FRAME, "name": "criteo-dlrm"},
+        ConfigError,
+        "not the name of a recipe",
+    ),
+    "no such model": (
+        rankline.export,
+        (),
+        {"model": "m.onnx", "sample": FRAME, "name": "x"},
+        ArtifactError,
+        "m.onnx does not exist",
+    ),
+    "predict by what was never exported": (rankline.predict, ("movielens", FRAME), {}, ArtifactError, "movielens"),
+    "predict by a path": (rankline.predict, (Path("m.onnx"), FRAME), {}, ConfigError, "expected what rankline.export"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
+    function, arguments, options, error, message = BAD_CALLS[case]
+    with pytest.raises(error, match=message):
+        function(*arguments, **options)
+    assert not Path("model_repository").exists()
+
+
+def test_scores_are_a_column_more_of_what_was_given(ensemble: ExportedEnsemble) -> None:
+    frame = FRAME.head(5).set_index(pd.Index(list("abcde")))
+    scored = rankline.predict(ensemble, frame)
+    assert list(scored.columns) == [*FRAME.columns, "score"]
+    assert list(scored.index) == list("abcde")
+    assert list(frame.columns) == list(FRAME.columns)  # as it was
+    table = rankline.predict(ensemble, pa.Table.from_pandas(FRAME.head(5)))
+    assert isinstance(table, pa.Table)
+    assert table["score"].to_pylist() == scored["score"].tolist()
+    assert "score" in rankline.predict(ensemble, FRAME.head(0)).columns
+
+
+def test_an_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
+    scored = rankline.predict("mine", FRAME.head(2), repository=ensemble.path.parent)
+    assert scored.equals(rankline.predict(ensemble, FRAME.head(2)))
+
+
+BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
+    "a column of that name": (FRAME.assign(score=1.0), r"\['score'\] already.*Rename"),
+    "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"lack \['age'\]"),
+    "no frame": ({"age": [1.0]}, "rows are dict"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TO_SCORE)
+def test_rows_that_cannot_be_scored_are_said(ensemble: ExportedEnsemble, case: str) -> None:
+    rows, message = BAD_TO_SCORE[case]
+    with pytest.raises(DataError, match=message):
+        rankline.predict(ensemble, rows)
+
+
+def test_artifacts_are_shown_in_a_line(ensemble: ExportedEnsemble) -> None:
+    assert repr(ensemble).startswith("ExportedEnsemble(path=")
+    assert "sha256" not in repr(ensemble)
+    shown = [name for name, field in PreparedData.__dataclass_fields__.items() if field.repr]
+    assert shown == ["path"]
+
+
+@pytest.fixture
+def caught() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield found
+
+
+def test_the_warnings_of_who_calls_come_as_before(
+    ensemble: ExportedEnsemble, caught: list[warnings.WarningMessage]
+) -> None:
+    rankline.predict(ensemble, FRAME.head(1))
+    warnings.warn("mine", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["mine"]
