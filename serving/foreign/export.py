@@ -84,28 +84,8 @@ def export_foreign(
     opened = [open_model(path) for path in paths]
     taken = opened[0] if len(opened) == 1 else Several(opened)
     rows = _plain(sample)
-<<<<<<< HEAD
-    load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows)
-    matched = _matched(taken, load, rows, renames or {}, config.uncompiled_operators)
-=======
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows, renames or {})
-    columns = _encoded(load())
-    inputs = taken.inputs or tuple(Input(name=column.name) for column in columns)
-    feeds = match(inputs, columns, renames or {}, "the model")
-    needed = dict.fromkeys(name for feed in feeds for name in feed.columns)
-    serving = serving_part(load, needed)
-    check_operators(serving, config.uncompiled_operators)
-    raw = raw_columns(serving, needed)
-    specs = [spec for spec in input_specs(serving) if spec.name in raw]
-    _check_sample(specs, rows)
-    compared_with = offline_workflow(load, serving)
-    first = rows_of(specs, rows, _MAX_ROWS)
-    frame = _transformed(compared_with, first)[list(needed)]
-    _check_lists(feeds, frame)
-    feeds = taken.settled(feeds, frame)
-    heads = _heads(taken, taken.run(arrays_of(feeds, frame)), first.num_rows)
-    _check_names(specs, heads)
->>>>>>> docs18
+    matched = _matched(taken, load, rows, renames or {}, config.uncompiled_operators)
     with TemporaryDirectory(prefix="rankline-model-") as directory:
         feeds, heads = matched.feeds, matched.heads
         artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
@@ -163,6 +143,7 @@ def _matched(
     compared_with = offline_workflow(load, serving)
     first = rows_of(specs, rows, _MAX_ROWS)
     frame = _transformed(compared_with, first)[needed]
+    _check_lists(feeds, frame)
     feeds = model.settled(feeds, frame)
     heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
     _check_names(specs, heads)

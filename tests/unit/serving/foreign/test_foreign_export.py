@@ -280,20 +280,8 @@ def test_what_nvtabular_cannot_transform_is_no_ground_for_an_export(
     def failing() -> Any:
         return (["user", "tags"] >> ops.Categorify()) + (["price"] >> AtTimes())
 
-<<<<<<< HEAD
     workflow = fitted(failing, ROWS, tmp_path / "scratch")
     monkeypatch.setattr(AtTimes, "fails", True)
-=======
-    class AtTimes(ops.Operator):
-        def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-            if is_over.exists():
-                raise ValueError("not today")
-            return df[col_selector.names]
-
-    is_over = tmp_path / "over"  # a file, since a class of a function may be copied with what it sees there
-    workflow = fitted(failing, ROWS, tmp_path / "scratch")
-    is_over.touch()
->>>>>>> docs18
     with pytest.raises(ParityError, match=r"NVTabular cannot transform the sample \(.*not today"):
         export(workflow=workflow)
 
