@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from rankline.source import SourceConfig
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from serving.export_config import ExportConfig
 from training.config import SessionConfig
+from workflows.dask_config import DaskConfig
 from workflows.errors import ConfigError, DataError
 from workflows.spelling import did_you_mean
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
+    from serving.merlin import Ensemble
     from serving.server import Endpoints
     from workflows.prepared import PreparedData
     from workflows.trained import TrainedModel
@@ -138,10 +141,10 @@ def prepare(
     from rankline import pipeline
 
     chosen, workspace = _chosen(recipe, work_dir)
-    overrides = _overrides(choices, SourceConfig, chosen.prepare, chosen.encoding)
+    overrides = _overrides(choices, SourceConfig, DaskConfig, chosen.prepare, chosen.encoding)
     with _stages(["source", "prepare"], progress) as stages:
-        source = overrides.apply(SourceConfig())
-        return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages)[0]
+        source, dask = overrides.apply(SourceConfig()), overrides.apply(DaskConfig())
+        return pipeline.prepare(chosen.with_overrides(overrides), source, workspace, stages, dask)[0]
 
 
 @_quietly
@@ -175,7 +178,7 @@ def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = T
 def export(
     recipe: AnyRecipe | None = None,
     *,
-    model: AnyPath | None = None,
+    model: "AnyPath | Sequence[AnyPath] | Ensemble | None" = None,
     sample: "Rows | AnyPath | None" = None,
     name: str | None = None,
     workflow: "AnyPath | nvt.Workflow | None" = None,
@@ -190,7 +193,9 @@ def export(
 
     Args:
         recipe: what was prepared and trained here; None with `model`.
-        model: one that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file.
+        model: one that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; several
+            of TensorFlow, which become one; or a graph of merlin-systems as it is, such as
+            `TransformWorkflow(…) >> PredictTensorflow(…)`.
         sample: raw rows to compare on, with `model`.
         name: of the ensemble, with `model`.
         workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
@@ -221,13 +226,13 @@ def export(
     if sample is None or name is None:
         raise ConfigError("model needs sample, raw rows to compare on, and name.")
     check_name(name)
-    assert model is not None  # checked above
     rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
     workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
-    with _stages(["export"], progress) as stages:
+    with _stages(["export"], progress) as stages, TemporaryDirectory(prefix="rankline-graph-") as directory:
+        paths, before = _models_of(model, workflow, rows, Path(directory))
         return pipeline.export_foreign(
-            Path(model),
-            Path(workflow) if isinstance(workflow, str | Path) else workflow,
+            paths,
+            before,
             rows,
             _overrides(choices, ExportConfig).apply(ExportConfig()),
             workspace,
@@ -235,6 +240,27 @@ def export(
             renames=rename or {},
             compare_engines=compare_engines,
         )
+
+
+def _models_of(
+    model: Any, workflow: Any, rows: pa.Table, directory: Path
+) -> "tuple[list[Path], Path | nvt.Workflow | None]":
+    """Models on disk, and the workflow before them, of what `export` takes.
+
+    Raises:
+        ConfigError: a workflow was given beside a graph, which has its own.
+        ExportError: the graph holds something else.
+    """
+    if isinstance(model, str | Path):
+        model = [model]
+    if isinstance(model, Sequence):
+        return [Path(path) for path in model], Path(workflow) if isinstance(workflow, str | Path) else workflow
+    if workflow is not None:
+        raise ConfigError("a graph of merlin-systems and a workflow were both given. Leave out workflow.")
+    from serving.foreign.merlin_graph import parts_of
+
+    parts = parts_of(model, rows, directory)
+    return list(parts.models), parts.workflow
 
 
 @contextmanager

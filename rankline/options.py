@@ -67,6 +67,11 @@ class Overrides:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Choices by name."""
+        return self._values
+
     def apply(self, config: Config) -> Config:
         """`config` with the given options in place of its own values, and so in the configs that it holds."""
         values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]

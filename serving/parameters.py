@@ -13,3 +13,7 @@ CLASSES = "CLASSES"
 def names_in(value: str) -> tuple[str, ...]:
     """The names in the value of `CANDIDATES`."""
     return tuple(filter(None, value.split(",")))
+
+
+COLUMNS_FILE = "columns.json"
+"""In a version directory, of a workflow that runs through NVTabular, in place of a plan."""

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from serving.parameters import COLUMNS_FILE
 from serving.plan import ANY_WIDTH, ColumnSpec
-from serving.transforms import COLUMNS
 from workflows.errors import ArtifactError, RanklineError, RequestError
 from workflows.lists import Padded, Ragged
 from workflows.tensor_names import MISSING_LIST
@@ -102,7 +102,7 @@ class UncompiledTransform:
             "inputs": [asdict(spec) for spec in self.inputs],
             "columns": [asdict(column.spec) for column in self.columns],
         }
-        (directory / COLUMNS).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (directory / COLUMNS_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def of(
@@ -129,7 +129,7 @@ class UncompiledTransform:
         """
         from workflows.workflow_store import load_workflow
 
-        path = directory / COLUMNS
+        path = directory / COLUMNS_FILE
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             inputs, columns = ([ColumnSpec(**entry) for entry in document[name]] for name in ("inputs", "columns"))

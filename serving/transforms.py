@@ -3,11 +3,9 @@
 import sys
 from pathlib import Path
 
+from serving.parameters import COLUMNS_FILE
 from serving.plan import Transform, TransformPlan
 from workflows.errors import ArtifactError
-
-COLUMNS = "columns.json"
-"""File that a workflow has in its directory, and a plan has not."""
 
 
 def load_transform(directory: Path) -> Transform:
@@ -16,7 +14,7 @@ def load_transform(directory: Path) -> Transform:
     Raises:
         ArtifactError: missing or damaged, or it runs through NVTabular and there is none.
     """
-    if not (directory / COLUMNS).is_file():
+    if not (directory / COLUMNS_FILE).is_file():
         return TransformPlan.load(directory)
     if sys.modules.get("pandas", ...) is None:  # kept out of processes that only run plans
         del sys.modules["pandas"]

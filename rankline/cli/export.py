@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from rankline.cli.arguments import Repository, WorkDir
-from rankline.display import CONSOLE, Stages, say
+from rankline.display import CONSOLE, say
 from rankline.options import Overrides, with_options
-from rankline.recipes import available, recipe_named
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
+from rankline.recipes import available
+from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.export_config import ExportConfig
 from workflows.errors import ConfigError
 
@@ -25,11 +25,12 @@ def export_command(
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     model: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             "--model",
             metavar="PATH",
-            help="A model that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file.",
+            help="A model that was trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; "
+            "several of TensorFlow become one.",
         ),
     ] = None,
     workflow: Annotated[
@@ -75,40 +76,38 @@ def export_command(
 
     rankline export --model churn.onnx --sample rows.csv --name churn --rename age=Age
     """
-    from rankline import pipeline
-    from rankline.sample import check_name, read_sample
+    from rankline import api
     from rankline.summary import print_engines
-    from workflows.prepared import PreparedData
 
     given = {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename}
-    if model is None:
+    if not model:
         if recipe is None:
             raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
         if extra := [option for option, value in given.items() if value]:
             raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
-        chosen = recipe_named(recipe).with_overrides(overrides)
-        workspace = workspace_of(recipe, work_dir, repository)
-        with Stages(["export"]) as stages:
-            prepared = PreparedData.load(workspace.prepared)
-            ensemble = pipeline.export(
-                chosen, chosen.serving, prepared, workspace, stages, compare_engines=compare_engines
-            )
-        print_engines(ensemble, CONSOLE)
-        return
-    if recipe is not None:
+    elif recipe is not None:
         raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
-    if sample is None or name is None:
+    elif sample is None or name is None:
         raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
-    check_name(name)
-    renames = _renames(rename or ())
-    workspace = Workspace(recipe=name, root=work_dir, repository=repository)
-    config = overrides.apply(ExportConfig())
-    rows = read_sample(sample)
-    with Stages(["export"]) as stages:
-        ensemble = pipeline.export_foreign(
-            model, workflow, rows, config, workspace, stages, renames=renames, compare_engines=compare_engines
-        )
+    ensemble = api.export(
+        recipe,
+        model=model or None,
+        sample=sample,
+        name=name,
+        workflow=workflow,
+        rename=_renames(rename) if rename else None,
+        work_dir=work_dir,
+        repository=repository,
+        compare_engines=compare_engines,
+        **overrides.values,
+    )
     print_engines(ensemble, CONSOLE)
+    if model:
+        _show_next(str(name), str(sample), work_dir, repository)
+
+
+def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
+    """What may be typed next."""
     places = "".join(
         f" {option} {value}"
         for option, value, usual in (("--work-dir", work_dir, WORK_DIR), ("--repository", repository, REPOSITORY))

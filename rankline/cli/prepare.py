@@ -2,11 +2,10 @@
 
 from rankline.cli.arguments import RecipeName, WorkDir
 from rankline.cli.recipe_options import with_recipe_options
-from rankline.display import Stages, say
+from rankline.display import say
 from rankline.options import Overrides
-from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
-from rankline.workspace import WORK_DIR, workspace_of
+from rankline.workspace import WORK_DIR
 from workflows.dask_config import DaskConfig
 
 
@@ -26,15 +25,7 @@ def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrid
 
     rankline prepare criteo-dlrm --data-dir /shared/criteo --work-dir /shared/work --dask tcp://scheduler:8786
     """
-    from rankline import pipeline
+    from rankline import api
 
-    dask = overrides.apply(DaskConfig())
-    with Stages(["source", "prepare"]) as stages:
-        prepared, _ = pipeline.prepare(
-            recipe_named(recipe).with_overrides(overrides),
-            overrides.apply(SourceConfig()),
-            workspace_of(recipe, work_dir),
-            stages,
-            dask,
-        )
+    prepared = api.prepare(recipe, work_dir=work_dir, **overrides.values)
     say(f"prepared data: {prepared.path}")

@@ -15,8 +15,12 @@ import pytest
 import rankline
 from rankline.recipes import Recipe
 from serving.ensemble import ExportedEnsemble
+from serving.foreign.inputs import Input
+from tests.support.foreign_models import save_saved_model
+from tests.support.graphs import fitted, transformed
 from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
 from workflows.prepared import PreparedData
+from workflows.upstream import ops
 
 ROOT = Path(__file__).parents[3]
 FRAME = pd.DataFrame(
@@ -218,3 +222,23 @@ def test_the_warnings_of_who_calls_come_as_before(
     rankline.predict(ensemble, FRAME.head(1))
     warnings.warn("mine", stacklevel=1)
     assert [str(warning.message) for warning in caught] == ["mine"]
+
+
+def test_a_graph_of_merlin_systems_is_exported_as_it_is(tmp_path: Path) -> None:
+    from serving.merlin import TransformWorkflow, merlin_operator
+
+    rows = pd.DataFrame({"user": [3, 1, 2, 3] * 5, "price": np.linspace(0, 4, 20)})
+    graph = lambda: (["user"] >> ops.Categorify()) + (["price"] >> ops.Normalize(out_dtype=np.float32))  # noqa: E731
+    workflow = fitted(graph, rows, tmp_path / "scratch")
+    inputs = (Input(name="user", dtype="int64", shape=(None,)), Input(name="price", dtype="float32", shape=(None,)))
+    save_saved_model(inputs, tmp_path / "model")
+    scorer = merlin_operator("tensorflow", "PredictTensorflow")(str(tmp_path / "model"))
+    node = ["user", "price"] >> TransformWorkflow(workflow) >> scorer
+    places = {"work_dir": tmp_path / "work", "repository": tmp_path / "models", "progress": False}
+    ensemble = rankline.export(model=node, sample=rows, name="mine", **places)
+    encoded = pd.DataFrame(transformed(workflow, rows))
+    total = 0.1 * encoded["user"].to_numpy() + 0.25 * encoded["price"].to_numpy()
+    scored = rankline.predict(ensemble, rows)
+    np.testing.assert_allclose(scored["score_click"], 1 / (1 + np.exp(-total)), rtol=1e-6)
+    with pytest.raises(ConfigError, match="a graph of merlin-systems and a workflow were both given"):
+        rankline.export(model=node, workflow=workflow, sample=rows, name="mine", **places)
