@@ -18,7 +18,6 @@ OUTPUT = "score"
 IDENTITY, SIGMOID, SOFTMAX, EXP, SOFTPLUS, SIGNED_SQUARE = "", "Sigmoid", "Softmax", "Exp", "Softplus", "SignedSquare"
 _OPTIONS: dict[str, dict[str, Any]] = {SOFTMAX: {"axis": 1}}
 _INPUT = "matrix"
-_MAX_BYTES = 2**31 - 1  # of a protobuf message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +60,12 @@ def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], t
     """
     from onnx import TensorProto, helper
 
-    from workflows.onnx_graph import TREES_DOMAIN, Graph
+    from workflows.onnx_graph import TREES_DOMAIN, Graph, serialized
 
     [head], [name] = heads, output_names(heads)
     if head.width != forest.width:
         raise ExportError(f"the forest gives {forest.width} scores for a row, {head.column!r} expects {head.width}.")
-    graph = Graph()
+    graph = Graph([*dtypes_of(feeds), name])
     columns = [
         graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)
         for column, dtype in dtypes_of(feeds).items()
@@ -81,10 +80,7 @@ def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], t
     elif not is_last:
         graph.add(forest.transform, total, output=name, **_OPTIONS.get(forest.transform, {}))
     graph.give(name, head.width)
-    content = graph.model("forest").SerializeToString(deterministic=True)
-    if len(content) > _MAX_BYTES:
-        raise ExportError(f"the forest takes {len(content) / 2**30:.1f} GiB, an ONNX file holds at most 2.")
-    target.write_bytes(content)
+    target.write_bytes(serialized(graph, "forest"))
 
 
 def _attributes(forest: Forest) -> dict[str, Any]:

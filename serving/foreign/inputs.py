@@ -161,18 +161,25 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded]) -> Feed | N
                 f"{list(by_name)}.{_remedy(missing, sorted(set(by_name) - set(entry.features)))}"
             )
         columns = {name: by_name[name] for name in entry.features}
-    elif entry.shape is None or len(entry.shape) != 2 or (width := entry.shape[1]) == 1:
+    elif entry.shape is None:
+        if len(by_name) < 2 or not all(map(_is_number, by_name.values())):
+            return None
+    elif len(entry.shape) != 2 or (width := entry.shape[1]) == 1:
         return None
     elif width is not None and width != len(by_name):
         raise ExportError(
             f"the model takes {entry}, a matrix with {width} columns, and the workflow makes {len(by_name)}: "
             f"{list(by_name)}. Leave out what it was not trained on."
         )
-    wrong = [str(column) for column in columns.values() if column.is_list or np.dtype(column.dtype).kind not in "iubf"]
+    wrong = [str(column) for column in columns.values() if not _is_number(column)]
     if wrong:
         raise ExportError(f"the model takes {entry}, one matrix of numbers, and the workflow makes {', '.join(wrong)}.")
     names = tuple(column.name for column in columns.values())
     return Feed(input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2)
+
+
+def _is_number(column: Encoded) -> bool:
+    return not column.is_list and np.dtype(column.dtype).kind in "iubf"
 
 
 def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
@@ -222,7 +229,7 @@ def _model_dtype(column: Encoded) -> str:
 
 
 def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
-    """Encoded column → NumPy dtype name in which it is handed to the served model."""
+    """Encoded column → NumPy dtype name in which it is handed to the served model, which makes halves itself."""
     dtypes: dict[str, str] = {}
     for feed in feeds:
         if feed.kind == MATRIX:
@@ -231,7 +238,7 @@ def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
             dtypes[feed.columns[0]] = feed.dtype
         else:
             dtypes.setdefault(feed.columns[0], "int64")
-    return dtypes
+    return {name: "float32" if dtype == "float16" else dtype for name, dtype in dtypes.items()}
 
 
 def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:

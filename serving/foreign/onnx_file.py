@@ -5,8 +5,8 @@ What a converter of scikit-learn adds for Python, a map of class names to probab
 probabilities are a tensor before, and the names become those of its columns.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from workflows.tensor_names import NNZS, OFFSETS, VALUES
 from workflows.trained import ONNX
 
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-_INNER = "model/"  # before the names of what is in the file, so that columns may have the same
-_MAX_BYTES = 2**31 - 1  # of a protobuf message
-_FIRST_OPSET = 13  # from which on axes are inputs
+_FIRST_OPSET = 11  # with a cumulative sum, and ranges
+_INT64, _STRING = 7, 8  # of TensorProto
+_LABELS = frozenset({"label", "output_label"})
+"""What converters call the class of the highest probability."""
 
 
 def takes(path: Path) -> bool:
@@ -43,20 +44,13 @@ class Model:
     def __init__(self, path: Path) -> None:
         for module in ("onnx", "onnxruntime"):
             require(module, feature=f"serving {path}", extra="onnx")
-        import onnx
-
-        try:
-            self._model = onnx.load(str(path))
-            onnx.checker.check_model(self._model)
-        except Exception as error:  # of protobuf and of onnx, without a common base
-            raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
-        if foreign := sorted({node.domain for node in self._model.graph.node} - _DOMAINS):
-            raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
+        self._model = _load(path)
         self._classes = _without_maps(self._model)
+        given = {tensor.name for tensor in self._model.graph.initializer}
+        given |= {part.values.name for part in self._model.graph.sparse_initializer}
+        self.inputs = tuple(_input(path, tensor) for tensor in self._model.graph.input if tensor.name not in given)
         self._session = self._open(path)
-        given = {tensor.name for tensor in self._model.graph.initializer}  # of old files, which name them as inputs too
-        graph = self._model.graph
-        self.inputs = tuple(_input(path, tensor) for tensor in graph.input if tensor.name not in given)
+        self._names = [tensor.name for tensor in _scores(self._model, has_classes=bool(self._classes))]
 
     def _open(self, path: Path) -> Any:
         import onnxruntime
@@ -79,9 +73,9 @@ class Model:
         return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        names = [tensor.name for tensor in self._session.get_outputs()]
+        """Without the class of the highest probability, which says nothing more."""
         try:
-            return dict(zip(names, self._session.run(names, dict(arrays)), strict=True))
+            return dict(zip(self._names, self._session.run(self._names, dict(arrays)), strict=True))
         except Exception as error:  # of ONNX Runtime, likewise
             raise ExportError(f"the ONNX model cannot run the sample: {_line(error)}.") from None
 
@@ -91,10 +85,86 @@ class Model:
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Put nodes in front and behind."""
-        content = _served(self._model, feeds, heads).SerializeToString(deterministic=True)
-        if len(content) > _MAX_BYTES:
-            raise ExportError(f"the model has {len(content) / 2**30:.1f} GiB, an ONNX file holds at most 2.")
-        target.write_bytes(content)
+        target.write_bytes(_served(self._model, feeds, heads))
+
+
+def _load(path: Path) -> Any:
+    """A file as it is run: checked, its functions put in place of what calls them, and its weights with it.
+
+    Raises:
+        ArtifactError: it is damaged, has operators of others, or weights in places that are not its own.
+    """
+    import onnx
+    import onnx.inliner
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        _check_places(path, model)
+        onnx.load_external_data_for_model(model, str(path.parent))
+        onnx.checker.check_model(model)
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except ArtifactError:
+        raise
+    except Exception as error:  # of protobuf and of onnx, without a common base
+        raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
+    if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
+        raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
+    return model
+
+
+def _check_places(path: Path, model: Any) -> None:
+    """Refuse weights that are not beside the file."""
+    directory = path.parent.resolve()
+    for tensor in _tensors(model):
+        for entry in tensor.external_data:
+            place = PurePosixPath(entry.value.replace("\\", "/"))
+            if entry.key == "location" and (
+                place.is_absolute()
+                or ".." in place.parts
+                or not (directory / place).resolve().is_relative_to(directory)
+            ):
+                raise ArtifactError(
+                    f"{path} has weights in {entry.value!r}, expected a file beside it. Save the model again, with its "
+                    "weights in the same directory."
+                )
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Each constant of a model, wherever it is; of a sparse one its values and indices."""
+    for graph in _graphs(model.graph):
+        yield from graph.initializer
+        yield from (tensor for part in graph.sparse_initializer for tensor in (part.values, part.indices))
+    bodies = (node for function in model.functions for outer in function.node for node in _with_inner(outer))
+    for node in (*_nodes(model.graph), *bodies):
+        for attribute in node.attribute:
+            sparse = (attribute.sparse_tensor, *attribute.sparse_tensors)
+            yield from (attribute.t, *attribute.tensors)
+            yield from (tensor for part in sparse for tensor in (part.values, part.indices))
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and those of its branches and loops."""
+    yield graph
+    for node in _nodes(graph):
+        yield from (inner for attribute in node.attribute for inner in _inner(attribute))
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Those of a graph, and of its branches and loops."""
+    for node in graph.node:
+        yield from _with_inner(node)
+
+
+def _with_inner(node: Any) -> Iterator[Any]:
+    yield node
+    for attribute in node.attribute:
+        for graph in _inner(attribute):
+            yield from _nodes(graph)
+
+
+def _inner(attribute: Any) -> Iterator[Any]:
+    yield from (attribute.g, *attribute.graphs)
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
@@ -107,7 +177,7 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
         name = node.output[0]
         words = [entry for attribute in node.attribute for entry in (*attribute.strings, *attribute.ints)]
         classes[name] = tuple(word.decode() if isinstance(word, bytes) else str(word) for word in words)
-        made = helper.make_node("Identity", [node.input[0]], [name])
+        made = helper.make_node("Cast", [node.input[0]], [name], to=TensorProto.FLOAT)  # they may be float64
         place = list(graph.node).index(node)
         graph.node.remove(node)
         graph.node.insert(place, made)
@@ -116,13 +186,23 @@ def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
     return classes
 
 
-def _input(path: Path, tensor: Any) -> Input:
-    from onnx.helper import tensor_dtype_to_np_dtype
+def _scores(model: Any, *, has_classes: bool) -> list[Any]:
+    """Outputs that are tensors; not the names of classes, nor their numbers beside the probabilities."""
+    tensors = [tensor for tensor in model.graph.output if tensor.type.HasField("tensor_type")]
+    kinds = {tensor.name: tensor.type.tensor_type.elem_type for tensor in tensors}
+    scores = [
+        tensor
+        for tensor in tensors
+        if kinds[tensor.name] != _STRING
+        and not (kinds[tensor.name] == _INT64 and (has_classes or tensor.name in _LABELS) and len(tensors) > 1)
+    ]
+    return scores or tensors
 
+
+def _input(path: Path, tensor: Any) -> Input:
     if not tensor.type.HasField("tensor_type"):
         raise ArtifactError(f"{path} takes {tensor.name!r}, which is no tensor.")
     kind = tensor.type.tensor_type
-    dtype = "object" if kind.elem_type == 8 else tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = None
     if kind.HasField("shape"):
         dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
@@ -132,110 +212,120 @@ def _input(path: Path, tensor: Any) -> Input:
                 "the rows as a dynamic axis."
             )
         shape = tuple(dims)
-    return Input(name=tensor.name, dtype=dtype, shape=shape)
+    return Input(name=tensor.name, dtype=_dtype(path, tensor), shape=shape)
 
 
-def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> Any:
+def _dtype(path: Path, tensor: Any) -> str:
+    from onnx import TensorProto
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    kind = tensor.type.tensor_type.elem_type
+    if kind == _STRING:
+        return "object"
+    dtype = tensor_dtype_to_np_dtype(kind)
+    if dtype.isbuiltin != 1:  # of another package
+        raise ArtifactError(f"{path} takes {tensor.name!r} as {TensorProto.DataType.Name(kind)}, expected FLOAT.")
+    return str(dtype.name)
+
+
+def _served(model: Any, feeds: Sequence[Feed], heads: Sequence[Head]) -> bytes:
     """The model between what makes its inputs and its outputs."""
-    from onnx import TensorProto, compose, helper, version_converter
+    from onnx import TensorProto
 
-    version = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    if version < _FIRST_OPSET:
-        model = version_converter.convert_version(model, _FIRST_OPSET)
-    inner = compose.add_prefix(model, prefix=_INNER)
-    graph = _Graph()
+    from workflows.onnx_graph import Graph, serialized
+
+    names = output_names(heads)
+    graph = Graph([*dtypes_of(feeds), *names])
+    _declare(graph, feeds)
     for feed in feeds:
-        graph.feed(feed, _INNER + feed.input.name)
-    graph.nodes += inner.graph.node
-    for name, head in zip(output_names(heads), heads, strict=True):
-        flat = graph.add("Reshape", _INNER + head.column, graph.constant([-1, head.width]))
+        _feed(graph, feed)
+    graph.include(_of_opset(model, feeds))
+    for name, head in zip(names, heads, strict=True):
+        flat = graph.add("Reshape", graph.inner + head.column, graph.constant([-1, head.width]))
         graph.add("Cast", flat, output=name, to=TensorProto.FLOAT)
-        graph.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", head.width]))
-    graph.declare(feeds)
-    made = helper.make_model(
-        helper.make_graph(
-            graph.nodes, "model", graph.inputs, graph.outputs, [*graph.constants, *inner.graph.initializer]
-        ),
-        opset_imports=inner.opset_import,
-        ir_version=inner.ir_version,
-        producer_name="rankline",
-        functions=inner.functions,
-    )
-    made.graph.sparse_initializer.extend(inner.graph.sparse_initializer)
+        graph.give(name, head.width)
+    return serialized(graph, "model")
+
+
+def _of_opset(model: Any, feeds: Sequence[Feed]) -> Any:
+    """A model of an opset that has what lists need.
+
+    Raises:
+        ExportError: onnx cannot convert it.
+    """
+    from onnx import helper, version_converter
+
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    if version is None:  # of trees alone
+        whole = type(model)()
+        whole.CopyFrom(model)
+        whole.opset_import.append(helper.make_opsetid("", _FIRST_OPSET))
+        return whole
+    if version >= _FIRST_OPSET or not any(feed.is_of_list for feed in feeds):
+        return model
+    try:
+        return version_converter.convert_version(model, _FIRST_OPSET)
+    except Exception as error:  # of onnx, without a common base
+        raise ExportError(
+            f"the ONNX model is of opset {version}, and cannot be made one of {_FIRST_OPSET}: {_line(error)}. Convert "
+            "it again, with a newer opset."
+        ) from None
+
+
+def _declare(graph: Any, feeds: Sequence[Feed]) -> None:
+    """The padded columns as inputs."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    for name, dtype in dtypes_of(feeds).items():
+        kind = np_dtype_to_tensor_dtype(np.dtype(dtype))
+        if name in lists:
+            graph.take(name + VALUES, kind, f"width of {name}")
+            graph.take(name + NNZS, np_dtype_to_tensor_dtype(np.dtype(np.int32)), 1)
+        else:
+            graph.take(name, kind, 1)
+
+
+def _feed(graph: Any, feed: Feed) -> None:
+    """Nodes that make an input of the model from the padded columns."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
+    kind, target = np_dtype_to_tensor_dtype(np.dtype(feed.dtype)), graph.inner + feed.input.name
+    if feed.kind == MATRIX:
+        columns = [graph.add("Cast", name, to=kind) for name in feed.columns]
+        graph.add("Concat", *columns, output=target, axis=1)
+        return
+    name = feed.columns[0]
+    if feed.kind == PADDED:
+        graph.add("Cast", name + VALUES, output=target, to=kind)
+        return
+    made = {VALUES: _values, NNZS: _lengths, OFFSETS: _offsets}.get(feed.kind, _column)(graph, name)
+    shape = [-1, 1] if feed.rank == 2 else [-1]
+    graph.add("Cast", graph.add("Reshape", made, graph.constant(shape)), output=target, to=kind)
+
+
+def _column(graph: Any, name: str) -> str:  # noqa: ARG001  (it is there)
+    return name
+
+
+def _lengths(graph: Any, name: str) -> str:
+    made: str = graph.add("Cast", name + NNZS, to=_INT64)
     return made
 
 
-class _Graph:
-    """Nodes, and what they take and make, under numbered names."""
+def _offsets(graph: Any, name: str) -> str:
+    lengths = graph.add("Reshape", _lengths(graph, name), graph.constant([-1]))
+    made: str = graph.add("Concat", graph.constant([0]), graph.add("CumSum", lengths, graph.constant(0)), axis=0)
+    return made
 
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.inputs: list[Any] = []
-        self.outputs: list[Any] = []
-        self.constants: list[Any] = []
 
-    def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """A node; returns the name of what it makes."""
-        from onnx import helper
-
-        output = output or f"/{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        from onnx import numpy_helper
-
-        name = f"/constant/{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(value, dtype), name))
-        return name
-
-    def declare(self, feeds: Sequence[Feed]) -> None:
-        """The padded columns as inputs of the graph."""
-        from onnx import helper
-
-        lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
-        for name, dtype in dtypes_of(feeds).items():
-            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            if name in lists:
-                self.inputs.append(helper.make_tensor_value_info(name + VALUES, kind, ["rows", f"width of {name}"]))
-                self.inputs.append(
-                    helper.make_tensor_value_info(
-                        name + NNZS, helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)), ["rows", 1]
-                    )
-                )
-            else:
-                self.inputs.append(helper.make_tensor_value_info(name, kind, ["rows", 1]))
-
-    def feed(self, feed: Feed, target: str) -> None:
-        """Nodes that make an input of the model from the padded columns."""
-        from onnx import helper
-
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(feed.dtype))
-        if feed.kind == MATRIX:
-            columns = [self.add("Cast", name, to=kind) for name in feed.columns]
-            self.add("Concat", *columns, output=target, axis=1)
-            return
-        name = feed.columns[0]
-        if feed.kind == PADDED:
-            self.add("Cast", name + VALUES, output=target, to=kind)
-            return
-        made = {VALUES: self._values, NNZS: self._lengths, OFFSETS: self._offsets}.get(feed.kind, str)(name)
-        shape = [-1, 1] if feed.rank == 2 else [-1]
-        self.add("Cast", self.add("Reshape", made, self.constant(shape)), output=target, to=kind)
-
-    def _lengths(self, name: str) -> str:
-        return self.add("Cast", name + NNZS, to=7)  # int64
-
-    def _offsets(self, name: str) -> str:
-        ends = self.add("CumSum", self.add("Reshape", self._lengths(name), self.constant([-1])), self.constant(0))
-        return self.add("Concat", self.constant([0]), ends, axis=0)
-
-    def _values(self, name: str) -> str:
-        values = name + VALUES
-        width = self.add("Gather", self.add("Shape", values), self.constant(1))
-        places = self.add("Range", self.constant(0), width, self.constant(1))
-        is_value = self.add("Reshape", self.add("Less", places, self._lengths(name)), self.constant([-1]))
-        return self.add("Compress", self.add("Reshape", values, self.constant([-1])), is_value, axis=0)
+def _values(graph: Any, name: str) -> str:
+    values = name + VALUES
+    width = graph.add("Gather", graph.add("Shape", values), graph.constant(1))
+    places = graph.add("Range", graph.constant(0), width, graph.constant(1))
+    is_value = graph.add("Reshape", graph.add("Less", places, _lengths(graph, name)), graph.constant([-1]))
+    made: str = graph.add("Compress", graph.add("Reshape", values, graph.constant([-1])), is_value, axis=0)
+    return made
 
 
 def _line(error: Exception) -> str:

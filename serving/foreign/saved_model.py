@@ -124,10 +124,10 @@ def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head]
 
 
 def _keeper(model: Any, function: Any) -> Any:
-    """An object with the variables that a function captures, and no more: not those of an optimizer.
+    """An object with the variables and tables that a function captures, and no more: not those of an optimizer.
 
     The layers of Keras 3 show TensorFlow other variables than they compute with, which would be saved without values.
-    What looks up in tables, which are no variables, keeps the whole model.
+    Whatever else is captured keeps the whole model.
     """
     import tensorflow as tf
 
@@ -135,8 +135,13 @@ def _keeper(model: Any, function: Any) -> Any:
     keeper = tf.Module()
     keeper.captured = list(graph.variables)
     handles = {id(variable.handle) for variable in graph.variables}
-    if any(outer.dtype == tf.resource and id(outer) not in handles for outer, _ in graph.captures):
-        keeper.model = model
+    resources = [id(outer) for outer, _ in graph.captures if outer.dtype == tf.resource]
+    if others := [handle for handle in resources if handle not in handles]:
+        parts = tf.train.TrackableView(model).descendants()
+        tables = {id(part.resource_handle): part for part in parts if hasattr(part, "resource_handle")}
+        keeper.tables = [tables[handle] for handle in others if handle in tables]
+        if len(keeper.tables) < len(others):
+            keeper.model = model
     return keeper
 
 

@@ -3,13 +3,18 @@
 A file says what its arguments are called, but neither their types nor their shapes, so columns are tried as [rows, 1]
 and as [rows]. An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems
 hands them to a PyTorch model.
+
+TorchScript is a program: `torch.save` and `torch.from_file` are a part of its language, and a module's `__setstate__`
+runs when it is loaded. So the code is looked through before.
 """
 
 import inspect
 import json
 import keyword
+import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +33,11 @@ from workflows.tensor_names import NNZS, OFFSETS, VALUES
 from workflows.trained import OUTPUTS, TORCH_SCRIPT
 
 _DICTIONARY = "Dict[str, Tensor]"
+_FILES = re.compile(rb"(?<!\w)(save|from_file|load_tensor)(?!\w)")
+"""Names by which a script writes and reads files; a regular expression, so that no quoting hides them."""
+_LIBRARIES = re.compile(rb"(?<!\w)(?:ops|torch\s*\.\s*classes)\s*\.\s*(\w+)")
+_COMPUTING = frozenset({b"aten", b"prim", b"prims", b"quantized", b"mkldnn", b"mkldnn_prepacked", b"onednn", b"sparse"})
+"""Libraries of operations that only compute; others send and receive, or take memory for what it is not."""
 
 
 def takes(path: Path) -> bool:
@@ -55,6 +65,7 @@ class Model:
         require("torch", feature=f"serving {path}", extra="torch")
         import torch
 
+        _check_code(path)
         try:
             with quiet_torch():
                 self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
@@ -74,8 +85,10 @@ class Model:
 
         Where nothing fits, the first is what `run` will complain of.
         """
+        feeds = _of_precision(feeds, self._model)
         if self._dictionary:
-            return with_rank(feeds, 1)
+            dictionaries = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
+            return next((made for made in dictionaries if self._fits(made, rows)), dictionaries[0])
         tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
         return next((made for made in tried if self._fits(made, rows)), tried[0])
 
@@ -95,7 +108,12 @@ class Model:
                 made = self._model(tensors) if self._dictionary else self._model(**tensors)
         except Exception as error:  # PyTorch raises RuntimeError and IndexError, a script what it likes
             raise ExportError(f"the TorchScript cannot run the sample: {_line(error)}.") from None
-        return {name: tensor.numpy() for name, tensor in _named(made).items()}
+        named = _named(made)
+        if wrong := {
+            name: type(value).__name__ for name, value in named.items() if not isinstance(value, torch.Tensor)
+        }:
+            raise ExportError(f"forward of the TorchScript gives {wrong}, expected tensors.")
+        return {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in named.items()}
 
     def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
         """TorchScript names none."""
@@ -112,6 +130,59 @@ class Model:
         with quiet_torch(), torch.no_grad():
             traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
         traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
+
+
+def _check_code(path: Path) -> None:
+    """Refuse a script that does more than compute.
+
+    Raises:
+        ArtifactError: it names what reads or writes files, or a library that does; or it is damaged.
+    """
+    found = set[str]()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():  # not by name, of which there may be two
+                _, _, name = member.filename.partition("/")
+                if name == "model.json":
+                    raise ArtifactError(f"{path} was saved by PyTorch 1.0 or older. Load and save it by a newer one.")
+                if name.startswith("code/") or name in ("data.pkl", "constants.pkl"):
+                    found |= set(_reaching_outside(archive.read(member), is_code=name.startswith("code/")))
+    except (OSError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+        raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. Save it again.") from None
+    if found:
+        raise ArtifactError(
+            f"{path} holds {sorted(found)}, which do more than compute. Only what computes is served. If a method or a "
+            "value of your own is called so, rename it."
+        )
+
+
+def _reaching_outside(content: bytes, *, is_code: bool) -> Iterator[str]:
+    if is_code:
+        yield from (word.decode() for word in _FILES.findall(content))
+    yield from (word.decode() for word in _LIBRARIES.findall(content) if word not in _COMPUTING)
+
+
+def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
+    """Numbers in the precision of the model's parameters."""
+    import torch
+
+    names = {torch.float64: "float64", torch.float16: "float16"}
+    floats = [tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype.is_floating_point]
+    dtype = names.get(floats[0], "float32") if floats else "float32"
+    return tuple(replace(feed, dtype=dtype) if feed.dtype == "float32" else feed for feed in feeds)
+
+
+def _flat(feeds: tuple[Feed, ...]) -> tuple[Feed, ...]:
+    """Lists as values and offsets, in place of matrices."""
+    made: list[Feed] = []
+    for feed in feeds:
+        if feed.kind != PADDED:
+            made.append(feed)
+            continue
+        for part, dtype in ((VALUES, feed.dtype), (OFFSETS, "int32")):
+            entry = replace(feed.input, name=feed.input.name + part)
+            made.append(replace(feed, input=entry, kind=part, dtype=dtype, rank=1))
+    return tuple(made)
 
 
 def _lists(feeds: tuple[Feed, ...], padded: bool) -> tuple[Feed, ...]:

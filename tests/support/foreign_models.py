@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from serving.foreign.inputs import Encoded, Feed, Input
+from serving.engines import engine_for
+from serving.foreign import ForeignModel
+from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, match
+from workflows.heads import MULTICLASS, REGRESSION, Head
 from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 
@@ -185,8 +188,6 @@ def torch_module(inputs: tuple[Input, ...]) -> tuple[Any, tuple[Any, ...]]:
 
     import torch
 
-    from serving.foreign.inputs import arrays_of, match
-
     names = [entry.name for entry in inputs]
 
     def forward(self: Any, *tensors: Any) -> Any:
@@ -197,6 +198,47 @@ def torch_module(inputs: tuple[Input, ...]) -> tuple[Any, tuple[Any, ...]]:
     module = type("Made", (torch.nn.Module,), {"forward": forward})().eval()
     arrays = arrays_of(match(inputs, COLUMNS, {}, "the model"), ROWS)
     return module, tuple(torch.from_numpy(arrays[name]) for name in names)
+
+
+def both_scores(
+    model: ForeignModel, columns: Mapping[str, Any], directory: Path
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What a model's framework gives for columns, and what the served model does, by output, [rows, width] float32."""
+    frame = pd.DataFrame({name: pd.Series(list(column)) for name, column in columns.items()})
+    lists = {name for name, column in columns.items() if isinstance(column, list)}
+    encoded = [
+        Encoded(name=name, dtype="int64" if name in lists else str(frame[name].dtype), is_list=name in lists)
+        for name in columns
+    ]
+    feeds = model.settled(match(model.inputs or tuple(Input(name=name) for name in columns), encoded, {}, "it"), frame)
+    made = {
+        name: np.asarray(output).reshape(len(frame), -1).astype(np.float32)
+        for name, output in model.run(arrays_of(feeds, frame)).items()
+    }
+    heads = tuple(
+        Head(name, task=MULTICLASS, classes=tuple(map(str, range(output.shape[1]))))
+        if output.shape[1] > 1
+        else Head(name, task=REGRESSION)
+        for name, output in made.items()
+    )
+    target = directory / "served" / model.format
+    target.parent.mkdir(exist_ok=True)
+    model.write(feeds, heads, target)
+    dtypes = dtypes_of(feeds)
+    arrays = padded_rows(frame[list(dtypes)])
+    arrays = {n: a if n.endswith(NNZS) else a.astype(dtypes[n.removesuffix(VALUES)]) for n, a in arrays.items()}
+    served = engine_for(model.format).load_trained(target).served_call(list(arrays))(*arrays.values())
+    return made, dict(zip(sorted(made), served, strict=True))
+
+
+def check_scores(model: ForeignModel, columns: Mapping[str, Any], directory: Path) -> dict[str, np.ndarray]:
+    """Compare both; returns them."""
+    made, served = both_scores(model, columns, directory)
+    assert sorted(made) == sorted(served)
+    for name, output in made.items():
+        assert served[name].dtype == np.float32
+        np.testing.assert_allclose(served[name], output, rtol=1e-5, atol=1e-6)
+    return made
 
 
 Saver = Callable[[tuple[Input, ...], Path], Path]
