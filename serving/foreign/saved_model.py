@@ -42,20 +42,19 @@ class Model:
         import tensorflow as tf
 
         try:
-            self._loaded = tf.saved_model.load(str(path))
+            self.kept = tf.saved_model.load(str(path))
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
             raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {_line(error)}. Save it again.") from None
-        signatures = self._loaded.signatures
+        signatures = self.kept.signatures
         if _SIGNATURE not in signatures:
             raise ArtifactError(
                 f"{path} has the signatures {sorted(signatures)}, expected {_SIGNATURE!r}. Save it with "
                 f"signatures={{{_SIGNATURE!r}: a tf.function with an input_signature}}."
             )
-        self._signature = signatures[_SIGNATURE]
-        self.kept, self.function = self._loaded, self._signature
+        self.function = signatures[_SIGNATURE]
         self.inputs = tuple(
             Input(name=name, dtype=_dtype(spec), shape=_shape(path, name, spec))
-            for name, spec in sorted(self._signature.structured_input_signature[1].items())
+            for name, spec in sorted(self.function.structured_input_signature[1].items())
         )
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
@@ -66,7 +65,7 @@ class Model:
         import tensorflow as tf
 
         try:
-            made = self._signature(**{name: tf.constant(array) for name, array in arrays.items()})
+            made = self.function(**{name: tf.constant(array) for name, array in arrays.items()})
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise ExportError(f"the SavedModel cannot run the sample: {_line(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
@@ -76,7 +75,7 @@ class Model:
         return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
-        save(self._loaded, self._signature, feeds, heads, target)
+        save(self.kept, self.function, feeds, heads, target)
 
 
 def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
