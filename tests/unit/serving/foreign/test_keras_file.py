@@ -246,8 +246,16 @@ _WATCHED = (
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if IS_WATCHED and event in _WATCHED:
+    if IS_WATCHED and event in _WATCHED and not _is_importing():
         EVENTS.append(event)
+
+
+def _is_importing() -> bool:
+    """Whether a module is being imported, whose code is read and run as that of a file is."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
 
 
 sys.addaudithook(_hook)
