@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankline.recipes import available, recipe_named
+from workflows.errors import ConfigError
 
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
@@ -79,7 +80,13 @@ def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITO
     """
     if is_exported_only(recipe, repository):
         return Workspace(recipe=recipe, root=root, repository=repository)
-    return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+    try:
+        return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+    except ConfigError as error:
+        exported = sorted(path.name for path in repository.glob("*") if is_exported_only(path.name, repository))
+        if not exported:
+            raise
+        raise ConfigError(f"{error} In {repository}: {', '.join(exported)}.") from None
 
 
 def is_exported_only(name: str, repository: Path) -> bool:

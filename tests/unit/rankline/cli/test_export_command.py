@@ -88,3 +88,10 @@ def test_the_ensemble_of_a_recipe_is_not_replaced(tmp_path: Path) -> None:
     done = call(f"export --model model --sample rows.csv --name tiny --repository {tmp_path / 'models'}")
     assert done.exit_code == 1
     assert "an ensemble that a recipe made" in done.output.replace("\n", " ")
+
+
+def test_a_name_that_is_not_known_is_answered_with_those_that_were_exported(tmp_path: Path) -> None:
+    publish_tiny(tmp_path / "models" / "tiny", 0)
+    done = call(f"serve nobody --repository {tmp_path / 'models'}")
+    assert done.exit_code == 1
+    assert f"In {tmp_path / 'models'}: tiny." in done.output.replace("\n", "")
