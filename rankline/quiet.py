@@ -16,8 +16,19 @@ from typing import Any
 _NOTICE = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog")
 
 
+_shows_all = False
+
+
+def show_all(is_asked_for: bool = True) -> None:
+    """Let libraries say what they have to say from now on, whoever would silence them; or no more."""
+    global _shows_all
+    _shows_all = is_asked_for
+
+
 def quiet_libraries() -> None:
     """Silence start-up notices and deprecations that a user can do nothing about; call it before importing them."""
+    if _shows_all:
+        return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # `import tensorflow` imports one Keras: the one that we use
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

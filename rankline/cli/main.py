@@ -26,7 +26,7 @@ from rankline.cli.train import train_command
 from rankline.cli.transcode import transcode_command
 from rankline.cli.versions import rollback_command, versions_command
 from rankline.display import ERRORS, in_a_line, say
-from rankline.quiet import quiet_libraries
+from rankline.quiet import quiet_libraries, show_all
 from rankline.recipes import available
 from rankline.sim import CONTEXT, sim_command
 from rankline.worker import refuse_several
@@ -78,8 +78,8 @@ def options(
     """Set up the process before any verb."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would wait for a network that may not be there
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads would spin on cores that the loader needs
-    if not debug:
-        quiet_libraries()
+    show_all(debug)
+    quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through every `finally`, so that servers stop
     signal.signal(signal.SIGINT, _interrupt)
     verb = context.invoked_subcommand

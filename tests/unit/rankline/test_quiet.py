@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rankline.quiet import without_notices
+from rankline.quiet import quiet_libraries, show_all, without_notices
 
 
 def test_notices_go_and_all_else_stays(capfd: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +38,13 @@ def test_where_standard_error_is_closed_a_block_runs_all_the_same() -> None:
     program = "from rankline.quiet import without_notices\nwith without_notices(): print('done')"
     command = ["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "done\n"
+
+
+def test_whoever_asks_for_all_that_libraries_say_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    try:
+        show_all()
+        quiet_libraries()
+        assert "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+    finally:
+        show_all(False)
