@@ -140,6 +140,8 @@ def saved(model: Any, directory: Path) -> Path:
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_a_model_scores_the_same_when_it_is_served(make: Callable[[Any], Any], keras: Any, tmp_path: Path) -> None:
     model = make(keras)
+    if make is ids_prepared and keras.__name__ == "tf_keras" and sys.version_info >= (3, 13):
+        pytest.skip("tf_keras itself cannot load its file with a vocabulary: zipfile of Python 3.13.0 ends too soon")
     opened = open_model(saved(model, tmp_path))
     columns = MODELS[make] or {opened.inputs[0].name: X}
     made = check_scores(opened, columns, tmp_path)
