@@ -200,9 +200,9 @@ def test_a_replica_that_is_killed_under_load_costs_no_request_and_comes_back(ser
             wait_until(lambda: any("in service again" in event for event in served.events))
             served.events.clear()
             assert len(served.programs("tritonserver")) == 2
+        wait_until(lambda: all(count > 0 for count in served.num_scored()))  # the new ones, too
     assert seen.errors == []
     assert set(seen.answers) == {10}
-    assert all(count > 0 for count in served.num_scored())  # the new ones, too
 
 
 def test_versions_change_under_load_without_a_failed_request(served: Served) -> None:

@@ -177,11 +177,13 @@ def test_a_fit_that_fails_leaves_no_thread_once_the_loader_is_closed(prepared: P
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("on purpose")
 
+    before = set(threading.enumerate())  # of loaders that other tests left to the garbage collector, say
     loader = loader_of(prepared, cont_names=[], cat_names=["userId"], batch_size=50)
     with pytest.raises(RuntimeError, match="on purpose"):
         small_model().fit(loader, verbose=0, callbacks=[Fails()])
     loader.close()
-    assert not any(thread.name.startswith("rankline-loader") for thread in threading.enumerate())
+    new = set(threading.enumerate()) - before
+    assert not any(thread.name.startswith("rankline-loader") for thread in new)
     assert sum(label.shape[0] for _, label in loader) == 4000
 
 
