@@ -57,13 +57,14 @@ class ForeignModel(Protocol):
 
     def __init__(self, path: Path) -> None: ...
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
-        """The feeds in the layout that the model takes, where only a trial can tell.
+    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
+        """The feeds in the layout that the model takes: as they are, unless only a trial can tell.
 
         Args:
             feeds: what is known from names and types.
             rows: encoded, to try it with.
         """
+        return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Score rows by the framework itself.
@@ -78,8 +79,9 @@ class ForeignModel(Protocol):
             ExportError: the model cannot run them.
         """
 
-    def classes(self, output: str) -> tuple[str, ...]:
+    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
         """Names of the columns of an output, where the model knows them; else none."""
+        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Write it as models are served: padded columns in, an output for each head.

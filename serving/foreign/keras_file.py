@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from serving.foreign import saved_model
+from serving.foreign import ForeignModel, saved_model
 from serving.foreign.inputs import Feed, Input
 from serving.foreign.keras_archive import check_names, checked_release, holds_keras
 from workflows.errors import ArtifactError, ExportError
@@ -26,7 +25,7 @@ def takes(path: Path) -> bool:
     return holds_keras(path)
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Args:
@@ -54,20 +53,12 @@ class Model:
         self._outputs = list(names or [self._model.layers[-1].name])
         self.kept = self._model
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """The layers say themselves what they take."""
-        return feeds
-
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
             return {name: np.asarray(output) for name, output in self.function(**arrays).items()}
         except Exception as error:  # layers raise anything
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise ExportError(f"the Keras model cannot run the sample: {reason}.") from None
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Layers name none."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """As of a SavedModel."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.foreign import ForeignModel
 from serving.foreign.forest import (
     EXP,
     IDENTITY,
@@ -49,7 +50,7 @@ def takes(path: Path) -> bool:
         return _BEGIN.match(file.read(32)) is not None
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Args:
@@ -77,10 +78,6 @@ class Model:
         are_unnamed = all(_UNNAMED.fullmatch(name) for name in read.features)
         self.inputs: tuple[Input, ...] = inputs_of(() if are_unnamed else read.features, len(read.features))
 
-    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
-        """A forest takes one matrix."""
-        return feeds
-
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import lightgbm
 
@@ -88,10 +85,6 @@ class Model:
             return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
         except (lightgbm.basic.LightGBMError, ValueError) as error:
             raise ExportError(f"the LightGBM model cannot run the sample: {_line(error)}.") from None
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """A file numbers its classes."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)

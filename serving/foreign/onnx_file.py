@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from serving.foreign import ForeignModel
 from serving.foreign.inputs import MATRIX, PADDED, Feed, Input, dtypes_of
 from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
@@ -32,7 +32,7 @@ def takes(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() == ".onnx"
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Args:
@@ -67,10 +67,6 @@ class Model:
                 f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
                 f"{_line(error)}. Convert the model to an older opset, or install a newer onnxruntime."
             ) from None
-
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """A graph says itself what it takes."""
-        return feeds
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Without the class of the highest probability, which says nothing more."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from serving.foreign import ForeignModel
 from serving.foreign.graph_operations import check_operations
 from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_of
 from workflows.errors import ArtifactError, ExportError
@@ -27,7 +27,7 @@ def takes(path: Path) -> bool:
     return path.is_dir() and (path / "saved_model.pb").is_file()
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Args:
@@ -57,10 +57,6 @@ class Model:
             for name, spec in sorted(self.function.structured_input_signature[1].items())
         )
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """A signature says itself what it takes."""
-        return feeds
-
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import tensorflow as tf
 
@@ -69,10 +65,6 @@ class Model:
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise ExportError(f"the SavedModel cannot run the sample: {_line(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """A signature names none."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         save(self.kept, self.function, feeds, heads, target)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign import ForeignModel, saved_model
@@ -14,7 +13,7 @@ from workflows.heads import Head
 from workflows.trained import SAVED_MODEL
 
 
-class Several:
+class Several(ForeignModel):
     """A `ForeignModel` of TensorFlow models.
 
     Args:
@@ -36,20 +35,12 @@ class Several:
         self._models: tuple[Any, ...] = tuple(models)
         self.inputs = tuple(by_name.values())
 
-    def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:  # noqa: ARG002
-        """TensorFlow's models say themselves what they take."""
-        return feeds
-
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         return self._named([model.run(self._own(model, arrays)) for model in self._models])
 
     def function(self, **tensors: Any) -> dict[str, Any]:
         """All models on tensors of TensorFlow."""
         return self._named([model.function(**self._own(model, tensors)) for model in self._models])
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """TensorFlow's models name none."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """One SavedModel with the variables of all."""

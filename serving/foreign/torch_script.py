@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from serving.foreign import ForeignModel
 from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, arrays_of, dtypes_of, with_rank
 from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
@@ -52,7 +53,7 @@ def takes(path: Path) -> bool:
     return "constants.pkl" in names and any(name.startswith("code/") for name in names)
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Args:
@@ -114,10 +115,6 @@ class Model:
         }:
             raise ExportError(f"forward of the TorchScript gives {wrong}, expected tensors.")
         return {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in named.items()}
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """TorchScript names none."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Trace a module around it, which leaves what is script in it as it is."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.foreign import ForeignModel
 from serving.foreign.forest import (
     EXP,
     IDENTITY,
@@ -60,7 +61,7 @@ def takes(path: Path) -> bool:
     return bool(_JSON.match(begin) or _UBJSON.match(begin))
 
 
-class Model:
+class Model(ForeignModel):
     """A `ForeignModel`.
 
     Where training stopped early, the trees up to the best one score, as in XGBoost's scikit-learn classes.
@@ -94,10 +95,6 @@ class Model:
             )
         self.inputs: tuple[Input, ...] = inputs_of(self._booster.feature_names, self._booster.num_features())
 
-    def settled(self, feeds: tuple[Feed, ...], arrays: Mapping[str, NDArray[Any]]) -> tuple[Feed, ...]:  # noqa: ARG002
-        """A forest takes one matrix."""
-        return feeds
-
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost
 
@@ -107,10 +104,6 @@ class Model:
             return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, feature_names=self._booster.feature_names))}
         except (xgboost.core.XGBoostError, ValueError) as error:
             raise ExportError(f"the XGBoost model cannot run the sample: {_line(error)}.") from None
-
-    def classes(self, output: str) -> tuple[str, ...]:  # noqa: ARG002
-        """A file numbers its classes."""
-        return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
