@@ -29,6 +29,11 @@ _TWO_STOPS = re.compile(r"(?<=[^\s./])\.(\)?)\.(?=\s|$)")
 """One at the end of a quotation and one after it, not what is in a path."""
 
 
+def in_short(error: Exception) -> str:
+    """What a library says is wrong, in one line of bounded length that ends without a full stop."""
+    return " ".join(str(error).split())[:200].rstrip(".")
+
+
 class RanklineError(Exception):
     """Anything that a user can cause and correct.
 

@@ -23,7 +23,7 @@ from serving.foreign.forest import (
     write_forest,
 )  # fmt: skip
 from serving.foreign.inputs import Feed, Input
-from workflows.errors import ArtifactError, ExportError
+from workflows.errors import ArtifactError, ExportError, in_short
 from workflows.extras import require
 from workflows.heads import Head
 from workflows.lightgbm_text import read_forest
@@ -74,7 +74,7 @@ class Model(ForeignModel):
         try:
             self._booster = lightgbm.Booster(model_str=read.text)
         except (lightgbm.basic.LightGBMError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be loaded by LightGBM: {_line(error)}. Save it again.") from None
+            raise ArtifactError(f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save it again.") from None
         are_unnamed = all(_UNNAMED.fullmatch(name) for name in read.features)
         self.inputs: tuple[Input, ...] = inputs_of(() if are_unnamed else read.features, len(read.features))
 
@@ -84,7 +84,7 @@ class Model(ForeignModel):
         try:
             return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
         except (lightgbm.basic.LightGBMError, ValueError) as error:
-            raise ExportError(f"the LightGBM model cannot run the sample: {_line(error)}.") from None
+            raise ExportError(f"the LightGBM model cannot run the sample: {in_short(error)}.") from None
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
@@ -110,7 +110,3 @@ def _transform(objective: str, path: Path) -> tuple[str, float]:
         return transform, float(options.get("sigmoid", 1.0))
     except ValueError:
         raise ArtifactError(f"{path} has the objective {objective!r}, expected a number. Save it again.") from None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".")

@@ -26,7 +26,7 @@ from serving.foreign.forest import (
 )  # fmt: skip
 from serving.foreign.inputs import Feed, Input
 from serving.foreign.ubjson import read_ubjson
-from workflows.errors import ArtifactError, ExportError
+from workflows.errors import ArtifactError, ExportError, in_short
 from workflows.extras import require
 from workflows.heads import Head
 from workflows.onnx_trees import LT, Tree, TreeNode, by_depth
@@ -86,7 +86,7 @@ class Model(ForeignModel):
             document = json.loads(bytes(self._booster.save_raw("json")))
             self._forest = _forest(document, path, base=_base(self._booster))
         except (xgboost.core.XGBoostError, ValueError, IndexError) as error:
-            raise ArtifactError(f"{path} cannot be loaded by XGBoost: {_line(error)}. Save it again.") from None
+            raise ArtifactError(f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save it again.") from None
         # XGBoost 3.2 leaves out what 3.4 says of dart.
         if list(forest.trees[: len(self._forest.trees)]) != list(self._forest.trees):
             raise ArtifactError(
@@ -103,7 +103,7 @@ class Model(ForeignModel):
         try:
             return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, feature_names=self._booster.feature_names))}
         except (xgboost.core.XGBoostError, ValueError) as error:
-            raise ExportError(f"the XGBoost model cannot run the sample: {_line(error)}.") from None
+            raise ExportError(f"the XGBoost model cannot run the sample: {in_short(error)}.") from None
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         write_forest(self._forest, feeds, heads, target)
@@ -226,7 +226,3 @@ def _of_categories(path: Path) -> ArtifactError:
 
 def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(f"{path} is a damaged XGBoost model: {reason}. Save it again by save_model.")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".")
