@@ -6,15 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "plan/scratch.h"
 #include "tensor.h"
 
 namespace rankline {
-
-// Memory of one thread for what a run makes on its way. Grows to what the largest run needs, and is used again.
-class Scratch;
-
-std::unique_ptr<Scratch> MakeScratch();
-void Delete(Scratch* scratch);
 
 // A plan, mapped into memory. It never changes, so all threads may run it at once, each with a Scratch of its own.
 class Plan {

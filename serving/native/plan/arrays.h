@@ -1,0 +1,69 @@
+// The arrays of a plan, by the names that plan.json has for them.
+#ifndef RANKLINE_PLAN_ARRAYS_H_
+#define RANKLINE_PLAN_ARRAYS_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "json.h"
+#include "plan/arrow_file.h"
+#include "plan/column.h"
+
+namespace rankline {
+
+// Numbers of any shape.
+struct Array {
+  Dtype dtype = Dtype::kInt64;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+
+  int64_t size() const;
+  // Throws ArtifactError: it holds values of another type.
+  template <typename T>
+  const T* as(Dtype expected) const {
+    Check(expected);
+    return static_cast<const T*>(data);
+  }
+
+ private:
+  void Check(Dtype expected) const;
+};
+
+// Strings one after another, and where each begins and ends, checked.
+struct Strings {
+  const int64_t* offsets = nullptr;
+  const char* data = nullptr;
+  int64_t size = 0;
+
+  std::string_view operator[](int64_t i) const {
+    return {data + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+  }
+};
+
+// Maps the files of a plan, which stay where they are as long as this lives. All throw ArtifactError.
+class Arrays {
+ public:
+  explicit Arrays(std::string directory) : directory_(std::move(directory)) {}
+
+  Array Numbers(const Json& value);
+  Strings Text(const Json& value);
+  // A table: `Vector` or `Lists`.
+  Column Table(const Json& value);
+  // A mask, or null.
+  const uint8_t* Mask(const Json& value, int64_t size);
+  // Values of a `Vector`, numbers or strings.
+  Vector Values(const Json& value);
+
+ private:
+  const ArrowArray Open(const Json& name);
+
+  std::string directory_;
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::deque<std::vector<std::string_view>> views_;
+};
+
+}  // namespace rankline
+
+#endif  // RANKLINE_PLAN_ARRAYS_H_

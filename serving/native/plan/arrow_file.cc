@@ -1,0 +1,149 @@
+#include "plan/arrow_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "tensor.h"
+
+namespace rankline {
+namespace {
+
+// A FlatBuffers table, of which every offset is checked before it is followed.
+class Table {
+ public:
+  Table(std::string_view buffer, size_t at) : buffer_(buffer), at_(at) {
+    const auto back = Read<int32_t>(at);
+    vtable_ = static_cast<size_t>(static_cast<int64_t>(at) - back);  // one that lies before the buffer wraps, too large
+    vtable_bytes_ = Read<uint16_t>(vtable_);
+  }
+
+  static Table Root(std::string_view buffer) {
+    return Table(buffer, Table(buffer).Read<uint32_t>(0));
+  }
+
+  // A field's value, or nothing's.
+  template <typename T>
+  T Scalar(size_t field) const {
+    const size_t at = Find(field);
+    return at == 0 ? T{} : Read<T>(at);
+  }
+
+  bool Has(size_t field) const { return Find(field) != 0; }
+
+  Table Child(size_t field) const { return Table(buffer_, Follow(field)); }
+
+  // Where the items of a vector begin, and how many there are.
+  std::pair<size_t, size_t> Vector(size_t field, size_t item_bytes) const {
+    const size_t at = Follow(field);
+    const size_t count = Read<uint32_t>(at);
+    if (count > (buffer_.size() - at - 4) / item_bytes) throw ArtifactError("a vector reaches beyond the file");
+    return {at + 4, count};
+  }
+
+  template <typename T>
+  T Read(size_t at) const {
+    if (at > buffer_.size() || buffer_.size() - at < sizeof(T)) throw ArtifactError("an offset leads out of the file");
+    T value;
+    std::memcpy(&value, buffer_.data() + at, sizeof(T));
+    return value;
+  }
+
+ private:
+  explicit Table(std::string_view buffer) : buffer_(buffer) {}
+
+  size_t Find(size_t field) const {
+    const size_t entry = 4 + 2 * field;
+    if (entry + 2 > vtable_bytes_) return 0;
+    const size_t offset = Read<uint16_t>(vtable_ + entry);
+    return offset == 0 ? 0 : at_ + offset;
+  }
+
+  size_t Follow(size_t field) const {
+    const size_t at = Find(field);
+    if (at == 0) throw ArtifactError("a field is missing");
+    return at + Read<uint32_t>(at);
+  }
+
+  std::string_view buffer_;
+  size_t at_ = 0;
+  size_t vtable_ = 0;
+  size_t vtable_bytes_ = 0;
+};
+
+constexpr std::string_view kMagic = "ARROW1\0\0";
+constexpr uint32_t kContinuation = 0xFFFFFFFF;
+constexpr uint8_t kRecordBatch = 3;
+// Fields of Arrow's tables, numbered as in its Message.fbs.
+constexpr size_t kHeaderType = 1, kHeader = 2, kBodyLength = 3;
+constexpr size_t kNodes = 1, kBuffers = 2, kCompression = 3;
+
+std::string_view Part(std::string_view whole, int64_t offset, int64_t length) {
+  const auto size = static_cast<int64_t>(whole.size());
+  if (offset < 0 || length < 0 || offset > size || length > size - offset) {
+    throw ArtifactError("a part reaches beyond the file");
+  }
+  return whole.substr(static_cast<size_t>(offset), static_cast<size_t>(length));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  struct stat about {};
+  if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+    if (file >= 0) close(file);
+    throw ArtifactError(path + " cannot be read");
+  }
+  size_ = static_cast<size_t>(about.st_size);
+  void* data = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
+  close(file);
+  if (data == MAP_FAILED) throw ArtifactError(path + " cannot be mapped");
+  data_ = static_cast<const char*>(data);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+ArrowArray ReadArrow(std::string_view file) {
+  if (file.substr(0, kMagic.size()) != kMagic) throw ArtifactError("not an Arrow file");
+  std::string_view rest = file.substr(kMagic.size());
+  while (true) {
+    uint32_t prefix[2];
+    if (rest.size() < sizeof(prefix)) throw ArtifactError("no record batch");
+    std::memcpy(prefix, rest.data(), sizeof(prefix));
+    if (prefix[0] != kContinuation || prefix[1] == 0) throw ArtifactError("no record batch");
+    const std::string_view metadata = Part(rest, sizeof(prefix), prefix[1]);
+    const Table message = Table::Root(metadata);
+    rest = rest.substr(sizeof(prefix) + prefix[1]);
+    const std::string_view body = Part(rest, 0, message.Scalar<int64_t>(kBodyLength));
+    if (message.Scalar<uint8_t>(kHeaderType) != kRecordBatch) {
+      rest = rest.substr(body.size());
+      continue;
+    }
+    const Table batch = message.Child(kHeader);
+    if (batch.Has(kCompression)) throw ArtifactError("it is compressed");
+    const auto [node, num_nodes] = batch.Vector(kNodes, 16);
+    const auto [buffer, num_buffers] = batch.Vector(kBuffers, 16);
+    if (num_nodes != 1 || num_buffers < 2) throw ArtifactError("expected one column");
+    if (batch.Read<int64_t>(node + 8) != 0) throw ArtifactError("it holds nulls");
+    ArrowArray array;
+    array.length = batch.Read<int64_t>(node);
+    if (array.length < 0) throw ArtifactError("a negative length");
+    for (size_t i = 1; i < num_buffers; ++i) {
+      array.buffers.push_back(
+          Part(body, batch.Read<int64_t>(buffer + 16 * i), batch.Read<int64_t>(buffer + 16 * i + 8)));
+    }
+    return array;
+  }
+}
+
+}  // namespace rankline

@@ -1,0 +1,624 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "plan/arithmetic.h"
+#include "plan/dates.h"
+#include "plan/hash.h"
+#include "plan/step.h"
+
+namespace rankline {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// A constant: a number, or a string.
+class Constant {
+ public:
+  explicit Constant(const Json& json) : is_string_(json.is_string()) {
+    if (is_string_) text_ = json.string();
+    else number_ = Number(json);
+  }
+
+  // As a value of this type, as NumPy converts a Python number.
+  template <typename T>
+  T As() const {
+    if constexpr (std::is_same_v<T, std::string_view>) {
+      if (!is_string_) throw std::runtime_error("a number among strings");
+      return text_;
+    } else {
+      if (is_string_) throw std::runtime_error("a string among numbers");
+      return number_.is_float ? static_cast<T>(number_.value) : static_cast<T>(number_.whole);
+    }
+  }
+
+ private:
+  bool is_string_;
+  std::string text_;
+  Number number_{Json::Parse("0")};
+};
+
+// A step on single values and lists alike has a loop for each type; these write one down.
+template <typename F>
+Vector Made(Dtype dtype, int64_t size, Scratch& scratch, F value) {
+  return WithType(dtype, [&](auto* type) -> Vector {
+    using T = ValueOf<decltype(type)>;
+    auto* values = scratch.Take<T>(size);
+    for (int64_t i = 0; i < size; ++i) values[i] = static_cast<T>(value(i));
+    return {dtype, size, values, nullptr};
+  });
+}
+
+Vector Whole(const Vector& vector, Scratch& scratch) { return Converted(vector, Dtype::kInt64, scratch); }
+
+class Take : public Step {
+ public:
+  Take(const Json& entry, Arrays& arrays) : table_(arrays.Table(entry["table"])) {}
+
+  Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
+    const Column& rows = *columns[0];
+    const Vector whole = Whole(rows.elements, scratch);
+    const Column taken = TakeRows(table_, whole.as<int64_t>(), whole.size, scratch);
+    if (!rows.is_list) return taken;
+    if (taken.is_list) throw std::runtime_error("lists of lists");
+    Column made = rows;
+    made.elements = taken.elements;
+    return made;
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector whole = Whole(vectors[0], scratch);
+    if (table_.is_list) throw std::runtime_error("lists of lists");
+    return TakeRows(table_.elements, whole.as<int64_t>(), whole.size, scratch);
+  }
+
+ private:
+  Column table_;
+};
+
+class Cast : public Elementwise {
+ public:
+  explicit Cast(const Json& entry) : dtype_(DtypeOf(entry["dtype"].string())) {}
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    if (IsFloat(dtype_)) return Converted(NumbersOf(column, scratch), dtype_, scratch);
+    if (!IsFloat(column.dtype)) return Converted(column, dtype_, scratch);
+    const uint8_t* missing = Missing(column, scratch);
+    auto* valid = scratch.Take<uint8_t>(column.size);
+    for (int64_t i = 0; i < column.size; ++i) valid[i] = !missing[i];
+    Vector present = column;
+    WithType(column.dtype, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      auto* values = scratch.Take<T>(column.size);
+      for (int64_t i = 0; i < column.size; ++i) values[i] = valid[i] ? column.as<T>()[i] : T{0};
+      present.values = values;
+    });
+    Vector made = Converted(present, dtype_, scratch);
+    made.valid = MaskOf(valid, column.size);
+    return made;
+  }
+
+ private:
+  Dtype dtype_;
+};
+
+// The number that a string of 1 to 15 hexadecimal digits is; NaN for any other.
+double NumberOfHex(std::string_view text) {
+  if (text.empty() || text.size() > 15) return kNan;
+  uint64_t number = 0;
+  for (const char sign : text) {
+    const int lower = sign | 0x20;
+    if (sign >= '0' && sign <= '9') number = number << 4 | static_cast<uint64_t>(sign - '0');
+    else if (lower >= 'a' && lower <= 'f') number = number << 4 | static_cast<uint64_t>(lower - 'a' + 10);
+    else return kNan;
+  }
+  return static_cast<double>(number);
+}
+
+class HexToInt : public Elementwise {
+ public:
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    if (column.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
+    const auto* text = column.as<std::string_view>();
+    return Made(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
+      return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]);
+    });
+  }
+};
+
+class PartOfTime : public Elementwise {
+ public:
+  explicit PartOfTime(const Json& entry) : part_(DatePartOf(entry["part"].string())) {}
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    const uint8_t* missing = Missing(column, scratch);
+    return WithType(column.dtype, [&](auto* type) {
+      const auto* micros = column.as<ValueOf<decltype(type)>>();
+      return Made(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
+        return missing[i] ? kNan : static_cast<double>(part_(static_cast<int64_t>(micros[i])));
+      });
+    });
+  }
+
+ private:
+  DatePart part_;
+};
+
+class Arithmetic : public Elementwise {
+ public:
+  explicit Arithmetic(const Json& entry) : function_(FunctionOf(entry["function"].string())) {
+    has_operand_ = !entry["operand"].is_null();
+    if (has_operand_) operand_ = Number(entry["operand"]);
+  }
+
+  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+    const Vector left = NumbersOf(vectors[0], scratch);
+    if (function_ == Function::kLog) return Log(left, scratch);
+    if (!has_operand_ && count != 2) throw std::runtime_error("a function of two columns");
+    const Vector right = has_operand_ ? operand_.Beside(left.dtype, scratch) : NumbersOf(vectors[1], scratch);
+    return Apply(function_, left, right, scratch);
+  }
+
+ private:
+  Function function_;
+  bool has_operand_;
+  Number operand_{Json::Parse("0")};
+};
+
+class Fill : public Elementwise {
+ public:
+  explicit Fill(const Json& entry) : value_(entry["value"]) {}
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    if (column.valid == nullptr && !IsFloat(column.dtype)) return column;
+    return WithAnyType(column.dtype, [&](auto* type) -> Vector {
+      using T = ValueOf<decltype(type)>;
+      const auto fill = value_.As<T>();
+      const auto* from = column.as<T>();
+      auto* values = scratch.Take<T>(column.size);
+      for (int64_t i = 0; i < column.size; ++i) {
+        bool missing = column.valid != nullptr && !column.valid[i];
+        if constexpr (std::is_floating_point_v<T>) missing = column.valid != nullptr ? missing : std::isnan(from[i]);
+        values[i] = missing ? fill : from[i];
+      }
+      return {column.dtype, column.size, values, nullptr};
+    });
+  }
+
+ private:
+  Constant value_;
+};
+
+class IsMissing : public Elementwise {
+ public:
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    return {Dtype::kBool, vectors[0].size, Missing(vectors[0], scratch), nullptr};
+  }
+};
+
+class Clip : public Elementwise {
+ public:
+  explicit Clip(const Json& entry) {
+    has_lowest_ = !entry["lowest"].is_null(), has_highest_ = !entry["highest"].is_null();
+    if (has_lowest_) lowest_ = Number(entry["lowest"]);
+    if (has_highest_) highest_ = Number(entry["highest"]);
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    Vector made = vectors[0];
+    WithType(made.dtype, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      auto* values = scratch.Take<T>(made.size);
+      std::memcpy(values, made.values, static_cast<size_t>(made.size) * sizeof(T));
+      if (has_lowest_) Bound(values, made.size, lowest_, [](auto value, auto bound) { return value < bound; });
+      if (has_highest_) Bound(values, made.size, highest_, [](auto value, auto bound) { return value > bound; });
+      made.values = values;
+    });
+    return made;
+  }
+
+ private:
+  template <typename T, typename F>
+  static void Bound(T* values, int64_t size, const Number& bound, F beyond) {
+    if constexpr (std::is_floating_point_v<T>) {
+      const auto own = static_cast<T>(bound.value);
+      for (int64_t i = 0; i < size; ++i) values[i] = beyond(values[i], own) ? own : values[i];
+    } else {
+      const auto own = bound.is_float ? static_cast<T>(bound.value) : static_cast<T>(bound.whole);
+      for (int64_t i = 0; i < size; ++i) {
+        // NumPy compares with a float as floats, and with a whole number as it is.
+        const bool is_beyond = bound.is_float ? beyond(static_cast<double>(values[i]), bound.value)
+                                              : beyond(static_cast<__int128>(values[i]), static_cast<__int128>(bound.whole));
+        if (is_beyond) values[i] = own;
+      }
+    }
+  }
+
+  bool has_lowest_, has_highest_;
+  Number lowest_{Json::Parse("0")}, highest_{Json::Parse("0")};
+};
+
+class Digitize : public Elementwise {
+ public:
+  Digitize(const Json& entry, Arrays& arrays)
+      : boundaries_(arrays.Values(entry["boundaries"])), descending_(entry["descending"].boolean()) {}
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector numbers = NumbersOf(vectors[0], scratch);
+    const Dtype common = Promoted(boundaries_.dtype, numbers.dtype);
+    const Vector bounds = Converted(boundaries_, common, scratch), values = Converted(numbers, common, scratch);
+    return WithType(common, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      const T *begin = bounds.as<T>(), *end = begin + bounds.size;
+      return Made(Dtype::kInt32, values.size, scratch, [&](int64_t i) {
+        const T value = values.as<T>()[i];
+        const int64_t bin = IsNan(value) ? bounds.size : std::upper_bound(begin, end, value) - begin;
+        return descending_ ? bounds.size - bin : bin;
+      });
+    });
+  }
+
+ private:
+  Vector boundaries_;
+  bool descending_;
+};
+
+class Combine : public Elementwise {
+ public:
+  explicit Combine(const Json& entry) {
+    for (const Json& size : entry["sizes"].array()) sizes_.push_back(size.integer());
+  }
+
+  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+    if (count != sizes_.size()) throw std::runtime_error("a number of digits that is not its columns'");
+    Vector key = Whole(vectors[0], scratch);
+    for (size_t k = 1; k < count; ++k) {
+      const Vector digit = Whole(vectors[k], scratch);
+      const auto size = static_cast<uint64_t>(sizes_[k]);
+      const auto *before = key.as<uint64_t>(), *rows = digit.as<uint64_t>();
+      key = Made(Dtype::kInt64, key.size, scratch, [&](int64_t i) { return before[i] * size + rows[i]; });
+    }
+    return key;
+  }
+
+ private:
+  std::vector<int64_t> sizes_;
+};
+
+// The hash of each value, 0 where it is missing.
+const uint64_t* HashesOf(const Vector& column, Scratch& scratch) {
+  const uint8_t* missing = Missing(column, scratch);
+  auto* hashes = scratch.Take<uint64_t>(column.size);
+  WithAnyType(column.dtype, [&](auto* type) {
+    const auto* values = column.as<ValueOf<decltype(type)>>();
+    for (int64_t i = 0; i < column.size; ++i) hashes[i] = missing[i] ? 0 : HashValue(values[i]);
+  });
+  return hashes;
+}
+
+class Bucket : public Elementwise {
+ public:
+  explicit Bucket(const Json& entry) : num_buckets_(static_cast<uint64_t>(entry["num_buckets"].integer())) {
+    if (num_buckets_ == 0) throw ArtifactError("no buckets");
+  }
+
+  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+    const uint64_t* combined = HashesOf(vectors[0], scratch);
+    for (size_t k = 1; k < count; ++k) {
+      const uint64_t* hashes = HashesOf(vectors[k], scratch);
+      auto* both = scratch.Take<uint64_t>(vectors[0].size);
+      for (int64_t i = 0; i < vectors[0].size; ++i) both[i] = HashId(combined[i]) ^ hashes[i];
+      combined = both;
+    }
+    return Made(Dtype::kInt32, vectors[0].size, scratch, [&](int64_t i) { return combined[i] % num_buckets_; });
+  }
+
+ private:
+  uint64_t num_buckets_;
+};
+
+class Similarity : public Elementwise {
+ public:
+  Similarity(const Json& entry, Arrays& arrays)
+      : left_values_(arrays.Numbers(entry["left_values"])),
+        right_values_(arrays.Numbers(entry["right_values"])),
+        num_columns_(entry["num_columns"].integer()) {
+    const Array offsets = arrays.Numbers(entry["left_offsets"]), columns = arrays.Numbers(entry["left_columns"]);
+    const Array keys = arrays.Numbers(entry["right_keys"]);
+    offsets_ = offsets.as<int64_t>(Dtype::kInt64), num_left_ = offsets.size() - 1;
+    columns_ = columns.as<int64_t>(Dtype::kInt64);
+    keys_ = keys.as<int64_t>(Dtype::kInt64), num_keys_ = keys.size();
+    bool wrong = num_left_ < 0 || num_columns_ < 1 || columns.size() != left_values_.size() ||
+                 num_keys_ != right_values_.size() || !IsFloat(left_values_.dtype) ||
+                 left_values_.dtype != right_values_.dtype;
+    if (!wrong) {
+      wrong = offsets_[0] != 0 || offsets_[num_left_] != columns.size();
+      for (int64_t i = 0; i < num_left_; ++i) wrong |= offsets_[i] > offsets_[i + 1];
+    }
+    if (wrong) throw ArtifactError("matrices that contradict themselves");
+  }
+
+  Vector Compute(const Vector* vectors, size_t count, int64_t, Scratch& scratch) const override {
+    if (count != 2) throw std::runtime_error("a similarity of two columns");
+    const uint8_t *no_left = Missing(vectors[0], scratch), *no_right = Missing(vectors[1], scratch);
+    const Vector left = Whole(vectors[0], scratch), right = Whole(vectors[1], scratch);
+    const auto *a = left.as<int64_t>(), *b = right.as<int64_t>();
+    const int64_t most = std::numeric_limits<int64_t>::max() / num_columns_ - 1;
+    return WithType(left_values_.dtype, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      const auto *of_left = static_cast<const T*>(left_values_.data), *of_right = static_cast<const T*>(right_values_.data);
+      return Made(left_values_.dtype, left.size, scratch, [&](int64_t i) {
+        double sum = 0;  // one product after the other
+        if (no_left[i] || no_right[i] || a[i] < 0 || a[i] >= num_left_ || b[i] < 0 || b[i] >= most) return sum;
+        for (int64_t at = offsets_[a[i]]; at < offsets_[a[i] + 1]; ++at) {
+          const auto key = static_cast<int64_t>(static_cast<uint64_t>(b[i]) * static_cast<uint64_t>(num_columns_) +
+                                                static_cast<uint64_t>(columns_[at]));
+          const int64_t* found = std::lower_bound(keys_, keys_ + num_keys_, key);
+          if (found != keys_ + num_keys_ && *found == key) sum += static_cast<double>(of_left[at] * of_right[found - keys_]);
+        }
+        return sum;
+      });
+    });
+  }
+
+ private:
+  Array left_values_, right_values_;
+  int64_t num_columns_, num_left_ = 0, num_keys_ = 0;
+  const int64_t *offsets_ = nullptr, *columns_ = nullptr, *keys_ = nullptr;
+};
+
+// A step that makes other lists of lists.
+class OnLists : public Step {
+ public:
+  Vector Compute(const Vector*, size_t, int64_t, Scratch&) const override {
+    throw std::runtime_error("lists were expected, not single values");
+  }
+
+ protected:
+  static const Column& Lists(const Column& column) {
+    if (!column.is_list) throw std::runtime_error("lists were expected, not single values");
+    return column;
+  }
+
+  // Lists of new lengths. `source` gives the element at a place of a row, -1 for the value that fills up.
+  template <typename L, typename S>
+  static Column Rebuilt(const Column& lists, const Constant* filling, Scratch& scratch, L length, S source) {
+    Column made = lists;
+    auto* offsets = scratch.Take<int64_t>(lists.rows + 1);
+    offsets[0] = 0;
+    for (int64_t i = 0; i < lists.rows; ++i) offsets[i + 1] = offsets[i] + length(i);
+    const int64_t count = offsets[lists.rows];
+    made.offsets = offsets;
+    const Vector& from = lists.elements;
+    auto* valid = from.valid == nullptr ? nullptr : scratch.Take<uint8_t>(count);
+    made.elements = WithAnyType(from.dtype, [&](auto* type) -> Vector {
+      using T = ValueOf<decltype(type)>;
+      auto* values = scratch.Take<T>(count);
+      const T fill = filling == nullptr ? T{} : filling->As<T>();
+      for (int64_t i = 0; i < lists.rows; ++i) {
+        for (int64_t to = offsets[i]; to < offsets[i + 1]; ++to) {
+          const int64_t at = source(i, to - offsets[i]);
+          values[to] = at < 0 ? fill : from.as<T>()[at];
+          if (valid != nullptr) valid[to] = at < 0 || from.valid[at];
+        }
+      }
+      return {from.dtype, count, values, MaskOf(valid, count)};
+    });
+    return made;
+  }
+
+  static int64_t LengthOf(const Column& lists, int64_t row) { return lists.offsets[row + 1] - lists.offsets[row]; }
+};
+
+class Slice : public OnLists {
+ public:
+  explicit Slice(const Json& entry)
+      : start_(entry["start"].integer()),
+        end_(entry["end"].integer()),
+        width_(entry["width"].is_null() ? kAnyWidth : entry["width"].integer()) {}
+
+  Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
+    const Column& lists = Lists(*columns[0]);
+    const auto at = [&](int64_t position, int64_t length) {
+      return std::clamp<int64_t>(position < 0 ? length + position : position, 0, length);
+    };
+    Column made = Rebuilt(
+        lists, nullptr, scratch,
+        [&](int64_t row) {
+          const int64_t length = LengthOf(lists, row);
+          return std::max<int64_t>(at(end_, length) - at(start_, length), 0);
+        },
+        [&](int64_t row, int64_t place) { return lists.offsets[row] + at(start_, LengthOf(lists, row)) + place; });
+    made.width = width_;
+    return made;
+  }
+
+ private:
+  int64_t start_, end_, width_;
+};
+
+class Pad : public OnLists {
+ public:
+  explicit Pad(const Json& entry) : width_(entry["width"].integer()), value_(entry["value"]) {}
+
+  Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
+    const Column& lists = Lists(*columns[0]);
+    return Rebuilt(
+        lists, &value_, scratch,
+        [&](int64_t row) {
+          const bool missing = lists.valid != nullptr && !lists.valid[row];
+          return missing ? 0 : std::max(LengthOf(lists, row), width_);
+        },
+        [&](int64_t row, int64_t place) { return place < LengthOf(lists, row) ? lists.offsets[row] + place : -1; });
+  }
+
+ private:
+  int64_t width_;
+  Constant value_;
+};
+
+class SameLengths : public OnLists {
+ public:
+  Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override {
+    if (count != 2 || columns[0]->rows != columns[1]->rows) throw std::runtime_error("lists of as many rows were expected");
+    const Column &lists = Lists(*columns[0]), &like = Lists(*columns[1]);
+    Column made = Rebuilt(
+        lists, nullptr, scratch, [&](int64_t row) { return LengthOf(like, row); },
+        [&](int64_t row, int64_t place) {
+          const int64_t at = lists.offsets[row + 1] - LengthOf(like, row) + place;
+          return at < lists.offsets[row] ? -1 : at;
+        });
+    made.width = like.width;
+    return made;
+  }
+};
+
+class NullToEmpty : public OnLists {
+ public:
+  Column Run(const Column* const* columns, size_t, Scratch&) const override {
+    Column made = Lists(*columns[0]);
+    made.valid = nullptr;
+    return made;
+  }
+};
+
+// An array with a value for each column of a stack.
+Array OfMembers(const Json& value, Arrays& arrays, int64_t members) {
+  const Array array = arrays.Numbers(value);
+  if (array.size() != members) throw ArtifactError("a stack with another number of constants than columns");
+  return array;
+}
+
+class StackedArithmetic : public Elementwise {
+ public:
+  StackedArithmetic(const Json& entry, Arrays& arrays, int64_t members)
+      : function_(FunctionOf(entry["function"].string())), operands_(OfMembers(entry["operands"], arrays, members)) {
+    if (function_ == Function::kLog) throw ArtifactError("a function of one column");
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
+    const char* operand = static_cast<const char*>(operands_.data) + static_cast<size_t>(member) * SizeOf(operands_.dtype);
+    return Apply(function_, NumbersOf(vectors[0], scratch), {operands_.dtype, 1, operand, nullptr}, scratch);
+  }
+
+ private:
+  Function function_;
+  Array operands_;
+};
+
+class StackedBucket : public Elementwise {
+ public:
+  StackedBucket(const Json& entry, Arrays& arrays, int64_t members) {
+    num_buckets_ = OfMembers(entry["num_buckets"], arrays, members).as<uint64_t>(Dtype::kUint64);
+    if (std::find(num_buckets_, num_buckets_ + members, 0U) != num_buckets_ + members) throw ArtifactError("no buckets");
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
+    const uint64_t* hashes = HashesOf(vectors[0], scratch);
+    return Made(Dtype::kInt32, vectors[0].size, scratch, [&](int64_t i) { return hashes[i] % num_buckets_[member]; });
+  }
+
+ private:
+  const uint64_t* num_buckets_;
+};
+
+// What tables hold at keys; see `serving/plan/stacks.py`.
+class StackedLookup : public Elementwise {
+ public:
+  StackedLookup(const Json& entry, Arrays& arrays, int64_t members)
+      : values_(arrays.Numbers(entry["values"])),
+        unknown_(arrays.Numbers(entry["unknown"])),
+        missing_(OfMembers(entry["missing"], arrays, members)) {
+    const Array hashes = arrays.Numbers(entry["hashes"]), starts = arrays.Numbers(entry["starts"]);
+    const auto of_members = [&](const char* name, Dtype dtype) {
+      return static_cast<const int64_t*>(OfMembers(entry[name], arrays, members).as<void>(dtype));
+    };
+    const int64_t* first_starts = of_members("first_starts", Dtype::kInt64);
+    first_hashes_ = of_members("first_hashes", Dtype::kInt64);
+    num_unknown_ = of_members("num_unknown", Dtype::kUint64);
+    first_unknown_ = of_members("first_unknown", Dtype::kInt64);
+    const int64_t* shifts = of_members("shifts", Dtype::kUint64);
+    const auto* all_hashes = hashes.as<uint64_t>(Dtype::kUint64);
+    const auto* all_starts = starts.as<int32_t>(Dtype::kInt32);
+    if (values_.size() != hashes.size() || values_.dtype != unknown_.dtype || values_.dtype != missing_.dtype) {
+      throw ArtifactError("a lookup that contradicts itself");
+    }
+    for (int64_t i = 0; i < members; ++i) {
+      const auto part = [&](const int64_t* firsts, int64_t all) {
+        const int64_t begin = firsts[i], end = i + 1 < members ? firsts[i + 1] : all;
+        if (begin < 0 || begin > end || end > all) throw ArtifactError("a lookup whose columns go back or too far");
+        return std::pair(begin, end - begin);
+      };
+      const auto [hash, num_hashes] = part(first_hashes_, hashes.size());
+      const auto [start, num_starts] = part(first_starts, starts.size());
+      const auto [unknown, num_unknown] = part(first_unknown_, unknown_.size());
+      lookups_.push_back(CheckedHashes(all_hashes + hash, num_hashes, all_starts + start, num_starts));
+      if (lookups_.back().shift != shifts[i] || num_unknown_[i] < 1 || num_unknown_[i] > num_unknown) {
+        throw ArtifactError("a lookup that contradicts itself");
+      }
+    }
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
+    const Vector& keys = vectors[0];
+    const uint8_t* missing = Missing(keys, scratch);
+    const Hashes& hashes = lookups_[static_cast<size_t>(member)];
+    const auto buckets = static_cast<uint64_t>(num_unknown_[member]);
+    return WithType(values_.dtype, [&](auto* made_type) {
+      using Value = ValueOf<decltype(made_type)>;
+      const auto* values = static_cast<const Value*>(values_.data) + first_hashes_[member];
+      const auto* unknown = static_cast<const Value*>(unknown_.data) + first_unknown_[member];
+      const Value if_missing = static_cast<const Value*>(missing_.data)[member];
+      return WithType(keys.dtype, [&](auto* type) {
+        using Key = ValueOf<decltype(type)>;
+        const auto* key = keys.as<Key>();
+        return Made(values_.dtype, keys.size, scratch, [&](int64_t i) {
+          if (missing[i]) return if_missing;
+          const int64_t at = hashes.Find(HashId(static_cast<uint64_t>(WordOf(key[i]))));
+          return at < 0 ? unknown[HashValue(key[i]) % buckets] : values[at];
+        });
+      });
+    });
+  }
+
+ private:
+  Array values_, unknown_, missing_;
+  std::vector<Hashes> lookups_;
+  const int64_t *first_hashes_, *num_unknown_, *first_unknown_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t members) {
+  const std::string& kind = entry["kind"].string();
+  if (kind == "Cast") return std::make_unique<Cast>(entry);
+  if (kind == "HexToInt") return std::make_unique<HexToInt>();
+  if (kind == "DatePart") return std::make_unique<PartOfTime>(entry);
+  if (kind == "Arithmetic") return std::make_unique<Arithmetic>(entry);
+  if (kind == "Fill") return std::make_unique<Fill>(entry);
+  if (kind == "IsMissing") return std::make_unique<IsMissing>();
+  if (kind == "Clip") return std::make_unique<Clip>(entry);
+  if (kind == "Digitize") return std::make_unique<Digitize>(entry, arrays);
+  if (kind == "Bucket") return std::make_unique<Bucket>(entry);
+  if (kind == "Take") return std::make_unique<Take>(entry, arrays);
+  if (members > 0) {
+    if (kind == "StackedArithmetic") return std::make_unique<StackedArithmetic>(entry, arrays, members);
+    if (kind == "StackedBucket") return std::make_unique<StackedBucket>(entry, arrays, members);
+    if (kind == "StackedLookup") return std::make_unique<StackedLookup>(entry, arrays, members);
+  } else {
+    if (kind == "KeyIndex") return MakeKeyIndex(entry, arrays);
+    if (kind == "Combine") return std::make_unique<Combine>(entry);
+    if (kind == "Similarity") return std::make_unique<Similarity>(entry, arrays);
+    if (kind == "Slice") return std::make_unique<Slice>(entry);
+    if (kind == "Pad") return std::make_unique<Pad>(entry);
+    if (kind == "SameLengths") return std::make_unique<SameLengths>();
+    if (kind == "NullToEmpty") return std::make_unique<NullToEmpty>();
+  }
+  throw ArtifactError("a step of kind '" + kind + "' is not known");
+}
+
+}  // namespace rankline
