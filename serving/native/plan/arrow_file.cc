@@ -75,7 +75,7 @@ class Table {
   size_t vtable_bytes_ = 0;
 };
 
-constexpr std::string_view kMagic = "ARROW1\0\0";
+constexpr std::string_view kMagic("ARROW1\0\0", 8);
 constexpr uint32_t kContinuation = 0xFFFFFFFF;
 constexpr uint8_t kRecordBatch = 3;
 // Fields of Arrow's tables, numbered as in its Message.fbs.

@@ -141,7 +141,9 @@ class Plan::Impl {
     for (const Output& output : outputs_) {
       const int64_t size = output.is_candidates ? rows * count : rows;
       if (output.kind == Output::Kind::kStacked) {
+        const Scratch::Mark before = scratch.Here();
         WriteComputed(output, Single(Stacked(output, raw, scratch)), size, rows, count, sink);
+        scratch.Release(before);  // so that the next column finds its memory in the cache
       } else {
         const Column& column = output.source < 0 ? raw[-output.source - 1] : results[output.source];
         if (output.kind == Output::Kind::kComputed) WriteComputed(output, column, size, rows, count, sink);
@@ -460,7 +462,7 @@ class Plan::Impl {
     if (rows_found.is_list) {
       Column lists = rows_found;
       if (output.lengths != nullptr) throw std::runtime_error("lists of lists");
-      lists.elements = TakeRows({output.dtype, output.table_rows, output.table, nullptr}, found.as<int64_t>(), found.size, scratch);
+      lists.elements = TakeRows(Vector{output.dtype, output.table_rows, output.table, nullptr}, found.as<int64_t>(), found.size, scratch);
       return WriteComputed(output, lists, size, rows, count, sink);
     }
     if (rows_found.rows != size || (output.is_list && output.lengths == nullptr)) {

@@ -28,6 +28,16 @@ class Scratch {
     return memory;
   }
 
+  // What was handed out since is taken back by Release, unless new memory had to be had for it.
+  struct Mark {
+    size_t blocks;
+    size_t used;
+  };
+  Mark Here() const { return {blocks_.size(), used_}; }
+  void Release(Mark mark) {
+    if (mark.blocks == blocks_.size()) used_ = mark.used;
+  }
+
   // Takes everything back. Several blocks become one that holds as much, unless a rare large request left them.
   void Reset() {
     if (blocks_.size() > 1) {
