@@ -2,7 +2,7 @@
 
     python -m serving.native.build [DIRECTORY]
 
-A `NAME.cc` of `_BACKENDS` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
+Each `NAME.cc` of `_BACKENDS` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
 linked with all other sources; the linker leaves out what it does not need. Functions of Triton's stay undefined, since
 the server that loads the object has them: neither headers nor libraries of Triton's are needed.
 
@@ -22,7 +22,11 @@ from pathlib import Path
 
 _SOURCES = Path(__file__).parent
 _BACKENDS = ("fused", "identity", "nvtabular", "onnxruntime", "tensorflow")
-_OTHER_LIBRARIES = "c_api.cc"  # what tests call from Python
+_OF_BACKENDS = {f"{name}.cc": f"libtriton_{name}.so" for name in _BACKENDS}
+_FOR_TESTS = {"plan/c_api.cc": "librankline_plan.so"}  # which call it from Python
+_MAINS = {**_OF_BACKENDS, **_FOR_TESTS}
+"""A source with the entry points of an object → the object."""
+
 _COMPILE = (
     *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
     *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
@@ -71,20 +75,21 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
             if not target.is_dir():
                 when_absent()
                 made = Path(directory, "objects")
-                build(made, compiler, strict=strict)
+                build(made, compiler, strict=strict, for_tests=True)
                 made.rename(target)
     except OSError as error:
         raise BuildError(f"{target} cannot be written ({os.strerror(error.errno or 0)})") from None
     return target
 
 
-def build(target: Path, compiler: str, *, strict: bool = False) -> None:
+def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool = False) -> None:
     """Compile all backends.
 
     Args:
         target: directory for the objects, made here.
         compiler: path of g++.
         strict: a warning is an error.
+        for_tests: also what only tests need.
 
     Raises:
         BuildError: it refuses the sources.
@@ -98,14 +103,14 @@ def build(target: Path, compiler: str, *, strict: bool = False) -> None:
             _run(compiler, *flags, "-c", str(source), "-o", str(made))
             return str(made)
 
-        def linked(backend: str, own: str) -> None:
-            _run(compiler, own, *shared, "-o", str(target / object_name(backend)), *_LINK)
+        def linked(main: str) -> None:
+            _run(compiler, own[main], *shared, "-o", str(target / _MAINS[main]), *_LINK)
 
-        sources = [path for path in _sources("*.cc") if path.name != _OTHER_LIBRARIES]
+        sources = _sources("*.cc")
         parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
-        mains = {name: parts.pop(path) for name in _BACKENDS if (path := _SOURCES / f"{name}.cc") in parts}
+        own = {main: parts.pop(path) for main in _MAINS if (path := _SOURCES / main) in parts}
         shared = list(parts.values())
-        list(pool.map(linked, *zip(*mains.items(), strict=True)))
+        list(pool.map(linked, own if for_tests else own.keys() & _OF_BACKENDS.keys()))
 
 
 def find_compiler() -> str | None:
