@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble, before
+from serving.model_config import PYTHON_RUNTIME
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
@@ -32,6 +33,15 @@ class Served:
     server: EmbeddedServer
     supervisor: Supervisor
     events: list[str]
+    runtime: str = ""
+
+    def publish(self, offset: int) -> ExportedEnsemble:
+        return publish_tiny(self.repository, offset, runtime=self.runtime)
+
+    def loaded(self, step: str) -> list[int]:
+        """Versions of a step that the server has."""
+        with InferenceServerClient(self.server.endpoints.grpc) as client:
+            return [number for number in range(1, 4) if client.is_model_ready(f"{NAME}_{step}_v{number}")]
 
     def ask(self, key: int = 0) -> int:
         with Client(self.server.endpoints.grpc, NAME) as client:
@@ -46,14 +56,19 @@ class Served:
         return found
 
 
+IN_PYTHON = pytest.mark.parametrize("served", [PYTHON_RUNTIME], ids=["python"], indirect=True)
+IN_BOTH = pytest.mark.parametrize("served", ["", PYTHON_RUNTIME], ids=["native", "python"], indirect=True)
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     """Version 1 answers 10 for key 0."""
-    ensemble = publish_tiny(tmp_path / NAME, 10)
+    runtime = getattr(request, "param", "")
+    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
     events: list[str] = []
     with EmbeddedServer(config_of(ensemble)) as server:
         supervisor = Supervisor(server, ensemble, follow_versions=True, report=events.append)
-        yield Served(tmp_path / NAME, server, supervisor, events)
+        yield Served(tmp_path / NAME, server, supervisor, events, runtime)
 
 
 @dataclass
@@ -89,9 +104,10 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
         yield seen
 
 
+@IN_BOTH
 def test_versions_change_under_load_without_a_failed_request(served: Served) -> None:
     with load(served) as seen:
-        publish_tiny(served.repository, 20)
+        served.publish(20)
         served.supervisor.step()
         wait_until(lambda: seen.answers[-1] == 20)
         before(served.repository).activate()
@@ -100,11 +116,13 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
     assert seen.errors == []
     assert set(seen.answers) == {10, 20}  # never the workflow of one version with the model of another
     assert served.events == ["loading version 2", "version 2 is active", "loading version 1", "version 1 is active"]
-    assert len(served.processes("transform")) == 1  # the other version is gone
+    assert served.loaded("transform") == [1]  # the other version is gone
+    assert len(served.processes("transform")) == bool(served.runtime)
 
 
+@IN_BOTH
 def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Served) -> None:
-    file = damage(publish_tiny(served.repository, 20), "predict")
+    file = damage(served.publish(20), "predict")
     with load(served) as seen:
         for _ in range(3):
             served.supervisor.step()
@@ -114,14 +132,15 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Se
         f"version 2 cannot be loaded, version 1 stays active: {file} does not match its checksum in the manifest. "
         "Make the ensemble again."
     ]
-    assert len(served.processes("transform")) == 1
-    publish_tiny(served.repository, 30)
+    assert served.loaded("transform") == [1]
+    served.publish(30)
     served.supervisor.step()
     assert served.ask() == 30
 
 
-def test_a_damaged_version_is_not_started(tmp_path: Path) -> None:
-    ensemble = publish_tiny(tmp_path / NAME, 10)
+@pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
+def test_a_damaged_version_is_not_started(tmp_path: Path, runtime: str) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
     file = damage(ensemble, "transform")
     with pytest.raises(ServerError, match=f"{file.name} does not match its checksum"):
         EmbeddedServer(config_of(ensemble)).start()
@@ -138,6 +157,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+@IN_PYTHON
 @pytest.mark.parametrize("step", ["transform", "predict"])
 def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, step: str) -> None:
     with load(served) as seen:
@@ -157,6 +177,7 @@ def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, st
     ]
 
 
+@IN_PYTHON
 def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
     folder = served.repository / f"{NAME}_predict_v1" / "1" / "plan"
     folder.rename(folder.with_name("away"))
@@ -172,7 +193,7 @@ def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
 
 
 def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) -> None:
-    ensemble = publish_tiny(tmp_path / NAME, 10)
+    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=PYTHON_RUNTIME)
     events: list[str] = []
     with EmbeddedServer(config_of(ensemble, log_path=tmp_path / "triton.log")) as server:
         supervisor = Supervisor(server, ensemble, follow_versions=False, report=events.append, least_up_s=0)
@@ -225,7 +246,7 @@ def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) 
     events: list[str] = []
     first = ExportedEnsemble.load(served.repository)
     supervisor = Supervisor(served.server, first, follow_versions=False, report=events.append)
-    publish_tiny(served.repository, 20)
+    served.publish(20)
     supervisor.step()
     assert (served.ask(), events) == (10, [])
 

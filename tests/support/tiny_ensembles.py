@@ -24,13 +24,14 @@ def lookup(source: str, target: str, values: np.ndarray) -> TransformPlan:
     )
 
 
-def publish_tiny(repository: Path, offset: int, *, keep: int = 5, **limits: int) -> ExportedEnsemble:
+def publish_tiny(repository: Path, offset: int, *, keep: int = 5, runtime: str = "", **limits: int) -> ExportedEnsemble:
     """Add a version that answers key i with offset + i.
 
     Args:
         repository: where to.
         offset: what tells this version from others.
         keep: versions to keep.
+        runtime: of both steps; "" for the native backend, where there is one.
         limits: further fields of both steps' `ModelConfig`.
     """
     with publish_version(repository, NAME, made_from={}, details={"run_id": "none"}, keep=keep) as new:
@@ -44,6 +45,7 @@ def publish_tiny(repository: Path, offset: int, *, keep: int = 5, **limits: int)
                 outputs=(Tensor(name=target, dtype="int64"),),
                 max_batch_size=65_536,
                 parameters=manifest,
+                runtime=runtime,
                 **limits,
             )
             lookup(source, target, values).save(new.directory / config.name / "1" / "plan")

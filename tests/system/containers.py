@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from serving.native.build import built_objects, find_compiler, object_name
 from tests.support.deployment import CONTAINER, ROOT, dockerfile_stage
 from tests.support.interpreters import suitable_pythons
 from tests.support.programs import need_program
@@ -254,6 +255,7 @@ def triton_service(compose_entry: Mapping[str, Any], context: Path, secrets: Map
     imports = "aiohttp, onnxruntime, pyarrow.parquet, tensorflow, tritonclient.grpc"
     packages = environment("requirements.txt", imports=imports) / "lib" / f"python{PYTHON}" / "site-packages"
     (context / "packages").mkdir(exist_ok=True)
+    (context / "serving/native/objects").mkdir(exist_ok=True)
     backend = "/opt/tritonserver/backends/python"
     return Service(
         name="triton",
@@ -266,10 +268,55 @@ def triton_service(compose_entry: Mapping[str, Any], context: Path, secrets: Map
             ("--ro-bind", python, str(python)),
             ("--ro-bind", context, "/opt/rankline"),
             ("--ro-bind", packages, "/opt/rankline/packages"),
+            ("--ro-bind", native_objects(), "/opt/rankline/serving/native/objects"),
         ),
         directory=stage["WORKDIR"],
         variables={"PATH": f"{python / 'bin'}:/usr/bin", **stage["ENV"]},
         secrets=secrets,
+    )
+
+
+def native_objects() -> Path:
+    """What the Dockerfile compiles; skips the test where there is no compiler."""
+    if find_compiler() is None:
+        pytest.skip("g++ compiles the native backends (apt-get install g++)")
+    return built_objects()
+
+
+def plain_service(compose_entry: Mapping[str, Any], directory: Path) -> Service:
+    """The stage `plain`: Triton, the native backends and the libraries that they open; nothing of Python.
+
+    Args:
+        compose_entry: of a Triton with our supervisor, of which all but the command and the health check is taken.
+        directory: for the backends.
+    """
+    import pytriton
+
+    stage = dockerfile_stage("plain")
+    assert stage["USER"] == compose_entry["user"]
+    wheel = Path(pytriton.__file__).parent
+    packages = next((environment("requirements.txt", imports="tensorflow") / "lib").glob("*/site-packages"))
+    for name, libraries in (
+        ("nvtabular", []),
+        ("tensorflow", sorted(packages.glob("tensorflow/libtensorflow_*.so.2"))),
+        ("onnxruntime", sorted(packages.glob("onnxruntime/capi/libonnxruntime.so.*"))),
+    ):
+        (directory / name).mkdir(parents=True)
+        shutil.copy(native_objects() / object_name(name), directory / name)
+        for library in libraries:
+            at = "libonnxruntime.so" if name == "onnxruntime" else library.name
+            shutil.copy(library, directory / name / at)
+    return Service(
+        name="triton",
+        compose={**compose_entry, "healthcheck": {"test": ["CMD", "true"]}},
+        entrypoint=stage["ENTRYPOINT"],
+        layers=(
+            ("--ro-bind", wheel / "tritonserver" / "bin", "/opt/tritonserver/bin"),
+            ("--ro-bind", wheel.parent / "nvidia_pytriton.libs", "/opt/tritonserver/lib"),
+            ("--ro-bind", directory, "/opt/rankline/backends"),
+        ),
+        directory=stage["WORKDIR"],
+        variables={"PATH": "/opt/tritonserver/bin:/usr/bin", "LD_LIBRARY_PATH": "/opt/tritonserver/lib"},
     )
 
 

@@ -21,7 +21,15 @@ from serving.engines import engine_for
 from tests.support.deployment import CONTAINER, ROOT, allowed_files, compose, dockerfile_stage, overridden
 from tests.support.programs import need_program
 from tests.support.rounding import SCORE_ROUNDING
-from tests.system.containers import Exported, Network, Service, base_python, environment, triton_service
+from tests.system.containers import (
+    Exported,
+    Network,
+    Service,
+    base_python,
+    environment,
+    plain_service,
+    triton_service,
+)
 from workflows.upstream import nvt, quiet_nvtabular
 
 DASHBOARD = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text(encoding="utf-8"))
@@ -135,6 +143,25 @@ def test_a_version_with_the_engine_onnx_is_taken_over(
     while "version 2 is active" not in network.log(triton):
         time.sleep(0.1)
     np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
+
+
+def test_a_plain_triton_with_the_native_backends_scores_alike(
+    stack: dict[str, Any], exported: Exported, offline_scores: Any, tmp_path: Path
+) -> None:
+    name = "movielens"
+    command = [
+        f"--model-repository=/models/{name}", "--model-control-mode=explicit", f"--load-model={name}",
+        "--exit-on-error=true", "--strict-readiness=true", "--allow-gpu-metrics=false",
+    ]  # fmt: skip
+    entry = {**stack["services"]["triton"], "command": command}
+    with Network(tmp_path) as network:
+        service = plain_service(entry, tmp_path / "backends")
+        network.start(service)
+        while "Started GRPCInferenceService" not in network.log(service):
+            time.sleep(0.1)
+        assert f"successfully loaded '{name}'" in network.log(service)
+        np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
+        assert "python" not in network.log(service).lower()
 
 
 @pytest.fixture(scope="module")
