@@ -90,13 +90,22 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
     """Which engine runs the model, and which is the fastest for how many rows, where they were compared."""
     details = ensemble.manifest.details
     compared = f"; {EngineComparison(**details['engines']).summary()}" if details["engines"] else ""
-    console.print(f"engine {details['engine']}{compared}", soft_wrap=True)
+    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{compared}", soft_wrap=True)
     if about := details.get("uncompiled"):
         console.print(
             f"not compiled: {', '.join(about['operators'])}; the workflow runs through NVTabular and takes "
             f"{about['row_ms']:.1f} ms for one row, where a plan takes about 0.1 ms",
             soft_wrap=True,
         )
+
+
+def _runtime(native: Mapping[str, bool]) -> str:
+    """What runs the steps, where the server's machine has the native backends."""
+    names = {"transform": "the workflow", "predict": "the model"}
+    in_python = [names.get(step, "all") for step, is_native in native.items() if not is_native]
+    if not in_python:
+        return "native backends"
+    return "Python backends" if len(in_python) == len(native) else f"native backends, {in_python[0]} in Python"
 
 
 def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from workflows.errors import ServerError
 
 KEY_HEADER = "rankline-key"
+_LOADED = ("READY", "LOADING", "UNLOADING")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +67,23 @@ class ModelControl:
         """
         self._post(f"/v2/repository/models/{model}/unload", {})
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> None:
+    def loaded(self) -> set[str]:
+        """Models that are loaded, also those that are about to go.
+
+        Raises:
+            ServerError: the server does not answer.
+        """
+        index = json.loads(self._post("/v2/repository/index", {}))
+        return {model["name"] for model in index if model.get("state") in _LOADED}
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         try:
             status, answer = self._request("POST", path, json.dumps(body), timeout_s=self.timeout_s)
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"the server at {self.host}:{self.port} does not answer ({error}).") from None
         if status != http.client.OK:
             raise ServerError(_reason(answer))
+        return answer
 
     def _request(self, method: str, path: str, body: str | None = None, *, timeout_s: float) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)

@@ -28,6 +28,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import engines
 from serving.installation import backend_names
+from serving.model_config import PYTHON_RUNTIME
 from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
 from workflows.durable import sync, sync_all
 from workflows.errors import ArtifactError
@@ -39,7 +40,7 @@ _STAGING = ".export-"
 _REPLACES = "replaces"  # in a manifest's details: the version that was active before
 _STEP_FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
-    "parameters",
+    "parameters", "runtime",
 }  # fmt: skip
 _ENVIRONMENT = "EXECUTION_ENV_PATH"  # of the Python backend: an environment that it would unpack and activate
 
@@ -327,6 +328,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
             foreign
             or config.parameters[MANIFEST_PARAMETER].string_value != manifest
             or _ENVIRONMENT in config.parameters
+            or config.runtime not in ("", PYTHON_RUNTIME)
         ):
             raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
         _refuse_entries(path / step, {CONFIG, "1"})

@@ -25,7 +25,7 @@ from serving.model_config import EnsembleConfig, ModelConfig
 from serving.parity import check_parity, check_rows_apart, plan_inputs, raw_rows
 from serving.plan import Transform
 from serving.through_nvtabular import UncompiledTransform
-from serving.version import Served, write_version
+from serving.version import Served, native_steps, write_version
 from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
@@ -146,6 +146,7 @@ def publish_exportable(
         details: dict[str, Any] = {
             "config": asdict(config),
             "engine": engine.name,
+            "native": native_steps(plan, engine, config),
             "engines": comparison and asdict(comparison),
             "parity": asdict(parity),
             "uncompiled": about,

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from workflows.errors import ConfigError
 
+NATIVE, PYTHON = BACKENDS = ("native", "python")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
@@ -13,6 +15,8 @@ class ExportConfig:
     Attributes:
         engine: what runs the model, such as onnx; an unknown name lists those that take the model. By default
             the framework that trained it.
+        backend: native runs workflow and model inside Triton, without Python, where both that form and the machine that
+            serves allow it; python runs each step in processes of Python.
         uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
             whole workflow then runs through NVTabular, which takes some milliseconds for a row.
         fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
@@ -20,7 +24,7 @@ class ExportConfig:
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
             16,384 at most, for 32,768 would take 5 GB of memory.
         max_list_length: most values of one list of a request, and most candidates of one row.
-        instances: copies of each step that run side by side, each in a process of its own; 0 for one per four cores.
+        instances: copies of each step that run side by side, in Python each in a process; 0 for one per four cores.
         threads: threads that one operation of the model may use; 0 to share the cores among the instances.
         max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
             limit, Triton 24.10 keeps one request in some hundreds waiting for 500 ms.
@@ -29,6 +33,7 @@ class ExportConfig:
     """
 
     engine: str | None = None
+    backend: str = NATIVE
     uncompiled: str = ""
     fused: bool = False
     max_batch_size: int = 65_536
@@ -40,6 +45,8 @@ class ExportConfig:
     keep_versions: int = 3
 
     def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ConfigError(f"backend is {self.backend!r}, expected {' or '.join(BACKENDS)}.")
         for name, least in _AT_LEAST.items():
             if (value := getattr(self, name)) < least:
                 raise ConfigError(f"{name} is {value}, expected at least {least}.")

@@ -3,19 +3,23 @@
 Two places are known: the wheel `nvidia-pytriton`, which holds the server and its Python backend, and the directory
 where Triton's own images have them. A folder with a `model.py` becomes a backend beside the Python backend, so models
 with `backend: "nvtabular"` are served by the folder under `serving/backends`, and those of an engine by its folder.
+Where there is a native backend for it, the shared object lies beside `model.py`: Triton takes the object, unless a
+model's config has `runtime: "model.py"`. So what serves a model is chosen here, and a model repository that was
+exported for native backends is served by those in Python on a machine that has no others.
 """
 
 import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from serving.engines import engines
+from serving.native.build import object_name
 from serving.stub import fit_for_numpy
 from workflows.errors import ServerError
 
@@ -34,6 +38,7 @@ class Installation:
         stub: the program that runs a Python model.
         libraries: directories for LD_LIBRARY_PATH.
         is_patched: the release has no holes that are known, so it may be put on a network.
+        python_trouble: why no Python model can run here; "" where they can.
     """
 
     server: Path
@@ -41,6 +46,7 @@ class Installation:
     stub: Path
     libraries: tuple[Path, ...]
     is_patched: bool
+    python_trouble: str = ""
 
 
 def backend_names() -> tuple[str, ...]:
@@ -49,10 +55,10 @@ def backend_names() -> tuple[str, ...]:
 
 
 def find_installation() -> Installation:
-    """Locate the server and check that its stub can run under this interpreter.
+    """Locate the server, and see whether its stub can run under this interpreter.
 
     Raises:
-        ServerError: not installed, incomplete, or the interpreter does not fit.
+        ServerError: not installed, or incomplete.
     """
     if sys.platform != "linux":
         raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
@@ -63,13 +69,19 @@ def find_installation() -> Installation:
         found = _of_image(_IMAGE)
     else:
         raise ServerError("nvidia-pytriton is not installed, and it carries tritonserver: pip install nvidia-pytriton")
+    return replace(found, python_trouble=_python_trouble(found.stub))
+
+
+def _python_trouble(stub: Path) -> str:
     version = _python_version()
+    if not stub.is_file():
+        return f"{stub.parent} has no backend stub for Python {version}. Use Python 3.10 to 3.13."
     if not any((directory / f"libpython{version}.so.1.0").is_file() for directory in _python_libraries()):
-        raise ServerError(
+        return (
             f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
             f"Install libpython{version}, or build Python with --enable-shared."
         )
-    return found
+    return ""
 
 
 def _of_wheel(package: Path) -> Installation:
@@ -83,8 +95,6 @@ def _of_wheel(package: Path) -> Installation:
     )
     if not found.server.is_file():
         raise ServerError(f"{found.server} is missing: pip install --force-reinstall nvidia-pytriton")
-    if not found.stub.is_file():
-        raise ServerError(f"nvidia-pytriton has no backend stub for Python {version}. Use Python 3.10 to 3.13.")
     return found
 
 
@@ -97,30 +107,49 @@ def _of_image(root: Path) -> Installation:
         libraries=(root / "lib",),
         is_patched=True,
     )
-    for file in (found.server, found.stub):
-        if not file.is_file():
-            raise ServerError(f"{file} is missing. Use an image of Triton that has the Python backend.")
+    if not found.server.is_file():
+        raise ServerError(f"{found.server} is missing. Use an image of Triton that has the server.")
     return found
 
 
-def assemble_backends(target: Path, installation: Installation, further: tuple[Path, ...]) -> None:
+def assemble_backends(
+    target: Path, installation: Installation, further: tuple[Path, ...], native: Mapping[str, Path]
+) -> None:
     """Make a backend directory: Triton's Python backend with the stub beside it, our folders, and further ones.
 
-    Files are copied (3 MB), not linked: Triton refuses a backend library that "escapes backend directory".
+    Files that Triton loads are copied (some MB), not linked: it refuses a library that "escapes backend directory".
+
+    Args:
+        target: the directory, made here.
+        installation: has the Python backend; left out where that cannot run.
+        further: directories of further backend folders.
+        native: backend → shared object, for folders of ours.
 
     Raises:
         ServerError: a backend directory does not exist.
     """
-    python = target / "python"
-    python.mkdir(parents=True)
+    target.mkdir(parents=True)
+    if not installation.python_trouble:
+        _copy_python_backend(target / "python", installation)
+    for folder in _own_backends():
+        if folder.name in native:
+            (target / folder.name).mkdir()
+            (target / folder.name / "model.py").symlink_to(folder / "model.py")
+            shutil.copy(native[folder.name], target / folder.name)
+        else:
+            (target / folder.name).symlink_to(folder)
+    for folder in _backend_folders(further):
+        (target / folder.name).symlink_to(folder)
+
+
+def _copy_python_backend(target: Path, installation: Installation) -> None:
+    target.mkdir()
     for file in installation.python_backend.iterdir():
         if file.is_file():  # installers that compile leave a __pycache__
-            shutil.copy(file, python)
-    stub = python / STUB
+            shutil.copy(file, target)
+    stub = target / STUB
     stub.write_bytes(fit_for_numpy(installation.stub.read_bytes()))
     stub.chmod(0o755)
-    for folder in (*_own_backends(), *_backend_folders(further)):
-        (target / folder.name).symlink_to(folder)
 
 
 def _own_backends() -> Iterator[Path]:
@@ -132,7 +161,9 @@ def _backend_folders(directories: tuple[Path, ...]) -> Iterator[Path]:
     for directory in directories:
         if not directory.is_dir():
             raise ServerError(f"backend directory {directory} does not exist.")
-        yield from (model.parent.absolute() for model in sorted(directory.glob("*/model.py")))
+        for folder in sorted(directory.iterdir()):
+            if (folder / "model.py").is_file() or (folder / object_name(folder.name)).is_file():
+                yield folder.absolute()
 
 
 def make_stub_environment(target: Path) -> None:

@@ -10,6 +10,9 @@ from tritonclient.grpc import model_config_pb2 as pb
 from workflows.errors import ConfigError
 from workflows.tensors import Tensor
 
+PYTHON_RUNTIME = "model.py"
+"""The one runtime that a config may name: a backend of Python."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -21,8 +24,9 @@ class ModelConfig:
         inputs, outputs: tensors without the batch dimension.
         max_batch_size: most rows of one request, and of the requests that are joined; at least 1.
         platform: what Triton calls the model's format, where it has a name for it.
+        runtime: file of the backend folder that runs it; "" for Triton's choice, a shared object before `model.py`.
         parameters: strings for the backend.
-        instances: copies of the model that run side by side, each in a process of its own.
+        instances: copies of the model that run side by side, those of Python in processes of their own.
         max_queue_size: requests that may wait; the next one is refused. 0 for any number.
         queue_timeout_us: how long a request may wait before it is refused, in microseconds. 0 for any time.
     """
@@ -33,6 +37,7 @@ class ModelConfig:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     platform: str = ""
+    runtime: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     instances: int = 1
     max_queue_size: int = 0
@@ -44,7 +49,7 @@ class ModelConfig:
     def to_protobuf(self) -> Any:
         """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
-        config.backend, config.platform = self.backend, self.platform
+        config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
         config.dynamic_batching.SetInParent()  # join what waits, wait for nothing
         if self.max_queue_size or self.queue_timeout_us:
             policy = config.dynamic_batching.default_queue_policy

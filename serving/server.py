@@ -14,7 +14,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ from serving.installation import (
     remove_environments,
 )
 from serving.launched import Launched
+from serving.native.objects import native_backends
 from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
@@ -168,6 +169,7 @@ class EmbeddedServer:
         self._control: ModelControl | None = None
         self._num_processes: Counter[str] = Counter()  # of each model that is loaded
         self._log: ServerLog | None = None
+        self._python_trouble = ""  # why models of Python could not be loaded, if any were
 
     def __enter__(self) -> "EmbeddedServer":
         self.start()
@@ -229,6 +231,8 @@ class EmbeddedServer:
                 f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
                 "is installed here has known vulnerabilities. To serve a network, use the container stack."
             )
+        if lacking := native_backends().lacking:
+            _LOGGER.warning("Workflow and model are served by Python, not by native backends: %s.", lacking)
         for starts_left in reversed(range(_MOST_STARTS)):
             try:
                 self._start_once(installation, may_hang=not starts_left)
@@ -251,6 +255,7 @@ class EmbeddedServer:
         try:
             path = self.config.log_path
             self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
+            self._python_trouble = installation.python_trouble
             self._launcher = Launched(
                 home,
                 self._log,
@@ -258,7 +263,8 @@ class EmbeddedServer:
                 stop_timeout_s=_STOP_TIMEOUT_S,
                 shm_prefix=server_id,
             )
-            assemble_backends(home / "backends", installation, self.config.backends)
+            native = native_backends()
+            assemble_backends(home / "backends", installation, self.config.backends, native.objects)
             make_stub_environment(home / "python")
             self._control = ModelControl(
                 host=self.config.http_host,
@@ -272,6 +278,7 @@ class EmbeddedServer:
                 *_flags(
                     self.config,
                     home / "backends",
+                    native.libraries,
                     shm_prefix=server_id,
                     key=self._control.key,
                     shared_memory_key=self.shared_memory_key,
@@ -351,7 +358,7 @@ class EmbeddedServer:
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
     def unload(self, *models: str) -> None:
-        """Unload models, and wait until their requests are answered and their processes gone.
+        """Unload models, and wait until their requests are answered and they are gone, with their processes.
 
         Raises:
             ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
@@ -361,13 +368,13 @@ class EmbeddedServer:
             control.unload(model)
             del self._num_processes[model]
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
-        while left := sorted(set(models) & self._count_processes().keys()):
+        while left := sorted(set(models) & (self._count_processes().keys() | control.loaded())):
             if time.monotonic() > deadline:
-                raise ServerError(f"model {left[0]!r} still has processes {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
+                raise ServerError(f"model {left[0]!r} is still there {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
             time.sleep(_POLL_INTERVAL_S)
 
     def dead_models(self) -> set[str]:
-        """Loaded models that have lost a process; Triton does not start it again."""
+        """Loaded models that have lost a process; Triton does not start it again. Native ones have none to lose."""
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
@@ -446,7 +453,7 @@ class EmbeddedServer:
 
     def _reason(self) -> str:
         assert self._log is not None
-        return failure_reason(self._log.text())
+        return " ".join(filter(None, (failure_reason(self._log.text()), self._python_trouble)))
 
 
 def _is_running(pid: int) -> bool:
@@ -487,7 +494,15 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
         yield path
 
 
-def _flags(config: ServerConfig, backends: Path, *, shm_prefix: str, key: str, shared_memory_key: str) -> list[str]:
+def _flags(
+    config: ServerConfig,
+    backends: Path,
+    libraries: Mapping[str, Path],
+    *,
+    shm_prefix: str,
+    key: str,
+    shared_memory_key: str,
+) -> list[str]:
     """Everything but the ports and repositories; hardened after Triton's deployment guide."""
     names = sorted(folder.name for folder in backends.iterdir())
     closed = {
@@ -513,6 +528,7 @@ def _flags(config: ServerConfig, backends: Path, *, shm_prefix: str, key: str, s
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
         *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
+        *(f"--backend-config={name},library={path}" for name, path in libraries.items()),
     ]
 
 

@@ -16,10 +16,10 @@ from typing import Any
 from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import Engine
 from serving.ensemble import CONFIG
-from serving.export_config import ExportConfig
-from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
+from serving.export_config import NATIVE, ExportConfig
+from serving.model_config import PYTHON_RUNTIME, EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH
-from serving.plan import CandidatePlan, ColumnSpec, Transform
+from serving.plan import CandidatePlan, ColumnSpec, Transform, TransformPlan
 from workflows.artifacts import MANIFEST
 from workflows.heads import Head, output_names, usual_heads
 from workflows.tensor_names import SCORE
@@ -128,6 +128,7 @@ def _steps(
 ) -> tuple[ModelConfig, ...]:
     """A step for the workflow and one for the model, each in processes of its own, or one for both."""
     manifest = f"{name}/{version}/{MANIFEST}"
+    native = native_steps(plan, served.engine, config)
 
     def step(kind: str, parameters: Mapping[str, str], **fields: Any) -> ModelConfig:
         return ModelConfig(
@@ -137,6 +138,7 @@ def _steps(
             max_queue_size=config.max_queue_size,
             queue_timeout_us=int(config.queue_timeout_ms * 1000),
             parameters={MANIFEST_PARAMETER: manifest, **parameters},
+            runtime=_runtime(kind, native[kind], config),
             **fields,
         )
 
@@ -168,6 +170,28 @@ def _steps(
             outputs=scores,
         ),
     )
+
+
+def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[str, bool]:
+    """Step → whether it runs without Python, on a machine that has the native backends.
+
+    Args:
+        plan: one that goes through NVTabular has no native form.
+        engine: one without a library in C has none.
+        config: may ask for Python.
+    """
+    compiled, in_c = isinstance(plan, TransformPlan), bool(engine.library)
+    forms = {"score": compiled and in_c} if config.fused else {"transform": compiled, "predict": in_c}
+    return {kind: has_one and config.backend == NATIVE for kind, has_one in forms.items()}
+
+
+def _runtime(kind: str, is_native: bool, config: ExportConfig) -> str:
+    """Python's where it was asked for, or where our native backend would be taken and could not run the step.
+
+    Else it is left open: a server that has the native backend takes it, and another one that in Python. A model of an
+    engine with a backend in Python alone is as open, since Triton may have a backend of its own for it.
+    """
+    return "" if is_native or (kind == "predict" and config.backend == NATIVE) else PYTHON_RUNTIME
 
 
 def _named(candidates: Sequence[str]) -> dict[str, str]:

@@ -44,6 +44,7 @@ class Engine:
         threads_parameter: name of the one that says how many threads one operation may use; "" for none.
         module: top-level Python module that runs it, where it is an optional one.
         extra: the extra in pyproject.toml that brings the module.
+        library: of C, in the module's folder, which the native backend opens; "" where there is only one in Python.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Engine:
     threads_parameter: str = ""
     module: str = ""
     extra: str = ""
+    library: str = ""
 
     @property
     def backend(self) -> str:

@@ -12,4 +12,5 @@ ENGINE = Engine(
     threads_parameter="intra_op_thread_count",
     module="onnxruntime",
     extra="onnx",
+    library="capi/libonnxruntime.so.*",
 )

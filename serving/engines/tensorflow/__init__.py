@@ -13,4 +13,5 @@ ENGINE = Engine(
     threads_parameter="INTRA_OP_THREADS",
     module="tensorflow",
     extra="cpu",
+    library="libtensorflow_cc.so.2",
 )

@@ -1,0 +1,77 @@
+"""Where the native backends are on this machine, and the libraries of the frameworks that they open."""
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from serving.engines import Engine, engines
+from serving.native.build import BuildError, built_objects, object_name
+
+_LOGGER = logging.getLogger(__name__)
+_SHIPPED = Path(__file__).parent / "objects"
+"""In an installed wheel that was built where g++ was; never in a checkout."""
+
+_GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeBackends:
+    """What this machine can serve without Python.
+
+    Attributes:
+        objects: backend → the shared object that Triton loads.
+        libraries: the same backend → the library of its framework, where it needs one.
+        lacking: why there are no objects, "" where there are.
+    """
+
+    objects: Mapping[str, Path] = field(default_factory=dict)
+    libraries: Mapping[str, Path] = field(default_factory=dict)
+    lacking: str = ""
+
+
+@cache
+def native_backends() -> NativeBackends:
+    """The objects in this package, else in the cache, else compiled now.
+
+    An engine whose library is not installed has none: its Python backend says what to install.
+    """
+    try:
+        directory = _SHIPPED if _fits_this_machine(_SHIPPED) else built_objects(when_absent=_say_that_it_compiles)
+    except BuildError as error:
+        return NativeBackends(lacking=str(error).partition("\n")[0])
+    libraries = {name: path for name, engine in _engines().items() if (path := library_of(engine))}
+    found = {name: directory / object_name(name) for name in ("nvtabular", *libraries)}
+    return NativeBackends(
+        objects={name: path for name, path in found.items() if path.is_file()},
+        libraries=libraries,
+    )
+
+
+def library_of(engine: Engine) -> Path | None:
+    """The framework's library, without importing the framework; None where it is not installed, or has none."""
+    spec = find_spec(engine.module) if engine.library else None
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for path in sorted(Path(folder).glob(engine.library)):
+            return path
+    return None
+
+
+def _engines() -> dict[str, Engine]:
+    return {engine.backend: engine for engine in engines().values() if engine.library}
+
+
+def _fits_this_machine(directory: Path) -> bool:
+    """Whether there are objects, and none asks for a newer C library than this machine's."""
+    files = list(directory.glob("*.so"))
+    asked = [int(minor) for file in files for minor in _GLIBC.findall(file.read_bytes())]
+    here = (os.confstr("CS_GNU_LIBC_VERSION") or "").rpartition(".")[2]  # such as "glibc 2.36"
+    return bool(files) and here.isdecimal() and max(asked, default=0) <= int(here)
+
+
+def _say_that_it_compiles() -> None:
+    _LOGGER.warning("The native backends are compiled with g++ now, once.")
