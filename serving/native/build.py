@@ -22,7 +22,9 @@ from pathlib import Path
 
 _SOURCES = Path(__file__).parent
 _BACKENDS = ("fused", "identity", "nvtabular", "onnxruntime", "tensorflow")
-_OTHER_LIBRARIES = "c_api.cc"  # what tests call from Python
+PLAN_LIBRARY = "librankline_plan.so"
+"""The plan alone, as C functions: what tests compare with the Python runtime."""
+_PLAN_LIBRARY_SOURCE = "plan/c_api.cc"
 _COMPILE = (
     *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
     *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
@@ -98,12 +100,13 @@ def build(target: Path, compiler: str, *, strict: bool = False) -> None:
             _run(compiler, *flags, "-c", str(source), "-o", str(made))
             return str(made)
 
-        def linked(backend: str, own: str) -> None:
-            _run(compiler, own, *shared, "-o", str(target / object_name(backend)), *_LINK)
+        def linked(name: str, own: str) -> None:
+            _run(compiler, own, *shared, "-o", str(target / name), *_LINK)
 
-        sources = [path for path in _sources("*.cc") if path.name != _OTHER_LIBRARIES]
+        sources = _sources("*.cc")
         parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
-        mains = {name: parts.pop(path) for name in _BACKENDS if (path := _SOURCES / f"{name}.cc") in parts}
+        named = {f"{name}.cc": object_name(name) for name in _BACKENDS} | {_PLAN_LIBRARY_SOURCE: PLAN_LIBRARY}
+        mains = {name: parts.pop(path) for file, name in named.items() if (path := _SOURCES / file) in parts}
         shared = list(parts.values())
         list(pool.map(linked, *zip(*mains.items(), strict=True)))
 
