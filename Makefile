@@ -1,32 +1,39 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python TARGET chooses one of 3.10 to 3.13; after `make clean`, if there is a .venv with another.
 .DEFAULT_GOAL := help
-.PHONY: help demo horovod test test-all check setup lock clean
+.PHONY: help demo horovod native test test-all check setup lock clean
 BIN := .venv/bin
+CPP = $(shell git ls-files 'serving/native/*.cc' 'serving/native/*.h')
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,dev
+	@$(BIN)/python -m serving.native.build
 
 demo: ## raw ratings to measured scores, in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
+	@$(BIN)/python -m serving.native.build
 	@$(BIN)/rankline run movielens $(ARGS)
 
 horovod: ## Horovod for several workers, built against the TensorFlow in .venv (MPI=1 adds MPI to Gloo)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx
 	@scripts/horovod.sh $(if $(MPI),mpi)
 
-check: setup ## ruff and the type checker
+native: setup ## compile the C++ backends anew where their sources changed (they are kept in ~/.cache/rankline/native)
+
+check: setup ## ruff, the type checker, and the format of the C++
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 test: check ## while you work: every unit, and the parts together on small models (budget: 10 minutes on 2 cores)
 	@scripts/test.sh $(ARGS)
 
 test-all: check ## what must pass before a change lands: also whole pipelines, the documents' commands, workers, containers (budget: 30 minutes)
+	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p serving/native
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 

@@ -3,7 +3,8 @@
 All are loaded by one server and asked by one client over one connection, in turns, several times; figures are medians
 over the repeats. Requests are laid out before they are sent, each with rows of its own. Then one-row requests, 32 in
 flight, from a process of the load generator. The floor is what the server and TensorFlow cost with nothing to do: a
-model that returns its input, and the SavedModel's signature called in this process.
+native model that returns its input, and the SavedModel's signature called in this process. Memory is that of a server
+of the one ensemble, once it has answered each batch size: with native backends, and with those in Python.
 
 Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
 missing; merlin-systems gets 0 and the empty text in its place, see `bench.models.merlin_rows`. Amazon's rows have one
@@ -11,6 +12,7 @@ candidate each and a history that is full. All scores must agree.
 """
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -19,6 +21,7 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
+import psutil
 import pyarrow as pa
 import tensorflow as tf
 
@@ -32,17 +35,19 @@ from bench.models import (
     request_rows,
 )
 from bench.report import Report, scratch_directory
-from bench.sides import Call, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
+from bench.sides import Call, LaidOut, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
 from rankline.workspace import Workspace
 from serving.benchmark.connections import connect
-from serving.benchmark.identity import BACKENDS, NAME, write_identity
+from serving.benchmark.identity import BACKENDS, NAME, NATIVE_NAME, write_identity, write_native_identity
 from serving.benchmark.runs import Load
 from serving.benchmark.workers import Workers
+from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
-from serving.export_config import ExportConfig
+from serving.export_config import PYTHON, ExportConfig
 from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
+from serving.supervise import config_of
 from workflows.errors import ExportError
 from workflows.lists import padded_tensors
 from workflows.prepared import PreparedData
@@ -52,8 +57,11 @@ from workflows.trained import TrainedModel
 BATCH_SIZES = (1, 1_024, 16_384)
 LONG_ROWS_BATCH_SIZES = (1, 64, 1_024)
 """Where rows have histories."""
-OURS, MERLIN, IDENTITY, IN_PROCESS = "rankline", "merlin-systems", "identity", "in process"
+OURS, MERLIN, IN_PROCESS = "rankline", "merlin-systems", "in process"
+IN_PYTHON = "python"
+IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
 VARIANTS = {
+    IN_PYTHON: ExportConfig(backend=PYTHON),
     "onnx": ExportConfig(engine="onnx"),
     "fused": ExportConfig(fused=True),
     "onnx fused": ExportConfig(engine="onnx", fused=True),
@@ -96,23 +104,28 @@ def run(
         }
         export_with_merlin(prepared, trained, directory / "merlin")
         write_identity(directory / "identity")
+        write_native_identity(directory / "identity", directory / "backends")
         others = (directory / name for name in (*(side for side in models if side != OURS), "merlin", "identity"))
-        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=(BACKENDS,))
+        backends = (BACKENDS, directory / "backends")
+        served = ServerConfig(repositories=(workspace.ensemble, *others), backends=backends)
         rows = request_rows(prepared)
         with EmbeddedServer(served) as server:
             url = server.endpoints.grpc
             numbers = pa.table({"x": np.arange(len(rows))})
             requests = {side: laid_out(url, model, rows, batch_sizes) for side, model in models.items()}
             requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
+            requests[NATIVE_IDENTITY] = laid_out(url, NATIVE_NAME, numbers, batch_sizes)
             requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
             with closing(grpc.insecure_channel(url)) as channel:
-                sides = {side: asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY)}
+                sides = {side: asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)}
                 check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
                 results = latencies(sides, batch_sizes, repeats, turn_s)
             single = {side: sent[batch_sizes[0]].messages for side, sent in requests.items()}
             for side, rate in _measure_concurrent(url, single, repeats, concurrent_turn_s).items():
                 results[side][f"requests_per_s@{batch_sizes[0]}x{CONCURRENCY}"] = rate
+        for side, repository in ((OURS, workspace.ensemble), (IN_PYTHON, directory / IN_PYTHON)):
+            results[side] |= _start(ExportedEnsemble.load(repository), requests[side])
     ratios = _ratios(results, batch_sizes)
     if small_layers:  # the names without more are of the recipe as it is
         ratios = {f"{name}_small_layers": value for name, value in ratios.items()}
@@ -128,6 +141,19 @@ def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config:
             raise
         return False
     return True
+
+
+def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
+    """Seconds until a server of one ensemble is ready, and its memory when it has answered a request of each size."""
+    begin = time.perf_counter()
+    with EmbeddedServer(config_of(ensemble)) as server:
+        ready_s = time.perf_counter() - begin
+        with closing(grpc.insecure_channel(server.endpoints.grpc)) as channel:
+            ask = asks(channel, requests)
+            for batch_size in requests:
+                ask(batch_size)
+        held = sum(psutil.Process(pid).memory_full_info().pss for pid in server.process_ids())
+    return {"ready_s": ready_s, "memory_mb": held / 1e6}
 
 
 def _measure_concurrent(
@@ -164,7 +190,7 @@ def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
 
 
 def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[int]) -> dict[str, float]:
-    ours, theirs = results[OURS], results[MERLIN]
+    ours, theirs, floor = results[OURS], results[MERLIN], results[NATIVE_IDENTITY]
     first, *between, largest = batch_sizes
     p50, concurrent, rate = f"p50_ms@{first}", f"requests_per_s@{first}x{CONCURRENCY}", f"rows_per_s@{largest}"
     return {
@@ -174,13 +200,15 @@ def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[in
         "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
         "concurrent_vs_merlin_fused": results["fused"][concurrent] / theirs[concurrent],
         **{
-            ratio: results[side][p50] / results[IDENTITY][p50]
+            ratio: results[side][p50] / floor[p50]
             for ratio, side in (
-                ("onnx_p50_over_identity", "onnx fused"),
-                ("onnx_two_steps_p50_over_identity", "onnx"),
+                ("p50_over_native_identity", OURS),
+                ("onnx_p50_over_native_identity", "onnx"),
             )
             if side in results
         },
-        "p50_over_floor": ours[p50] / (results[IDENTITY][p50] + results[IN_PROCESS][p50]),
+        "concurrent_over_native_identity": ours[concurrent] / floor[concurrent],
+        "p50_over_floor": ours[p50] / (floor[p50] + results[IN_PROCESS][p50]),
         "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],
+        "memory_vs_python": ours["memory_mb"] / results[IN_PYTHON]["memory_mb"],
     }

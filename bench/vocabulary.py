@@ -57,8 +57,7 @@ def run(repeats: int) -> Report:
         results=results,
         ratios={
             "p50_growth_with_vocabulary": median_ratio(rates, _side(SIZES[-1]), _side(SIZES[0])),
-            "second_instance_transform": two_instances["transform_mb"] / one["transform_mb"] - 1,
-            "second_instance_predict": two_instances["predict_mb"] / one["predict_mb"] - 1,
+            "second_instance": two_instances["server_mb"] / one["server_mb"] - 1,
         },
     )
 
@@ -97,7 +96,7 @@ def _export(path: Path, keys: np.ndarray[Any, Any], *, instances: int) -> Export
 def _served(
     ensemble: ExportedEnsemble, keys: np.ndarray[Any, Any]
 ) -> Iterator[tuple[EmbeddedServer, dict[str, float]]]:
-    """A server of an ensemble, and what it took: seconds to be ready, and memory of each step's processes.
+    """A server of an ensemble, and what it took: seconds to be ready, and its memory.
 
     Memory is the proportional set size, once every page of the vocabulary has been read: what is shared counts in equal
     parts, so that a sum counts it once.
@@ -107,10 +106,8 @@ def _served(
         figures = {"load_s": time.perf_counter() - begin}
         with Client(server.endpoints.grpc, NAME) as client:
             client.predict({"key": np.random.default_rng(0).choice(keys, _KEYS_TO_READ_ALL_PAGES)})
-        for step in ensemble.steps:
-            processes = [p for p in map(psutil.Process, server.process_ids()) if step in " ".join(p.cmdline())]
-            kind = "transform" if "_transform_" in step else "predict"
-            figures[f"{kind}_mb"] = sum(process.memory_full_info().pss for process in processes) / 1e6
+        processes = map(psutil.Process, server.process_ids())
+        figures["server_mb"] = sum(process.memory_full_info().pss for process in processes) / 1e6
         yield server, figures
 
 

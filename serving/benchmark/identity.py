@@ -1,11 +1,16 @@
 """A model that returns its input: what a request to it takes is the cost of Triton, gRPC and the client alone."""
 
+import shutil
 from pathlib import Path
 
 from serving.model_config import ModelConfig, to_pbtxt
+from serving.native.build import object_name
+from serving.native.objects import native_backends
+from workflows.errors import ServerError
 from workflows.tensors import Tensor
 
 NAME = "identity"
+NATIVE_NAME = "native_identity"
 BACKENDS = Path(__file__).parent / "backends"
 """To be given to the server that serves it."""
 
@@ -18,7 +23,29 @@ def write_identity(repository: Path) -> None:
     Args:
         repository: directory; made when it is missing.
     """
-    x, y = (Tensor(name=name, dtype="int64") for name in "xy")
-    config = ModelConfig(name=NAME, backend=NAME, inputs=(x,), outputs=(y,), max_batch_size=_MAX_BATCH_SIZE)
-    (repository / NAME / "1").mkdir(parents=True)
-    (repository / NAME / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")
+    _write(repository, NAME)
+
+
+def write_native_identity(repository: Path, backends: Path) -> None:
+    """Write a model that does the same without Python, and its backend.
+
+    Args:
+        repository: directory; made when it is missing.
+        backends: the same, to be given to the server that serves it.
+
+    Raises:
+        ServerError: this machine has no native backends.
+    """
+    found = native_backends()
+    if NAME not in found.objects:
+        raise ServerError(f"there is no native identity model ({found.lacking}). Install g++.")
+    (backends / NATIVE_NAME).mkdir(parents=True)
+    shutil.copy(found.objects[NAME], backends / NATIVE_NAME / object_name(NATIVE_NAME))
+    _write(repository, NATIVE_NAME)
+
+
+def _write(repository: Path, name: str) -> None:
+    x, y = (Tensor(name=tensor, dtype="int64") for tensor in "xy")
+    config = ModelConfig(name=name, backend=name, inputs=(x,), outputs=(y,), max_batch_size=_MAX_BATCH_SIZE)
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(to_pbtxt(config), encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python -m serving.native.build [DIRECTORY]
 
-A `NAME.cc` of `_BACKENDS` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
+Each `NAME.cc` of `_BACKENDS` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
 linked with all other sources; the linker leaves out what it does not need. Functions of Triton's stay undefined, since
 the server that loads the object has them: neither headers nor libraries of Triton's are needed.
 
@@ -22,9 +22,15 @@ from pathlib import Path
 
 _SOURCES = Path(__file__).parent
 _BACKENDS = ("fused", "identity", "nvtabular", "onnxruntime", "tensorflow")
+_OF_BACKENDS = {f"{name}.cc": f"libtriton_{name}.so" for name in _BACKENDS}
 PLAN_LIBRARY = "librankline_plan.so"
 """The plan alone, as C functions: what tests compare with the Python runtime."""
-_PLAN_LIBRARY_SOURCE = "plan/c_api.cc"
+
+_FOR_TESTS = {"plan/c_api.cc": PLAN_LIBRARY}
+_MAINS = {**_OF_BACKENDS, **_FOR_TESTS}
+"""A source with the entry points of an object → the object."""
+
+_TRITON = "triton"  # the folder of what calls Triton
 _COMPILE = (
     *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
     *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
@@ -73,20 +79,21 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
             if not target.is_dir():
                 when_absent()
                 made = Path(directory, "objects")
-                build(made, compiler, strict=strict)
+                build(made, compiler, strict=strict, for_tests=True)
                 made.rename(target)
     except OSError as error:
         raise BuildError(f"{target} cannot be written ({os.strerror(error.errno or 0)})") from None
     return target
 
 
-def build(target: Path, compiler: str, *, strict: bool = False) -> None:
+def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool = False) -> None:
     """Compile all backends.
 
     Args:
         target: directory for the objects, made here.
         compiler: path of g++.
         strict: a warning is an error.
+        for_tests: also what only tests need.
 
     Raises:
         BuildError: it refuses the sources.
@@ -100,15 +107,16 @@ def build(target: Path, compiler: str, *, strict: bool = False) -> None:
             _run(compiler, *flags, "-c", str(source), "-o", str(made))
             return str(made)
 
-        def linked(name: str, own: str) -> None:
-            _run(compiler, own, *shared, "-o", str(target / name), *_LINK)
+        def linked(main: str) -> None:
+            # What tests open has no server around it, which has the functions of Triton's.
+            parts = [part for path, part in shared if main in _OF_BACKENDS or path.parent.name != _TRITON]
+            _run(compiler, own[main], *parts, "-o", str(target / _MAINS[main]), *_LINK)
 
         sources = _sources("*.cc")
         parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
-        named = {f"{name}.cc": object_name(name) for name in _BACKENDS} | {_PLAN_LIBRARY_SOURCE: PLAN_LIBRARY}
-        mains = {name: parts.pop(path) for file, name in named.items() if (path := _SOURCES / file) in parts}
-        shared = list(parts.values())
-        list(pool.map(linked, *zip(*mains.items(), strict=True)))
+        own = {main: parts.pop(path) for main in _MAINS if (path := _SOURCES / main) in parts}
+        shared = list(parts.items())
+        list(pool.map(linked, own if for_tests else own.keys() & _OF_BACKENDS.keys()))
 
 
 def find_compiler() -> str | None:

@@ -16,6 +16,7 @@ _LOGGER = logging.getLogger(__name__)
 _SHIPPED = Path(__file__).parent / "objects"
 """In an installed wheel that was built where g++ was; never in a checkout."""
 
+_WITHOUT_LIBRARY = ("identity", "nvtabular")
 _GLIBC = re.compile(rb"GLIBC_2\.(\d+)")
 
 
@@ -45,7 +46,7 @@ def native_backends() -> NativeBackends:
     except BuildError as error:
         return NativeBackends(lacking=str(error).partition("\n")[0])
     libraries = {name: path for name, engine in _engines().items() if (path := library_of(engine))}
-    found = {name: directory / object_name(name) for name in ("nvtabular", *libraries)}
+    found = {name: directory / object_name(name) for name in (*_WITHOUT_LIBRARY, *libraries)}
     return NativeBackends(
         objects={name: path for name, path in found.items() if path.is_file()},
         libraries=libraries,

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 CONTAINER = ROOT / "serving" / "container"
 VARIABLE = re.compile(r"\$\{(\w+):([-?])([^}]*)\}")
 """Its name, whether it has a default (-) or must be given (?), and the default or what to do."""
+_CPP = (".cc", ".h")
 
 
 def compose(name: str = "docker-compose.yml", **variables: str) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def needed_files() -> tuple[set[str], set[str]]:
     """What the images need: what they start, the backends but for PyTorch, and what those import.
 
     Returns:
-        Files of `serving` and `workflows`, and names of the other top-level modules that are not Python's own.
+        Files of `serving` and `workflows`, with the sources of the native backends, and names of the other top-level modules that are not Python's own.
     """
     backends = {path.relative_to(ROOT).as_posix() for path in (ROOT / "serving").glob("*/*/model.py")}
     started = {"serving/__main__.py", "serving/launch.py", "serving/container/bench.py"}
@@ -94,7 +95,8 @@ def needed_files() -> tuple[set[str], set[str]]:
                 waiting += [f"{path}.py", f"{path}/__init__.py"]
             else:
                 modules.add(module.split(".")[0])
-    return files - never_called, modules - set(sys.stdlib_module_names)
+    native = {path.relative_to(ROOT).as_posix() for path in (ROOT / "serving/native").rglob("*.*") if path.suffix in _CPP}
+    return (files | native) - never_called, modules - set(sys.stdlib_module_names)
 
 
 def _modules_in(path: Path) -> Iterator[str]:
