@@ -23,10 +23,14 @@ from pathlib import Path
 _SOURCES = Path(__file__).parent
 _BACKENDS = ("fused", "identity", "nvtabular", "onnxruntime", "tensorflow")
 _OF_BACKENDS = {f"{name}.cc": f"libtriton_{name}.so" for name in _BACKENDS}
-_FOR_TESTS = {"plan/c_api.cc": "librankline_plan.so"}  # which call it from Python
+PLAN_LIBRARY = "librankline_plan.so"
+"""The plan alone, as C functions: what tests compare with the Python runtime."""
+
+_FOR_TESTS = {"plan/c_api.cc": PLAN_LIBRARY}
 _MAINS = {**_OF_BACKENDS, **_FOR_TESTS}
 """A source with the entry points of an object → the object."""
 
+_TRITON = "triton"  # the folder of what calls Triton
 _COMPILE = (
     *("-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-ffunction-sections"),
     *("-fdata-sections", "-Wall", "-Wextra", "-Wconversion", "-pthread"),
@@ -104,12 +108,14 @@ def build(target: Path, compiler: str, *, strict: bool = False, for_tests: bool 
             return str(made)
 
         def linked(main: str) -> None:
-            _run(compiler, own[main], *shared, "-o", str(target / _MAINS[main]), *_LINK)
+            # What tests open has no server around it, which has the functions of Triton's.
+            parts = [part for path, part in shared if main in _OF_BACKENDS or path.parent.name != _TRITON]
+            _run(compiler, own[main], *parts, "-o", str(target / _MAINS[main]), *_LINK)
 
         sources = _sources("*.cc")
         parts = dict(zip(sources, pool.map(compiled, sources), strict=True))
         own = {main: parts.pop(path) for main in _MAINS if (path := _SOURCES / main) in parts}
-        shared = list(parts.values())
+        shared = list(parts.items())
         list(pool.map(linked, own if for_tests else own.keys() & _OF_BACKENDS.keys()))
 
 

@@ -1,8 +1,8 @@
 """The plan's C++ runtime in this process, by ctypes, to be compared with the Python one."""
 
 import ctypes
-import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from serving.native.build import PLAN_LIBRARY, built_objects
 from serving.plan import TransformPlan, tensor_call
 from workflows.errors import ArtifactError, RequestError
 from workflows.tensor_names import MISSING_LIST, NNZS, VALUES
@@ -37,7 +38,7 @@ _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ct
 
 @cache
 def _library() -> Any:
-    library = ctypes.CDLL(os.environ.get("PLAN_LIBRARY", "/tmp/libplan.so"))
+    library = ctypes.CDLL(str(built_objects() / PLAN_LIBRARY))
     library.rankline_plan_open.restype = ctypes.c_void_p
     library.rankline_plan_open.argtypes = [
         ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t,
@@ -61,6 +62,7 @@ class NativePlan:
     """
 
     def __init__(self, directory: Path, candidates: Sequence[str] = (), max_list_length: int = 0) -> None:
+        self.directory = directory
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         names = ",".join(candidates).encode()
         self._plan = _library().rankline_plan_open(
@@ -68,15 +70,12 @@ class NativePlan:
         )
         if not self._plan:
             raise ArtifactError(error.value.decode())
+        weakref.finalize(self, _library().rankline_plan_close, self._plan)
         plan = TransformPlan.load(directory)
         self._inputs = [
             tensor for spec in plan.inputs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else []))
         ]
         self._outputs = [tensor for column in plan.columns for tensor in column.spec.tensors]
-
-    def __del__(self) -> None:
-        if getattr(self, "_plan", None):
-            _library().rankline_plan_close(self._plan)
 
     def run(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Outputs of the tensors of a request.
@@ -155,15 +154,19 @@ def native_of(plan: TransformPlan) -> NativePlan:
     return _opened[id(plan)][2]
 
 
-def assert_native_is_the_same(plan: TransformPlan, request: pd.DataFrame) -> None:
+def assert_native_is_the_same(plan: TransformPlan, tensors: Mapping[str, Any]) -> None:
     """Both runtimes make the same bits of a request, or refuse it with the same words."""
-    tensors = wire_tensors(plan, request)
+    assert_same_tensors(tensor_call(plan), native_of(plan), tensors)
+
+
+def assert_same_tensors(reference: Callable[..., Any], native: NativePlan, tensors: Mapping[str, Any]) -> None:
+    """As above, of a plan that has been made a function of tensors."""
     try:
-        expected = tensor_call(plan)(tensors)
+        expected = reference(tensors)
     except RequestError as error:
         expected = str(error)
     try:
-        made: Any = native_of(plan).run(tensors)
+        made: Any = native.run(tensors)
     except RequestError as error:
         made = str(error)
     if isinstance(expected, str) or isinstance(made, str):

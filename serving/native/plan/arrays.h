@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "json.h"
+#include "mapped_file.h"
 #include "plan/arrow_file.h"
 #include "plan/column.h"
 

@@ -1,10 +1,5 @@
 #include "plan/arrow_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <utility>
 
@@ -91,27 +86,6 @@ std::string_view Part(std::string_view whole, int64_t offset, int64_t length) {
 }
 
 }  // namespace
-
-MappedFile::MappedFile(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  struct stat about {};
-  if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-    if (file >= 0) close(file);
-    throw ArtifactError(path + " cannot be read");
-  }
-  size_ = static_cast<size_t>(about.st_size);
-  void* data = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
-  close(file);
-  if (data == MAP_FAILED) throw ArtifactError(path + " cannot be mapped");
-  data_ = static_cast<const char*>(data);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 ArrowArray ReadArrow(std::string_view file) {
   if (file.substr(0, kMagic.size()) != kMagic) throw ArtifactError("not an Arrow file");

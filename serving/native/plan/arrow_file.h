@@ -9,23 +9,6 @@
 
 namespace rankline {
 
-// A file in memory for as long as this lives.
-class MappedFile {
- public:
-  // Throws ArtifactError: it cannot be read.
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::string_view bytes() const { return {data_, size_}; }
-
- private:
-  const char* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 // The column as it lies in the file. Its type is not looked at: the plan says what it is.
 struct ArrowArray {
   int64_t length = 0;

@@ -12,7 +12,7 @@ constexpr int64_t kThursday = 3;  // 1970-01-01, where Monday is 0
 
 // As Python divides: towards minus infinity.
 constexpr int64_t Divided(int64_t number, int64_t by) { return number / by - (number % by < 0); }
-constexpr int64_t Rest(int64_t number, int64_t by) { return number - Divided(number, by) * by; }
+constexpr int64_t Rest(int64_t number, int64_t by) { return number % by + (number % by < 0 ? by : 0); }
 
 constexpr int64_t Days(int64_t micros) { return Divided(micros, kDay); }
 

@@ -346,6 +346,13 @@ class Plan::Impl {
         throw RequestError("input " + Quoted(input.name) + " has " + std::to_string(values.width) +
                            " values per row, expected one value or list per row.");
       }
+      if (input.is_list) {
+        const Tensor& lengths = given[input.values + 1];
+        if (lengths.data != nullptr && lengths.width != 1) {
+          throw RequestError("lengths of " + Quoted(input.name) + " have " + std::to_string(lengths.width) +
+                             " values per row, expected one.");
+        }
+      }
       if (input.mask >= 0) {
         const Tensor& mask = given[static_cast<size_t>(input.mask)];
         if (mask.data != nullptr && values.data != nullptr && mask.width != values.width) {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving.compile import compile_workflow
 from serving.plan import TransformPlan
 from tests.examples import examples
-from tests.support.native_plan import assert_native_is_the_same
+from tests.support.native_plan import assert_native_is_the_same, wire_tensors
 from workflows.lists import Padded
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in
@@ -136,7 +136,7 @@ def schema_only(graph: Callable[[], Any]) -> TransformPlan:
 
 def served(plan: TransformPlan, request: pd.DataFrame) -> dict[str, Any]:
     """The plan's answer: arrays, or lists of arrays. The C++ runtime gives the same."""
-    assert_native_is_the_same(plan, request)
+    assert_native_is_the_same(plan, wire_tensors(plan, request))
     inputs, valid = request_of(plan, request)
     return {name: unpadded(column) for name, column in plan.run(inputs, valid).items()}
 

@@ -1,0 +1,49 @@
+#include "engine.h"
+
+#include <dlfcn.h>
+
+namespace rankline {
+namespace {
+
+std::string Listed(const std::vector<std::string>& names) {
+  std::string text = "[";
+  for (const std::string& name : names) text += (text.size() > 1 ? ", '" : "'") + name + "'";
+  return text + "]";
+}
+
+}  // namespace
+
+void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name) {
+  const auto found = options.find("library");
+  const std::string path = found == options.end() ? name : found->second;
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (library == nullptr) throw ArtifactError(path + " cannot be opened (" + FirstLine(dlerror()) + ")");
+  return library;
+}
+
+void* FunctionOf(void* library, const char* name) {
+  void* function = dlsym(library, name);
+  if (function == nullptr) throw ArtifactError(std::string("the library has no ") + name + ": it is of another release");
+  return function;
+}
+
+void CheckTensors(const std::string& model, const char* side, const std::vector<TensorSpec>& declared,
+                  const std::map<std::string, std::string>& found, bool all_of_them) {
+  std::vector<std::string> names, others;
+  bool differ = all_of_them && declared.size() != found.size();
+  for (const TensorSpec& spec : declared) {
+    names.push_back(spec.name);
+    differ |= found.count(spec.name) == 0;
+  }
+  for (const auto& [name, dtype] : found) others.push_back(name);
+  if (differ) throw ArtifactError(model + " has the " + side + " " + Listed(others) + ", config.pbtxt says " + Listed(names) + ".");
+  for (const TensorSpec& spec : declared) {
+    if (const std::string& dtype = found.at(spec.name); dtype != NameOf(spec.dtype)) {
+      throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", config.pbtxt says " + NameOf(spec.dtype) + ".");
+    }
+  }
+}
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace rankline
