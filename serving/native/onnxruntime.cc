@@ -1,0 +1,242 @@
+// Triton backend `onnxruntime`: runs model.onnx through ONNX Runtime's C API. Parameters and their defaults are those of
+// `serving/engines/onnxruntime/model.py`.
+//
+// Option of the server's command line: library, path of libonnxruntime.so.
+#include <sched.h>
+
+#include <cstring>
+
+#include "engine.h"
+
+namespace rankline {
+namespace {
+
+// --- the part of ONNX Runtime's C API that is called ---
+
+struct OrtStatus;
+struct OrtEnv;
+struct OrtSession;
+struct OrtSessionOptions;
+struct OrtMemoryInfo;
+struct OrtValue;
+struct OrtTypeInfo;
+struct OrtTensorInfo;
+struct OrtAllocator;
+
+// The API is a table of functions that only ever grows at its end: a function's place in it is part of the ABI.
+enum Place : size_t {
+  kGetErrorCode = 1, kGetErrorMessage = 2, kCreateEnv = 3, kCreateSession = 7, kRun = 9, kCreateSessionOptions = 10,
+  kSetSessionExecutionMode = 13, kSetSessionLogSeverityLevel = 22, kSetIntraOpNumThreads = 24,
+  kSetInterOpNumThreads = 25, kSessionGetInputCount = 30, kSessionGetOutputCount = 31, kSessionGetInputTypeInfo = 33,
+  kSessionGetOutputTypeInfo = 34, kSessionGetInputName = 36, kSessionGetOutputName = 37,
+  kCreateTensorWithDataAsOrtValue = 49, kGetTensorMutableData = 51, kCastTypeInfoToTensorInfo = 55,
+  kGetTensorElementType = 60, kGetDimensionsCount = 61, kGetDimensions = 62, kGetTensorTypeAndShape = 65,
+  kCreateCpuMemoryInfo = 69, kAllocatorFree = 76, kGetAllocatorWithDefaultOptions = 78, kReleaseStatus = 93,
+  kReleaseMemoryInfo = 94, kReleaseSession = 95, kReleaseValue = 96, kReleaseTypeInfo = 98, kReleaseTensorInfo = 99,
+  kReleaseSessionOptions = 100, kAddSessionConfigEntry = 130,
+};
+
+constexpr uint32_t kApiVersion = 5;  // the first with AddSessionConfigEntry
+
+struct OrtApiBase {
+  void* const* (*GetApi)(uint32_t version);
+  const char* (*GetVersionString)();
+};
+
+void* const* functions = nullptr;
+OrtEnv* environment = nullptr;
+
+template <typename R, typename... Arguments>
+R Call(Place place, Arguments... arguments) {
+  return reinterpret_cast<R (*)(Arguments...)>(functions[place])(arguments...);
+}
+
+// Numbers of types, in the order of Dtype; another enumeration than Triton's.
+constexpr int kTypes[] = {9, 3, 5, 6, 7, 2, 4, 12, 13, 10, 1, 11, 8};
+constexpr int kSayNothing = 4;  // what is wrong is an error, too
+constexpr int kParallel = 1, kDeviceAllocator = 0, kDefaultMemory = 0;
+
+// Codes that a kernel gives for values and shapes that it does not take: fail, invalid argument, runtime exception.
+bool IsOfTheRequest(int code) { return code == 1 || code == 2 || code == 6; }
+
+// What is wrong, in one line and without where in the graph.
+std::string Reason(const std::string& message) {
+  const std::string mark = " Status Message: ";
+  const size_t at = message.find(mark);
+  return FirstLine(at == std::string::npos ? message : message.substr(at + mark.size()));
+}
+
+void Check(OrtStatus* status) {
+  if (status == nullptr) return;
+  const std::string what = Reason(Call<const char*>(kGetErrorMessage, static_cast<const OrtStatus*>(status)));
+  const int code = Call<int>(kGetErrorCode, static_cast<const OrtStatus*>(status));
+  Call<void>(kReleaseStatus, status);
+  if (IsOfTheRequest(code)) throw RequestError(what);
+  throw std::runtime_error(what);
+}
+
+template <typename... Arguments>
+void Do(Place place, Arguments... arguments) {
+  Check(Call<OrtStatus*>(place, arguments...));
+}
+
+// Something of ONNX Runtime's that is released when it goes.
+template <typename T, Place release>
+struct Releaser {
+  void operator()(T* owned) const { Call<void>(release, owned); }
+};
+template <typename T, Place release>
+using Owned = std::unique_ptr<T, Releaser<T, release>>;
+using Value = Owned<OrtValue, kReleaseValue>;
+
+int64_t NumCores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+class OnnxModel;
+
+class Session : public Runner {
+ public:
+  explicit Session(const OnnxModel& model) : model_(model) {}
+  void Run(const std::vector<Tensor>& given, Sink& sink) override;
+
+ private:
+  const OnnxModel& model_;
+  std::vector<OrtValue*> inputs_, outputs_;
+};
+
+class OnnxModel : public LoadedModel {
+ public:
+  explicit OnnxModel(const ModelInfo& model) : info(model) {
+    const std::string path = model.directory + "/model.onnx";
+    OrtSessionOptions* made = nullptr;
+    Do(kCreateSessionOptions, &made);
+    const Owned<OrtSessionOptions, kReleaseSessionOptions> options(made);
+    int64_t intra = model.WholeNumber("intra_op_thread_count", 0);
+    // ONNX Runtime counts the cores of the machine, and pins its threads to them: those that we may use, then.
+    if (intra == 0) intra = NumCores();
+    Do(kSetSessionLogSeverityLevel, made, kSayNothing);
+    Do(kSetIntraOpNumThreads, made, static_cast<int>(intra));
+    Do(kSetInterOpNumThreads, made, static_cast<int>(model.WholeNumber("inter_op_thread_count", 0)));
+    if (model.WholeNumber("execution_mode", 0) == kParallel) Do(kSetSessionExecutionMode, made, kParallel);
+    // Threads that wait sleep: spinning takes the cores from the server and its clients.
+    for (const char* key : {"session.intra_op.allow_spinning", "session.inter_op.allow_spinning"}) {
+      Do(kAddSessionConfigEntry, made, key, "0");
+    }
+    OrtSession* opened = nullptr;
+    try {
+      Do(kCreateSession, static_cast<const OrtEnv*>(environment), path.c_str(), static_cast<const OrtSessionOptions*>(made), &opened);
+    } catch (const std::exception& error) {
+      throw ArtifactError(path + " cannot be loaded: " + error.what());
+    }
+    session.reset(opened);
+    CheckTensors(path, "inputs", info.inputs, Types(kSessionGetInputCount, kSessionGetInputName, kSessionGetInputTypeInfo), true);
+    CheckTensors(path, "outputs", info.outputs, Types(kSessionGetOutputCount, kSessionGetOutputName, kSessionGetOutputTypeInfo), false);
+    for (const TensorSpec& spec : info.inputs) input_names.push_back(spec.name.c_str());
+    for (const TensorSpec& spec : info.outputs) output_names.push_back(spec.name.c_str());
+    OrtMemoryInfo* cpu = nullptr;
+    Do(kCreateCpuMemoryInfo, kDeviceAllocator, kDefaultMemory, &cpu);
+    memory.reset(cpu);
+  }
+
+  std::unique_ptr<Runner> MakeRunner() const override { return std::make_unique<Session>(*this); }
+
+  const ModelInfo info;
+  Owned<OrtSession, kReleaseSession> session;
+  Owned<OrtMemoryInfo, kReleaseMemoryInfo> memory;
+  std::vector<const char*> input_names, output_names;
+
+ private:
+  std::map<std::string, std::string> Types(Place count_of, Place name_of, Place type_of) const {
+    const OrtSession* opened = session.get();
+    size_t count = 0;
+    Do(count_of, opened, &count);
+    OrtAllocator* allocator = nullptr;
+    Do(kGetAllocatorWithDefaultOptions, &allocator);
+    std::map<std::string, std::string> types;
+    for (size_t i = 0; i < count; ++i) {
+      char* name = nullptr;
+      Do(name_of, opened, i, allocator, &name);
+      std::string& type = types[name];
+      Do(kAllocatorFree, allocator, static_cast<void*>(name));
+      OrtTypeInfo* about = nullptr;
+      Do(type_of, opened, i, &about);
+      const Owned<OrtTypeInfo, kReleaseTypeInfo> owned(about);
+      const OrtTensorInfo* tensor = nullptr;  // belongs to the type
+      Do(kCastTypeInfoToTensorInfo, static_cast<const OrtTypeInfo*>(about), &tensor);
+      int element = 0;
+      if (tensor != nullptr) Do(kGetTensorElementType, tensor, &element);
+      type = tensor == nullptr ? "no tensor" : "type " + std::to_string(element);
+      for (size_t k = 0; k < std::size(kTypes); ++k) {
+        if (kTypes[k] == element) type = NameOf(static_cast<Dtype>(k));
+      }
+    }
+    return types;
+  }
+};
+
+void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
+  struct Values {
+    std::vector<OrtValue*>& all;
+    ~Values() {
+      for (OrtValue* value : all) {
+        if (value != nullptr) Call<void>(kReleaseValue, value);
+      }
+      all.clear();
+    }
+  };
+  const Values inputs{inputs_}, outputs{outputs_};
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Tensor& tensor = given[i];
+    const std::string& name = model_.info.inputs[i].name;
+    if (tensor.data == nullptr) throw RequestError("input '" + name + "' is missing");
+    if (tensor.dtype == Dtype::kString) throw RequestError("input '" + name + "' holds strings, which are not supported");
+    const int64_t shape[] = {tensor.rows, tensor.width};
+    inputs_.push_back(nullptr);
+    Do(kCreateTensorWithDataAsOrtValue, static_cast<const OrtMemoryInfo*>(model_.memory.get()), const_cast<void*>(tensor.data),
+       tensor.num_bytes(), &shape[0], size_t{2}, kTypes[static_cast<size_t>(tensor.dtype)], &inputs_.back());
+  }
+  outputs_.assign(model_.output_names.size(), nullptr);
+  Do(kRun, model_.session.get(), static_cast<const void*>(nullptr), model_.input_names.data(),
+     static_cast<OrtValue* const*>(inputs_.data()), inputs_.size(), model_.output_names.data(), outputs_.size(), outputs_.data());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    OrtTensorInfo* about = nullptr;
+    Do(kGetTensorTypeAndShape, static_cast<const OrtValue*>(outputs_[i]), &about);
+    const Owned<OrtTensorInfo, kReleaseTensorInfo> owned(about);
+    const auto* info = static_cast<const OrtTensorInfo*>(about);
+    int element = 0;
+    size_t num_dims = 0;
+    Do(kGetTensorElementType, info, &element);
+    Do(kGetDimensionsCount, info, &num_dims);
+    constexpr size_t kMostDims = 8;
+    int64_t dims[kMostDims] = {1};
+    if (num_dims > kMostDims || element != kTypes[static_cast<size_t>(model_.info.outputs[i].dtype)]) {
+      throw std::runtime_error("'" + model_.info.outputs[i].name + "' came out in another type");
+    }
+    Do(kGetDimensions, info, &dims[0], num_dims);
+    int64_t width = 1;
+    for (size_t d = 1; d < num_dims; ++d) width *= dims[d];
+    void* data = nullptr;
+    Do(kGetTensorMutableData, outputs_[i], &data);
+    const size_t bytes = static_cast<size_t>(dims[0] * width) * SizeOf(model_.info.outputs[i].dtype);
+    void* to = sink.Allocate(i, dims[0], width);
+    if (bytes != 0) std::memcpy(to, data, bytes);
+  }
+}
+
+}  // namespace
+
+const BackendTraits kBackend = {"ONNX Runtime", true};
+
+void OpenBackend(const std::map<std::string, std::string>& options) {
+  void* library = OpenLibrary(options, "libonnxruntime.so");
+  const auto base = reinterpret_cast<const OrtApiBase* (*)()>(FunctionOf(library, "OrtGetApiBase"))();
+  functions = base->GetApi(kApiVersion);
+  if (functions == nullptr) throw ArtifactError(std::string("ONNX Runtime ") + base->GetVersionString() + " is too old");
+  Do(kCreateEnv, kSayNothing, "rankline", &environment);
+}
+
+std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& model) { return std::make_unique<OnnxModel>(model); }
+
+}  // namespace rankline
