@@ -13,10 +13,10 @@ std::string Listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name) {
+void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name, bool alone) {
   const auto found = options.find("library");
   const std::string path = found == options.end() ? name : found->second;
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | (alone ? RTLD_DEEPBIND : 0));
   if (library == nullptr) throw ArtifactError(path + " cannot be opened (" + FirstLine(dlerror()) + ")");
   return library;
 }

@@ -230,7 +230,7 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
 const BackendTraits kBackend = {"ONNX Runtime", true};
 
 void OpenBackend(const std::map<std::string, std::string>& options) {
-  void* library = OpenLibrary(options, "libonnxruntime.so");
+  void* library = OpenLibrary(options, "libonnxruntime.so", false);
   const auto base = reinterpret_cast<const OrtApiBase* (*)()>(FunctionOf(library, "OrtGetApiBase"))();
   functions = base->GetApi(kApiVersion);
   if (functions == nullptr) throw ArtifactError(std::string("ONNX Runtime ") + base->GetVersionString() + " is too old");

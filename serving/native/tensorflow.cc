@@ -323,7 +323,7 @@ const BackendTraits kBackend = {"TensorFlow", true};
 
 void OpenBackend(const std::map<std::string, std::string>& options) {
   setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
-  void* library = OpenLibrary(options, "libtensorflow_cc.so.2");
+  void* library = OpenLibrary(options, "libtensorflow_cc.so.2", true);
   Find(library, "TF_NewStatus", tf.NewStatus);
   Find(library, "TF_DeleteStatus", tf.DeleteStatus);
   Find(library, "TF_GetCode", tf.GetCode);
