@@ -23,7 +23,8 @@ void* OpenLibrary(const std::map<std::string, std::string>& options, const char*
 
 void* FunctionOf(void* library, const char* name) {
   void* function = dlsym(library, name);
-  if (function == nullptr) throw ArtifactError(std::string("the library has no ") + name + ": it is of another release");
+  if (function == nullptr)
+    throw ArtifactError(std::string("the library has no ") + name + ": it is of another release");
   return function;
 }
 
@@ -36,10 +37,13 @@ void CheckTensors(const std::string& model, const char* side, const std::vector<
     differ |= found.count(spec.name) == 0;
   }
   for (const auto& [name, dtype] : found) others.push_back(name);
-  if (differ) throw ArtifactError(model + " has the " + side + " " + Listed(others) + ", config.pbtxt says " + Listed(names) + ".");
+  if (differ)
+    throw ArtifactError(model + " has the " + side + " " + Listed(others) + ", config.pbtxt says " + Listed(names) +
+                        ".");
   for (const TensorSpec& spec : declared) {
     if (const std::string& dtype = found.at(spec.name); dtype != NameOf(spec.dtype)) {
-      throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", config.pbtxt says " + NameOf(spec.dtype) + ".");
+      throw ArtifactError(model + " has '" + spec.name + "' as " + dtype + ", config.pbtxt says " + NameOf(spec.dtype) +
+                          ".");
     }
   }
 }

@@ -11,8 +11,8 @@ namespace rankline {
 
 // Opens the library that the option `library` names, or that the loader finds by this name.
 //
-// alone: it takes its own symbols before the server's, which it must where both have the same; what is not made for that
-// fails in C++'s own classes.
+// alone: it takes its own symbols before the server's, which it must where both have the same; what is not made for
+// that fails in C++'s own classes.
 //
 // Throws ArtifactError: it cannot be opened.
 void* OpenLibrary(const std::map<std::string, std::string>& options, const char* name, bool alone);

@@ -26,8 +26,8 @@ class Json {
 
   // Each throws ArtifactError for a value of another kind.
   bool boolean() const;
-  int64_t integer() const;   // what does not fit into 64 bits is refused; from 2^63 on it is the bits of a uint64
-  double number() const;     // of integers, too
+  int64_t integer() const;  // what does not fit into 64 bits is refused; from 2^63 on it is the bits of a uint64
+  double number() const;    // of integers, too
   const std::string& string() const;
   const std::vector<Json>& array() const;
   const std::map<std::string, Json>& object() const;

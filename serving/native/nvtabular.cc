@@ -1,9 +1,9 @@
 // Triton backend `nvtabular`: serves the compiled workflow at `<version>/plan`. A run costs so little that joining
 // requests would cost more than it saves: each runs alone.
+#include <set>
+
 #include "plan/plan.h"
 #include "triton/backend.h"
-
-#include <set>
 
 namespace rankline {
 namespace {
@@ -49,7 +49,8 @@ class PlanRunner : public Runner {
 class PlanModel : public LoadedModel {
  public:
   explicit PlanModel(const ModelInfo& model)
-      : plan_(model.directory + "/plan", NamesIn(model.Parameter("CANDIDATES", "")), model.WholeNumber("MAX_LIST_LENGTH", 0)),
+      : plan_(model.directory + "/plan", NamesIn(model.Parameter("CANDIDATES", "")),
+              model.WholeNumber("MAX_LIST_LENGTH", 0)),
         inputs_(Positions(model, "inputs", plan_.inputs(), model.inputs)),
         outputs_(Positions(model, "outputs", plan_.outputs(), model.outputs)) {}
 
@@ -79,8 +80,8 @@ class PlanModel : public LoadedModel {
       while (at < declared.size() && declared[at].name != spec.name) ++at;
       positions.push_back(at);
       if (at < declared.size() ? declared[at].dtype != spec.dtype : false) {
-        throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + NameOf(declared[at].dtype) + ", " + model.directory +
-                            "/plan has it as " + NameOf(spec.dtype) + ". Export again.");
+        throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + NameOf(declared[at].dtype) + ", " +
+                            model.directory + "/plan has it as " + NameOf(spec.dtype) + ". Export again.");
       }
       if (!is_mask(spec)) expected.insert(spec.name);
     }
@@ -88,8 +89,8 @@ class PlanModel : public LoadedModel {
       if (!is_mask(spec)) found.insert(spec.name);
     }
     if (expected != found) {
-      throw ArtifactError(std::string("config.pbtxt has ") + side + " " + Listed(found) + ", " + model.directory + "/plan has " +
-                          Listed(expected) + ". Export again.");
+      throw ArtifactError(std::string("config.pbtxt has ") + side + " " + Listed(found) + ", " + model.directory +
+                          "/plan has " + Listed(expected) + ". Export again.");
     }
     return positions;
   }

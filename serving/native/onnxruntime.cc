@@ -1,5 +1,5 @@
-// Triton backend `onnxruntime`: runs model.onnx through ONNX Runtime's C API. Parameters and their defaults are those of
-// `serving/engines/onnxruntime/model.py`.
+// Triton backend `onnxruntime`: runs model.onnx through ONNX Runtime's C API. Parameters and their defaults are those
+// of `serving/engines/onnxruntime/model.py`.
 //
 // Option of the server's command line: library, path of libonnxruntime.so.
 #include <sched.h>
@@ -25,15 +25,40 @@ struct OrtAllocator;
 
 // The API is a table of functions that only ever grows at its end: a function's place in it is part of the ABI.
 enum Place : size_t {
-  kGetErrorCode = 1, kGetErrorMessage = 2, kCreateEnv = 3, kCreateSession = 7, kRun = 9, kCreateSessionOptions = 10,
-  kSetSessionExecutionMode = 13, kSetSessionLogSeverityLevel = 22, kSetIntraOpNumThreads = 24,
-  kSetInterOpNumThreads = 25, kSessionGetInputCount = 30, kSessionGetOutputCount = 31, kSessionGetInputTypeInfo = 33,
-  kSessionGetOutputTypeInfo = 34, kSessionGetInputName = 36, kSessionGetOutputName = 37,
-  kCreateTensorWithDataAsOrtValue = 49, kGetTensorMutableData = 51, kCastTypeInfoToTensorInfo = 55,
-  kGetTensorElementType = 60, kGetDimensionsCount = 61, kGetDimensions = 62, kGetTensorTypeAndShape = 65,
-  kCreateCpuMemoryInfo = 69, kAllocatorFree = 76, kGetAllocatorWithDefaultOptions = 78, kReleaseStatus = 93,
-  kReleaseMemoryInfo = 94, kReleaseSession = 95, kReleaseValue = 96, kReleaseTypeInfo = 98, kReleaseTensorInfo = 99,
-  kReleaseSessionOptions = 100, kAddSessionConfigEntry = 130,
+  kGetErrorCode = 1,
+  kGetErrorMessage = 2,
+  kCreateEnv = 3,
+  kCreateSession = 7,
+  kRun = 9,
+  kCreateSessionOptions = 10,
+  kSetSessionExecutionMode = 13,
+  kSetSessionLogSeverityLevel = 22,
+  kSetIntraOpNumThreads = 24,
+  kSetInterOpNumThreads = 25,
+  kSessionGetInputCount = 30,
+  kSessionGetOutputCount = 31,
+  kSessionGetInputTypeInfo = 33,
+  kSessionGetOutputTypeInfo = 34,
+  kSessionGetInputName = 36,
+  kSessionGetOutputName = 37,
+  kCreateTensorWithDataAsOrtValue = 49,
+  kGetTensorMutableData = 51,
+  kCastTypeInfoToTensorInfo = 55,
+  kGetTensorElementType = 60,
+  kGetDimensionsCount = 61,
+  kGetDimensions = 62,
+  kGetTensorTypeAndShape = 65,
+  kCreateCpuMemoryInfo = 69,
+  kAllocatorFree = 76,
+  kGetAllocatorWithDefaultOptions = 78,
+  kReleaseStatus = 93,
+  kReleaseMemoryInfo = 94,
+  kReleaseSession = 95,
+  kReleaseValue = 96,
+  kReleaseTypeInfo = 98,
+  kReleaseTensorInfo = 99,
+  kReleaseSessionOptions = 100,
+  kAddSessionConfigEntry = 130,
 };
 
 constexpr uint32_t kApiVersion = 5;  // the first with AddSessionConfigEntry
@@ -126,13 +151,16 @@ class OnnxModel : public LoadedModel {
     }
     OrtSession* opened = nullptr;
     try {
-      Do(kCreateSession, static_cast<const OrtEnv*>(environment), path.c_str(), static_cast<const OrtSessionOptions*>(made), &opened);
+      Do(kCreateSession, static_cast<const OrtEnv*>(environment), path.c_str(),
+         static_cast<const OrtSessionOptions*>(made), &opened);
     } catch (const std::exception& error) {
       throw ArtifactError(path + " cannot be loaded: " + error.what());
     }
     session.reset(opened);
-    CheckTensors(path, "inputs", info.inputs, Types(kSessionGetInputCount, kSessionGetInputName, kSessionGetInputTypeInfo), true);
-    CheckTensors(path, "outputs", info.outputs, Types(kSessionGetOutputCount, kSessionGetOutputName, kSessionGetOutputTypeInfo), false);
+    CheckTensors(path, "inputs", info.inputs,
+                 Types(kSessionGetInputCount, kSessionGetInputName, kSessionGetInputTypeInfo), true);
+    CheckTensors(path, "outputs", info.outputs,
+                 Types(kSessionGetOutputCount, kSessionGetOutputName, kSessionGetOutputTypeInfo), false);
     for (const TensorSpec& spec : info.inputs) input_names.push_back(spec.name.c_str());
     for (const TensorSpec& spec : info.outputs) output_names.push_back(spec.name.c_str());
     OrtMemoryInfo* cpu = nullptr;
@@ -191,15 +219,18 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     const Tensor& tensor = given[i];
     const std::string& name = model_.info.inputs[i].name;
     if (tensor.data == nullptr) throw RequestError("input '" + name + "' is missing");
-    if (tensor.dtype == Dtype::kString) throw RequestError("input '" + name + "' holds strings, which are not supported");
+    if (tensor.dtype == Dtype::kString)
+      throw RequestError("input '" + name + "' holds strings, which are not supported");
     const int64_t shape[] = {tensor.rows, tensor.width};
     inputs_.push_back(nullptr);
-    Do(kCreateTensorWithDataAsOrtValue, static_cast<const OrtMemoryInfo*>(model_.memory.get()), const_cast<void*>(tensor.data),
-       tensor.num_bytes(), &shape[0], size_t{2}, kTypes[static_cast<size_t>(tensor.dtype)], &inputs_.back());
+    Do(kCreateTensorWithDataAsOrtValue, static_cast<const OrtMemoryInfo*>(model_.memory.get()),
+       const_cast<void*>(tensor.data), tensor.num_bytes(), &shape[0], size_t{2},
+       kTypes[static_cast<size_t>(tensor.dtype)], &inputs_.back());
   }
   outputs_.assign(model_.output_names.size(), nullptr);
   Do(kRun, model_.session.get(), static_cast<const void*>(nullptr), model_.input_names.data(),
-     static_cast<OrtValue* const*>(inputs_.data()), inputs_.size(), model_.output_names.data(), outputs_.size(), outputs_.data());
+     static_cast<OrtValue* const*>(inputs_.data()), inputs_.size(), model_.output_names.data(), outputs_.size(),
+     outputs_.data());
   for (size_t i = 0; i < outputs_.size(); ++i) {
     OrtTensorInfo* about = nullptr;
     Do(kGetTensorTypeAndShape, static_cast<const OrtValue*>(outputs_[i]), &about);
@@ -233,7 +264,8 @@ void OpenBackend(const std::map<std::string, std::string>& options) {
   void* library = OpenLibrary(options, "libonnxruntime.so", false);
   const auto base = reinterpret_cast<const OrtApiBase* (*)()>(FunctionOf(library, "OrtGetApiBase"))();
   functions = base->GetApi(kApiVersion);
-  if (functions == nullptr) throw ArtifactError(std::string("ONNX Runtime ") + base->GetVersionString() + " is too old");
+  if (functions == nullptr)
+    throw ArtifactError(std::string("ONNX Runtime ") + base->GetVersionString() + " is too old");
   Do(kCreateEnv, kSayNothing, "rankline", &environment);
 }
 

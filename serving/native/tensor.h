@@ -13,7 +13,19 @@ namespace rankline {
 
 // Of a single value. kString is a std::string_view in memory, which its owner keeps alive.
 enum class Dtype : uint8_t {
-  kBool, kInt8, kInt16, kInt32, kInt64, kUint8, kUint16, kUint32, kUint64, kFloat16, kFloat32, kFloat64, kString,
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kFloat16,
+  kFloat32,
+  kFloat64,
+  kString,
 };
 
 // Bytes of a single value in memory.

@@ -40,9 +40,9 @@ struct Api {
   void (*DeleteGraph)(TF_Graph*);
   TF_Buffer* (*NewBuffer)();
   void (*DeleteBuffer)(TF_Buffer*);
-  TF_Session* (*LoadSessionFromSavedModel)(const TF_SessionOptions*, const TF_Buffer* run_options, const char* directory,
-                                           const char* const* tags, int num_tags, TF_Graph*, TF_Buffer* meta_graph,
-                                           TF_Status*);
+  TF_Session* (*LoadSessionFromSavedModel)(const TF_SessionOptions*, const TF_Buffer* run_options,
+                                           const char* directory, const char* const* tags, int num_tags, TF_Graph*,
+                                           TF_Buffer* meta_graph, TF_Status*);
   void (*CloseSession)(TF_Session*, TF_Status*);
   void (*DeleteSession)(TF_Session*, TF_Status*);
   TF_Operation* (*GraphOperationByName)(TF_Graph*, const char* name);
@@ -101,11 +101,20 @@ class ProtoReader {
     text = {};
     number = 0;
     switch (tag & 7) {
-      case 0: number = TakeVarint(); break;
-      case 1: Take(8); break;
-      case 2: text = Take(TakeVarint()); break;
-      case 5: Take(4); break;
-      default: throw ArtifactError("a protobuf that cannot be read");
+      case 0:
+        number = TakeVarint();
+        break;
+      case 1:
+        Take(8);
+        break;
+      case 2:
+        text = Take(TakeVarint());
+        break;
+      case 5:
+        Take(4);
+        break;
+      default:
+        throw ArtifactError("a protobuf that cannot be read");
     }
     return true;
   }
@@ -200,15 +209,18 @@ class SavedModel : public LoadedModel {
  public:
   explicit SavedModel(const ModelInfo& model) : info(model) {
     const std::string directory = model.directory + "/model.savedmodel";
-    const std::string tag = model.Parameter("TF_GRAPH_TAG", "serve"), name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
+    const std::string tag = model.Parameter("TF_GRAPH_TAG", "serve"),
+                      name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
     const Status status;
-    const std::unique_ptr<TF_SessionOptions, void (*)(TF_SessionOptions*)> options(tf.NewSessionOptions(), tf.DeleteSessionOptions);
+    const std::unique_ptr<TF_SessionOptions, void (*)(TF_SessionOptions*)> options(tf.NewSessionOptions(),
+                                                                                   tf.DeleteSessionOptions);
     const std::string config = Config(model);
     tf.SetConfig(options.get(), config.data(), config.size(), status.get());
     const std::unique_ptr<TF_Buffer, void (*)(TF_Buffer*)> meta_graph(tf.NewBuffer(), tf.DeleteBuffer);
     const char* tags[] = {tag.c_str()};
     graph = tf.NewGraph();
-    session = tf.LoadSessionFromSavedModel(options.get(), nullptr, directory.c_str(), tags, 1, graph, meta_graph.get(), status.get());
+    session = tf.LoadSessionFromSavedModel(options.get(), nullptr, directory.c_str(), tags, 1, graph, meta_graph.get(),
+                                           status.get());
     if (status.code() != 0) {
       tf.DeleteGraph(graph);
       throw ArtifactError(directory + " cannot be loaded under the tag '" + tag + "': " + status.what());
@@ -287,16 +299,19 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
   for (size_t i = 0; i < given.size(); ++i) {
     const Tensor& tensor = given[i];
     if (tensor.data == nullptr) throw RequestError("input '" + model_.info.inputs[i].name + "' is missing");
-    if (tensor.dtype == Dtype::kString) throw RequestError("input '" + model_.info.inputs[i].name + "' holds strings, which are not supported");
+    if (tensor.dtype == Dtype::kString)
+      throw RequestError("input '" + model_.info.inputs[i].name + "' holds strings, which are not supported");
     const int64_t dims[] = {tensor.rows, tensor.width};
-    values_.push_back(tf.NewTensor(kTypes[static_cast<size_t>(tensor.dtype)], dims, 2, const_cast<void*>(tensor.data),
-                                   tensor.num_bytes(), [](void*, size_t, void*) {}, nullptr));
+    values_.push_back(tf.NewTensor(
+        kTypes[static_cast<size_t>(tensor.dtype)], dims, 2, const_cast<void*>(tensor.data), tensor.num_bytes(),
+        [](void*, size_t, void*) {}, nullptr));
     if (values_.back() == nullptr) throw std::bad_alloc();
   }
   results_.assign(model_.outputs.size(), nullptr);
   const Status status;
   tf.SessionRun(model_.session, nullptr, model_.inputs.data(), values_.data(), static_cast<int>(values_.size()),
-                model_.outputs.data(), results_.data(), static_cast<int>(results_.size()), nullptr, 0, nullptr, status.get());
+                model_.outputs.data(), results_.data(), static_cast<int>(results_.size()), nullptr, 0, nullptr,
+                status.get());
   if (status.code() != 0) {
     if (IsOfTheRequest(status.code())) throw RequestError(status.what());
     throw std::runtime_error(status.what());
@@ -307,7 +322,8 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     int64_t width = 1;
     for (int d = 1; d < tf.NumDims(result); ++d) width *= tf.Dim(result, d);
     const size_t bytes = static_cast<size_t>(rows * width) * SizeOf(model_.info.outputs[i].dtype);
-    if (bytes != tf.TensorByteSize(result)) throw std::runtime_error("'" + model_.info.outputs[i].name + "' came out in another type");
+    if (bytes != tf.TensorByteSize(result))
+      throw std::runtime_error("'" + model_.info.outputs[i].name + "' came out in another type");
     std::memcpy(sink.Allocate(i, rows, width), tf.TensorData(result), bytes);
   }
 }

@@ -89,8 +89,12 @@ Function FunctionOf(const std::string& name) {
 
 Number::Number(const Json& json)
     : is_float(json.kind() == Json::Kind::kFloat),
-      whole(json.kind() == Json::Kind::kBool ? json.boolean() : is_float ? 0 : json.integer()),
-      value(is_float ? json.number() : json.kind() == Json::Kind::kBool ? static_cast<double>(whole) : json.number()) {}
+      whole(json.kind() == Json::Kind::kBool ? json.boolean()
+            : is_float                       ? 0
+                                             : json.integer()),
+      value(is_float                           ? json.number()
+            : json.kind() == Json::Kind::kBool ? static_cast<double>(whole)
+                                               : json.number()) {}
 
 Vector Number::Beside(Dtype dtype, Scratch& scratch) const {
   const bool wide = is_float && !IsFloat(dtype);
@@ -137,14 +141,19 @@ Vector Apply(Function function, const Vector& left, const Vector& right, Scratch
       return Each(a.as<T>(), b.as<T>(), right.size == 1 ? 0 : 1, a.size, scratch, of_two);
     };
     switch (function) {
-      case Function::kAdd: return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p + q; }); });
-      case Function::kSubtract: return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p - q; }); });
-      case Function::kMultiply: return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p * q; }); });
-      case Function::kRemainder: return each([](T x, T y) { return Remainder(x, y); });
+      case Function::kAdd:
+        return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p + q; }); });
+      case Function::kSubtract:
+        return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p - q; }); });
+      case Function::kMultiply:
+        return each([](T x, T y) { return Wrapped(x, y, [](auto p, auto q) { return p * q; }); });
+      case Function::kRemainder:
+        return each([](T x, T y) { return Remainder(x, y); });
       case Function::kDivide:
         if constexpr (std::is_floating_point_v<T>) return each([](T x, T y) { return x / y; });
         [[fallthrough]];
-      default: throw std::runtime_error("a function of one column");
+      default:
+        throw std::runtime_error("a function of one column");
     }
   });
   return {dtype, a.size, values, nullptr};

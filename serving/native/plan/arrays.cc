@@ -54,7 +54,8 @@ Array Arrays::Numbers(const Json& value) {
   if (size != stored.length || size > static_cast<int64_t>(bytes.size()) / item) {
     throw ArtifactError(value["array_file"].string() + " has another size than plan.json says");
   }
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % SizeOf(array.dtype) != 0) throw ArtifactError("an array that is not aligned");
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % SizeOf(array.dtype) != 0)
+    throw ArtifactError("an array that is not aligned");
   array.data = bytes.data();
   return array;
 }
@@ -63,7 +64,8 @@ Strings Arrays::Text(const Json& value) {
   const ArrowArray stored = Open(value["strings_file"]);
   if (stored.buffers.size() != 2) throw ArtifactError(value["strings_file"].string() + " does not hold strings");
   const std::string_view offsets = stored.buffers[0];
-  if (reinterpret_cast<uintptr_t>(offsets.data()) % sizeof(int64_t) != 0) throw ArtifactError("an array that is not aligned");
+  if (reinterpret_cast<uintptr_t>(offsets.data()) % sizeof(int64_t) != 0)
+    throw ArtifactError("an array that is not aligned");
   Strings strings{reinterpret_cast<const int64_t*>(offsets.data()), stored.buffers[1].data(), stored.length};
   if (strings.size == 0 && offsets.empty()) return strings;
   if (strings.size >= static_cast<int64_t>(offsets.size() / sizeof(int64_t))) throw ArtifactError("too few offsets");

@@ -17,9 +17,7 @@ class Table {
     vtable_bytes_ = Read<uint16_t>(vtable_);
   }
 
-  static Table Root(std::string_view buffer) {
-    return Table(buffer, Table(buffer).Read<uint32_t>(0));
-  }
+  static Table Root(std::string_view buffer) { return Table(buffer, Table(buffer).Read<uint32_t>(0)); }
 
   // A field's value, or nothing's.
   template <typename T>

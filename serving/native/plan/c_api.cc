@@ -68,8 +68,8 @@ RANKLINE_EXPORT void* rankline_plan_open(const char* directory, const char* cand
 RANKLINE_EXPORT void rankline_plan_close(void* plan) { delete static_cast<Opened*>(plan); }
 
 // 0, 1 where the request is wrong, or 2 where something else is.
-RANKLINE_EXPORT int rankline_plan_run(void* plan, const PlainTensor* given, size_t count, Allocate allocate, char* error,
-                                      size_t size) {
+RANKLINE_EXPORT int rankline_plan_run(void* plan, const PlainTensor* given, size_t count, Allocate allocate,
+                                      char* error, size_t size) {
   auto* opened = static_cast<Opened*>(plan);
   try {
     std::vector<Tensor> tensors(count);

@@ -111,16 +111,20 @@ Dtype Promoted(Dtype left, Dtype right) {
     const Dtype other = IsFloat(left) ? right : left;
     const bool both = IsFloat(left) && IsFloat(right);
     return !both && SizeOf(other) <= 2 && (IsFloat(left) ? left : right) == Dtype::kFloat32 ? Dtype::kFloat32
-                                                                                           : Dtype::kFloat64;
+                                                                                            : Dtype::kFloat64;
   }
   if (IsUnsigned(left) == IsUnsigned(right)) return SizeOf(left) >= SizeOf(right) ? left : right;
   const Dtype with_sign = IsUnsigned(left) ? right : left, without = IsUnsigned(left) ? left : right;
   if (SizeOf(with_sign) > SizeOf(without)) return with_sign;
   switch (SizeOf(without)) {
-    case 1: return Dtype::kInt16;
-    case 2: return Dtype::kInt32;
-    case 4: return Dtype::kInt64;
-    default: return Dtype::kFloat64;
+    case 1:
+      return Dtype::kInt16;
+    case 2:
+      return Dtype::kInt32;
+    case 4:
+      return Dtype::kInt64;
+    default:
+      return Dtype::kFloat64;
   }
 }
 

@@ -15,8 +15,8 @@ namespace rankline {
 struct Vector {
   Dtype dtype = Dtype::kInt64;
   int64_t size = 0;
-  const void* values = nullptr;     // anything where missing; std::string_view for strings
-  const uint8_t* valid = nullptr;   // 0 where a value is missing; null where nothing is
+  const void* values = nullptr;    // anything where missing; std::string_view for strings
+  const uint8_t* valid = nullptr;  // 0 where a value is missing; null where nothing is
 
   template <typename T>
   const T* as() const {
@@ -31,7 +31,7 @@ struct Column {
   const int64_t* offsets = nullptr;  // [rows + 1]
   const uint8_t* valid = nullptr;    // of lists; missing ones have no elements
   int64_t rows = 0;
-  int64_t width = kAnyWidth;         // no list is longer, where that is known
+  int64_t width = kAnyWidth;  // no list is longer, where that is known
 };
 
 inline Column Single(const Vector& vector) {
@@ -47,18 +47,29 @@ inline bool IsFloat(Dtype dtype) { return dtype == Dtype::kFloat32 || dtype == D
 template <typename F>
 auto WithType(Dtype dtype, F&& function) {
   switch (dtype) {
-    case Dtype::kInt8: return function(static_cast<int8_t*>(nullptr));
-    case Dtype::kInt16: return function(static_cast<int16_t*>(nullptr));
-    case Dtype::kInt32: return function(static_cast<int32_t*>(nullptr));
-    case Dtype::kInt64: return function(static_cast<int64_t*>(nullptr));
+    case Dtype::kInt8:
+      return function(static_cast<int8_t*>(nullptr));
+    case Dtype::kInt16:
+      return function(static_cast<int16_t*>(nullptr));
+    case Dtype::kInt32:
+      return function(static_cast<int32_t*>(nullptr));
+    case Dtype::kInt64:
+      return function(static_cast<int64_t*>(nullptr));
     case Dtype::kBool:
-    case Dtype::kUint8: return function(static_cast<uint8_t*>(nullptr));
-    case Dtype::kUint16: return function(static_cast<uint16_t*>(nullptr));
-    case Dtype::kUint32: return function(static_cast<uint32_t*>(nullptr));
-    case Dtype::kUint64: return function(static_cast<uint64_t*>(nullptr));
-    case Dtype::kFloat32: return function(static_cast<float*>(nullptr));
-    case Dtype::kFloat64: return function(static_cast<double*>(nullptr));
-    default: throw std::runtime_error(std::string("numbers were expected, not ") + NameOf(dtype));
+    case Dtype::kUint8:
+      return function(static_cast<uint8_t*>(nullptr));
+    case Dtype::kUint16:
+      return function(static_cast<uint16_t*>(nullptr));
+    case Dtype::kUint32:
+      return function(static_cast<uint32_t*>(nullptr));
+    case Dtype::kUint64:
+      return function(static_cast<uint64_t*>(nullptr));
+    case Dtype::kFloat32:
+      return function(static_cast<float*>(nullptr));
+    case Dtype::kFloat64:
+      return function(static_cast<double*>(nullptr));
+    default:
+      throw std::runtime_error(std::string("numbers were expected, not ") + NameOf(dtype));
   }
 }
 

@@ -38,7 +38,8 @@ uint64_t HashValue(T value) {
     return HashString(value, 0);
   } else if constexpr (std::is_floating_point_v<T>) {
     const auto wide = static_cast<double>(value);
-    if (wide == std::trunc(wide) && std::fabs(wide) < 0x1p63) return HashId(static_cast<uint64_t>(static_cast<int64_t>(wide)));
+    if (wide == std::trunc(wide) && std::fabs(wide) < 0x1p63)
+      return HashId(static_cast<uint64_t>(static_cast<int64_t>(wide)));
     return HashId(BitsOf(wide));
   } else {
     return HashId(static_cast<uint64_t>(static_cast<int64_t>(value)));

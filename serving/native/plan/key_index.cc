@@ -31,7 +31,8 @@ class KeyIndex : public Elementwise {
     if (has_strings_) {
       strings_ = arrays.Text(entry["strings"]);
       for (int64_t i = 0; i < num_rows_; ++i) {
-        if (small_rows_ == nullptr || small_rows_[i] - num_unknown_ >= strings_.size) throw ArtifactError("an index without its keys");
+        if (small_rows_ == nullptr || small_rows_[i] - num_unknown_ >= strings_.size)
+          throw ArtifactError("an index without its keys");
       }
     }
   }

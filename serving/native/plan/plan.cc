@@ -55,13 +55,13 @@ struct Output {
   Dtype dtype = Dtype::kInt64;
   bool is_list = false;
   bool is_candidates = false;
-  int64_t width = 1;          // of lists
-  Reference source = 0;       // or the number of the stack
-  int64_t member = 0;         // of the stack
+  int64_t width = 1;     // of lists
+  Reference source = 0;  // or the number of the stack
+  int64_t member = 0;    // of the stack
   const char* table = nullptr;
   const int32_t* lengths = nullptr;
   int64_t table_rows = 0;
-  size_t first = 0;           // position of its first tensor
+  size_t first = 0;  // position of its first tensor
 };
 
 std::string Quoted(const std::string& name) { return "'" + name + "'"; }
@@ -69,8 +69,9 @@ std::string Quoted(const std::string& name) { return "'" + name + "'"; }
 void RefuseMissing(const std::string& name, const uint8_t* valid, int64_t size) {
   if (MaskOf(valid, size) == nullptr) return;
   const auto* gap = static_cast<const uint8_t*>(std::memchr(valid, 0, static_cast<size_t>(size)));
-  throw RequestError("column " + Quoted(name) + " is missing, first in row " + std::to_string(gap - valid) +
-                     ", and would reach the model. Send a value, or fill it in the workflow: FillMissing, NullToEmptyList.");
+  throw RequestError(
+      "column " + Quoted(name) + " is missing, first in row " + std::to_string(gap - valid) +
+      ", and would reach the model. Send a value, or fill it in the workflow: FillMissing, NullToEmptyList.");
 }
 
 // A value that says nothing, for each row.
@@ -146,8 +147,10 @@ class Plan::Impl {
         scratch.Release(before);  // so that the next column finds its memory in the cache
       } else {
         const Column& column = output.source < 0 ? raw[-output.source - 1] : results[output.source];
-        if (output.kind == Output::Kind::kComputed) WriteComputed(output, column, size, rows, count, sink);
-        else WriteLookup(output, column, size, rows, count, scratch, sink);
+        if (output.kind == Output::Kind::kComputed)
+          WriteComputed(output, column, size, rows, count, sink);
+        else
+          WriteLookup(output, column, size, rows, count, scratch, sink);
       }
     }
   }
@@ -204,7 +207,8 @@ class Plan::Impl {
     Stack stack;
     for (const Json& name : entry["inputs"].array()) {
       stack.inputs.push_back(Referred(name));
-      if (stack.inputs.back() >= 0 || InputOf(stack.inputs.back()).is_list) throw ArtifactError("a stack of lists or results");
+      if (stack.inputs.back() >= 0 || InputOf(stack.inputs.back()).is_list)
+        throw ArtifactError("a stack of lists or results");
     }
     for (const Json& step : entry["steps"].array()) {
       stack.steps.push_back(MakeStep(step, arrays_, static_cast<int64_t>(stack.inputs.size())));
@@ -222,7 +226,8 @@ class Plan::Impl {
     if (kind == "StackedColumn") {
       output.kind = Output::Kind::kStacked;
       output.source = entry["stack"].integer(), output.member = entry["row"].integer();
-      if (output.source < 0 || output.source >= static_cast<int64_t>(stacks_.size())) throw ArtifactError("a stack that is not there");
+      if (output.source < 0 || output.source >= static_cast<int64_t>(stacks_.size()))
+        throw ArtifactError("a stack that is not there");
       const auto members = static_cast<int64_t>(stacks_[static_cast<size_t>(output.source)].inputs.size());
       if (output.member < 0 || output.member >= members) throw ArtifactError("a column that its stack does not have");
       output.dtype = DtypeOf(entry["dtype"].string());
@@ -232,10 +237,13 @@ class Plan::Impl {
       output.source = Referred(entry[kind == "Column" ? "index" : "source"]);
       output.is_list = !entry["width"].is_null();
       if (output.is_list) output.width = entry["width"].integer();
-      if (kind == "Column") ReadTable(entry, output);
-      else output.dtype = DtypeOf(entry["dtype"].string());
+      if (kind == "Column")
+        ReadTable(entry, output);
+      else
+        output.dtype = DtypeOf(entry["dtype"].string());
     }
-    if (output.dtype == Dtype::kString) throw ArtifactError("column " + Quoted(output.name) + " comes out as strings, which is not supported");
+    if (output.dtype == Dtype::kString)
+      throw ArtifactError("column " + Quoted(output.name) + " comes out as strings, which is not supported");
     output.first = output_specs_.size();
     const std::string first = output.is_list ? output.name + kValues : output.name;
     output_specs_.push_back({first, output.dtype, output.is_list ? output.width : 1, false});
@@ -255,10 +263,12 @@ class Plan::Impl {
     const Array lengths = arrays_.Numbers(entry["lengths"]);
     output.lengths = lengths.as<int32_t>(Dtype::kInt32);
     output.is_list = true;
-    if (values.shape.size() != 2 || lengths.size() != output.table_rows) throw ArtifactError("a table of an impossible shape");
+    if (values.shape.size() != 2 || lengths.size() != output.table_rows)
+      throw ArtifactError("a table of an impossible shape");
     output.width = values.shape[1];
     for (int64_t i = 0; i < output.table_rows; ++i) {
-      if (output.lengths[i] < 0 || output.lengths[i] > output.width) throw ArtifactError("lists longer than their table");
+      if (output.lengths[i] < 0 || output.lengths[i] > output.width)
+        throw ArtifactError("lists longer than their table");
     }
   }
 
@@ -339,7 +349,8 @@ class Plan::Impl {
         }
         if (first != nullptr && values.width != count) {
           throw RequestError("rows have " + std::to_string(count) + " candidates of " + Quoted(first->name) + " and " +
-                             std::to_string(values.width) + " of " + Quoted(input.name) + ", expected the same number of each.");
+                             std::to_string(values.width) + " of " + Quoted(input.name) +
+                             ", expected the same number of each.");
         }
         first = &input, count = values.width;
       } else if (!input.is_list && values.data != nullptr && values.width != 1) {
@@ -390,7 +401,8 @@ class Plan::Impl {
     lists.elements.dtype = input.dtype;
     offsets[0] = 0;
     if (values.data == nullptr || lengths.data == nullptr) {
-      if (values.data != lengths.data) throw RequestError("input " + Quoted(input.name) + " has values or lengths alone, expected both.");
+      if (values.data != lengths.data)
+        throw RequestError("input " + Quoted(input.name) + " has values or lengths alone, expected both.");
       std::fill(offsets, offsets + rows + 1, 0);
       lists.elements.values = Zeros(input.dtype, 0, scratch);
       lists.valid = NoneValid(rows, scratch);
@@ -400,8 +412,9 @@ class Plan::Impl {
     auto* valid = scratch.Take<uint8_t>(rows);
     for (int64_t i = 0; i < rows; ++i) {
       if (length[i] < kMissingList || length[i] > values.width) {
-        throw RequestError("lengths of " + Quoted(input.name) + " do not fit its values [" + std::to_string(rows) + ", " +
-                           std::to_string(values.width) + "]: " + std::to_string(length[i]) + " in row " + std::to_string(i) + ".");
+        throw RequestError("lengths of " + Quoted(input.name) + " do not fit its values [" + std::to_string(rows) +
+                           ", " + std::to_string(values.width) + "]: " + std::to_string(length[i]) + " in row " +
+                           std::to_string(i) + ".");
       }
       valid[i] = length[i] != kMissingList;
       offsets[i + 1] = offsets[i] + std::max(length[i], 0);
@@ -435,7 +448,8 @@ class Plan::Impl {
     RefuseMissing(output.name, lists.valid, lists.rows);
     RefuseMissing(output.name, lists.elements.valid, lists.elements.size);
     int64_t width = lists.width;
-    for (int64_t i = 0; lists.width < 0 && i < lists.rows; ++i) width = std::max(width, lists.offsets[i + 1] - lists.offsets[i]);
+    for (int64_t i = 0; lists.width < 0 && i < lists.rows; ++i)
+      width = std::max(width, lists.offsets[i + 1] - lists.offsets[i]);
     width = std::max<int64_t>(width, 1);
     if (lists.elements.dtype != output.dtype) WrongDtype(output, lists.elements.dtype);
     const size_t item = SizeOf(output.dtype);
@@ -443,7 +457,8 @@ class Plan::Impl {
     auto* lengths = static_cast<int32_t*>(sink.Allocate(output.first + 1, lists.rows, 1));
     for (int64_t i = 0; i < lists.rows; ++i) {
       const int64_t length = lists.offsets[i + 1] - lists.offsets[i];
-      if (length > width) throw std::runtime_error("column " + Quoted(output.name) + " has lists longer than its width");
+      if (length > width)
+        throw std::runtime_error("column " + Quoted(output.name) + " has lists longer than its width");
       const size_t bytes = static_cast<size_t>(length) * item, all = static_cast<size_t>(width) * item;
       std::memcpy(values, lists.elements.as<char>() + static_cast<size_t>(lists.offsets[i]) * item, bytes);
       std::memset(values + bytes, 0, all - bytes);
@@ -452,7 +467,8 @@ class Plan::Impl {
     }
   }
 
-  static void WriteComputed(const Output& output, const Column& column, int64_t size, int64_t rows, int64_t count, Sink& sink) {
+  static void WriteComputed(const Output& output, const Column& column, int64_t size, int64_t rows, int64_t count,
+                            Sink& sink) {
     if (column.is_list != output.is_list || column.rows != size) {
       throw std::runtime_error("column " + Quoted(output.name) + " came out in another shape than the plan says");
     }
@@ -469,7 +485,8 @@ class Plan::Impl {
     if (rows_found.is_list) {
       Column lists = rows_found;
       if (output.lengths != nullptr) throw std::runtime_error("lists of lists");
-      lists.elements = TakeRows(Vector{output.dtype, output.table_rows, output.table, nullptr}, found.as<int64_t>(), found.size, scratch);
+      lists.elements = TakeRows(Vector{output.dtype, output.table_rows, output.table, nullptr}, found.as<int64_t>(),
+                                found.size, scratch);
       return WriteComputed(output, lists, size, rows, count, sink);
     }
     if (rows_found.rows != size || (output.is_list && output.lengths == nullptr)) {
@@ -477,7 +494,8 @@ class Plan::Impl {
     }
     const int64_t width = output.lengths == nullptr ? 1 : output.width;
     void* values = sink.Allocate(output.first, rows, output.is_candidates ? count : width);
-    auto* lengths = output.lengths == nullptr ? nullptr : static_cast<int32_t*>(sink.Allocate(output.first + 1, rows, 1));
+    auto* lengths =
+        output.lengths == nullptr ? nullptr : static_cast<int32_t*>(sink.Allocate(output.first + 1, rows, 1));
     WithType(output.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
       const auto* table = reinterpret_cast<const T*>(output.table);
@@ -496,7 +514,8 @@ class Plan::Impl {
   }
 
   [[noreturn]] static void WrongDtype(const Output& output, Dtype dtype) {
-    throw std::runtime_error("column " + Quoted(output.name) + " came out as " + NameOf(dtype) + ", expected " + NameOf(output.dtype));
+    throw std::runtime_error("column " + Quoted(output.name) + " came out as " + NameOf(dtype) + ", expected " +
+                             NameOf(output.dtype));
   }
 
   Arrays arrays_;
@@ -521,6 +540,8 @@ Plan::~Plan() = default;
 const std::vector<TensorSpec>& Plan::inputs() const { return impl_->input_specs_; }
 const std::vector<TensorSpec>& Plan::outputs() const { return impl_->output_specs_; }
 
-void Plan::Run(const std::vector<Tensor>& given, Scratch& scratch, Sink& sink) const { impl_->Run(given, scratch, sink); }
+void Plan::Run(const std::vector<Tensor>& given, Scratch& scratch, Sink& sink) const {
+  impl_->Run(given, scratch, sink);
+}
 
 }  // namespace rankline

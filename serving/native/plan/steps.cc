@@ -16,8 +16,10 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 class Constant {
  public:
   explicit Constant(const Json& json) : is_string_(json.is_string()) {
-    if (is_string_) text_ = json.string();
-    else number_ = Number(json);
+    if (is_string_)
+      text_ = json.string();
+    else
+      number_ = Number(json);
   }
 
   // As a value of this type, as NumPy converts a Python number.
@@ -109,9 +111,12 @@ double NumberOfHex(std::string_view text) {
   uint64_t number = 0;
   for (const char sign : text) {
     const int lower = sign | 0x20;
-    if (sign >= '0' && sign <= '9') number = number << 4 | static_cast<uint64_t>(sign - '0');
-    else if (lower >= 'a' && lower <= 'f') number = number << 4 | static_cast<uint64_t>(lower - 'a' + 10);
-    else return kNan;
+    if (sign >= '0' && sign <= '9')
+      number = number << 4 | static_cast<uint64_t>(sign - '0');
+    else if (lower >= 'a' && lower <= 'f')
+      number = number << 4 | static_cast<uint64_t>(lower - 'a' + 10);
+    else
+      return kNan;
   }
   return static_cast<double>(number);
 }
@@ -122,9 +127,8 @@ class HexToInt : public Elementwise {
     const Vector& column = vectors[0];
     if (column.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
     const auto* text = column.as<std::string_view>();
-    return Made(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
-      return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]);
-    });
+    return Made(Dtype::kFloat64, column.size, scratch,
+                [&](int64_t i) { return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]); });
   }
 };
 
@@ -231,8 +235,9 @@ class Clip : public Elementwise {
       const auto own = bound.is_float ? static_cast<T>(bound.value) : static_cast<T>(bound.whole);
       for (int64_t i = 0; i < size; ++i) {
         // NumPy compares with a float as floats, and with a whole number as it is.
-        const bool is_beyond = bound.is_float ? beyond(static_cast<double>(values[i]), bound.value)
-                                              : beyond(static_cast<__int128>(values[i]), static_cast<__int128>(bound.whole));
+        const bool is_beyond = bound.is_float
+                                   ? beyond(static_cast<double>(values[i]), bound.value)
+                                   : beyond(static_cast<__int128>(values[i]), static_cast<__int128>(bound.whole));
         if (is_beyond) values[i] = own;
       }
     }
@@ -350,7 +355,8 @@ class Similarity : public Elementwise {
     const int64_t most = std::numeric_limits<int64_t>::max() / num_columns_ - 1;
     return WithType(left_values_.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
-      const auto *of_left = static_cast<const T*>(left_values_.data), *of_right = static_cast<const T*>(right_values_.data);
+      const auto *of_left = static_cast<const T*>(left_values_.data),
+                 *of_right = static_cast<const T*>(right_values_.data);
       return Made(left_values_.dtype, left.size, scratch, [&](int64_t i) {
         double sum = 0;  // one product after the other
         if (no_left[i] || no_right[i] || a[i] < 0 || a[i] >= num_left_ || b[i] < 0 || b[i] >= most) return sum;
@@ -358,7 +364,8 @@ class Similarity : public Elementwise {
           const auto key = static_cast<int64_t>(static_cast<uint64_t>(b[i]) * static_cast<uint64_t>(num_columns_) +
                                                 static_cast<uint64_t>(columns_[at]));
           const int64_t* found = std::lower_bound(keys_, keys_ + num_keys_, key);
-          if (found != keys_ + num_keys_ && *found == key) sum += static_cast<double>(of_left[at] * of_right[found - keys_]);
+          if (found != keys_ + num_keys_ && *found == key)
+            sum += static_cast<double>(of_left[at] * of_right[found - keys_]);
         }
         return sum;
       });
@@ -464,7 +471,8 @@ class Pad : public OnLists {
 class SameLengths : public OnLists {
  public:
   Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override {
-    if (count != 2 || columns[0]->rows != columns[1]->rows) throw std::runtime_error("lists of as many rows were expected");
+    if (count != 2 || columns[0]->rows != columns[1]->rows)
+      throw std::runtime_error("lists of as many rows were expected");
     const Column &lists = Lists(*columns[0]), &like = Lists(*columns[1]);
     Column made = Rebuilt(
         lists, nullptr, scratch, [&](int64_t row) { return LengthOf(like, row); },
@@ -501,7 +509,8 @@ class StackedArithmetic : public Elementwise {
   }
 
   Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
-    const char* operand = static_cast<const char*>(operands_.data) + static_cast<size_t>(member) * SizeOf(operands_.dtype);
+    const char* operand =
+        static_cast<const char*>(operands_.data) + static_cast<size_t>(member) * SizeOf(operands_.dtype);
     return Apply(function_, NumbersOf(vectors[0], scratch), {operands_.dtype, 1, operand, nullptr}, scratch);
   }
 
@@ -514,7 +523,8 @@ class StackedBucket : public Elementwise {
  public:
   StackedBucket(const Json& entry, Arrays& arrays, int64_t members) {
     num_buckets_ = OfMembers(entry["num_buckets"], arrays, members).as<uint64_t>(Dtype::kUint64);
-    if (std::find(num_buckets_, num_buckets_ + members, 0U) != num_buckets_ + members) throw ArtifactError("no buckets");
+    if (std::find(num_buckets_, num_buckets_ + members, 0U) != num_buckets_ + members)
+      throw ArtifactError("no buckets");
   }
 
   Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {

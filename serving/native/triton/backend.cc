@@ -31,9 +31,9 @@ constexpr std::pair<const char*, Dtype> kConfigTypes[] = {
     {"TYPE_STRING", Dtype::kString}};
 
 uint64_t Now() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 // Makes an exception of an error of Triton's.
@@ -82,8 +82,10 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     TensorSpec spec;
     spec.name = entry["name"].string();
     const std::string& type = entry["data_type"].string();
-    const auto known = std::find_if(std::begin(kConfigTypes), std::end(kConfigTypes), [&](const auto& pair) { return type == pair.first; });
-    if (known == std::end(kConfigTypes)) throw ArtifactError("'" + spec.name + "' is of type " + type + ", which is not supported");
+    const auto known = std::find_if(std::begin(kConfigTypes), std::end(kConfigTypes),
+                                    [&](const auto& pair) { return type == pair.first; });
+    if (known == std::end(kConfigTypes))
+      throw ArtifactError("'" + spec.name + "' is of type " + type + ", which is not supported");
     spec.dtype = known->second;
     for (const Json& dim : entry["dims"].array()) {
       const int64_t length = NumberIn(dim);
@@ -102,7 +104,9 @@ bool IsMask(const TensorSpec& spec) {
          std::string_view(spec.name).substr(spec.name.size() - kEnd.size()) == kEnd;
 }
 
-bool IsListValues(const std::string& name) { return name.size() > 8 && name.compare(name.size() - 8, 8, "__values") == 0; }
+bool IsListValues(const std::string& name) {
+  return name.size() > 8 && name.compare(name.size() - 8, 8, "__values") == 0;
+}
 
 class Model {
  public:
@@ -120,7 +124,8 @@ class Model {
     info.outputs = TensorsIn(config.Get("output"));
     info.max_batch_size = NumberIn(config["max_batch_size"]);
     if (!config.Get("parameters").is_null()) {
-      for (const auto& [name, value] : config["parameters"].object()) info.parameters[name] = value["string_value"].string();
+      for (const auto& [name, value] : config["parameters"].object())
+        info.parameters[name] = value["string_value"].string();
     }
     for (size_t i = 0; i < info.inputs.size(); ++i) positions_[info.inputs[i].name] = i;
     ReadCandidates();
@@ -147,8 +152,10 @@ class Model {
     for (size_t at = 0; at < names.size();) {
       const size_t stop = std::min(names.find(',', at), names.size());
       const auto found = positions_.find(std::string_view(names).substr(at, stop - at));
-      if (found == positions_.end() || info.inputs[found->second].width != kAnyWidth || info.inputs[found->second].optional) {
-        throw ArtifactError(std::string("parameter ") + kCandidates + " names " + names + ", expected inputs of dims [-1].");
+      if (found == positions_.end() || info.inputs[found->second].width != kAnyWidth ||
+          info.inputs[found->second].optional) {
+        throw ArtifactError(std::string("parameter ") + kCandidates + " names " + names +
+                            ", expected inputs of dims [-1].");
       }
       candidates.inputs[found->second] = true;
       const auto mask = positions_.find(info.inputs[found->second].name + "__valid");
@@ -170,14 +177,16 @@ const void* StringsIn(std::string_view bytes, int64_t count, const std::string& 
   auto* strings = scratch.Take<std::string_view>(count);
   for (int64_t i = 0; i < count; ++i) {
     uint32_t length = 0;
-    if (bytes.size() < sizeof(length)) throw RequestError("input '" + name + "' ends before its " + std::to_string(count) + " strings");
+    if (bytes.size() < sizeof(length))
+      throw RequestError("input '" + name + "' ends before its " + std::to_string(count) + " strings");
     std::memcpy(&length, bytes.data(), sizeof(length));
     bytes.remove_prefix(sizeof(length));
     if (bytes.size() < length) throw RequestError("input '" + name + "' has a string that reaches beyond its end");
     new (strings + i) std::string_view(bytes.data(), length);
     bytes.remove_prefix(length);
   }
-  if (!bytes.empty()) throw RequestError("input '" + name + "' goes on after its " + std::to_string(count) + " strings");
+  if (!bytes.empty())
+    throw RequestError("input '" + name + "' goes on after its " + std::to_string(count) + " strings");
   return strings;
 }
 
@@ -194,19 +203,21 @@ class ResponseSink : public Sink {
   void* Allocate(size_t output, int64_t rows, int64_t width) override {
     const TensorSpec& spec = model_.info.outputs[output];
     if (model_.candidates.any() && model_.candidates.outputs[output] && width != num_candidates_) {
-      throw std::runtime_error("'" + spec.name + "' came out as [" + std::to_string(rows) + ", " + std::to_string(width) +
-                               "] for " + std::to_string(num_candidates_) + " candidates");
+      throw std::runtime_error("'" + spec.name + "' came out as [" + std::to_string(rows) + ", " +
+                               std::to_string(width) + "] for " + std::to_string(num_candidates_) + " candidates");
     }
     const size_t bytes = static_cast<size_t>(rows * width) * SizeOf(spec.dtype);
     if (!IsAskedFor(spec.name)) return scratch_.TakeBytes(bytes);
     const int64_t shape[] = {rows, width};
     TRITONBACKEND_Output* made = nullptr;
-    Check(TRITONBACKEND_ResponseOutput(response_, &made, spec.name.c_str(), kDataTypes[static_cast<size_t>(spec.dtype)], shape, 2));
+    Check(TRITONBACKEND_ResponseOutput(response_, &made, spec.name.c_str(), kDataTypes[static_cast<size_t>(spec.dtype)],
+                                       shape, 2));
     void* buffer = nullptr;
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;
     Check(TRITONBACKEND_OutputBuffer(made, &buffer, bytes, &memory, &memory_id));
-    if (memory == TRITONSERVER_MEMORY_GPU) throw std::runtime_error("an output in the memory of a GPU is not supported");
+    if (memory == TRITONSERVER_MEMORY_GPU)
+      throw std::runtime_error("an output in the memory of a GPU is not supported");
     return buffer;
   }
 
@@ -241,7 +252,8 @@ class ResponseSink : public Sink {
 // Outputs of several requests together, to be copied from.
 class JoinedSink : public Sink {
  public:
-  JoinedSink(const Model& model, Scratch& scratch) : outputs(model.info.outputs.size()), model_(model), scratch_(scratch) {}
+  JoinedSink(const Model& model, Scratch& scratch)
+      : outputs(model.info.outputs.size()), model_(model), scratch_(scratch) {}
 
   void* Allocate(size_t output, int64_t rows, int64_t width) override {
     Tensor& tensor = outputs.at(output);
@@ -301,11 +313,13 @@ class Instance {
     for (const uint32_t i : waiting_) rows += succeeded_[i] ? RowsOf(given_[i]) : 0;
     const uint64_t ended = Now();
     for (uint32_t i = 0; i < count; ++i) {
-      Ignore(TRITONBACKEND_ModelInstanceReportStatistics(instance, requests[i], succeeded_[i], begun, compute_begun, compute_ended, ended));
+      Ignore(TRITONBACKEND_ModelInstanceReportStatistics(instance, requests[i], succeeded_[i], begun, compute_begun,
+                                                         compute_ended, ended));
       Ignore(TRITONBACKEND_RequestRelease(requests[i], TRITONSERVER_REQUEST_RELEASE_ALL));
     }
     if (rows > 0) {
-      Ignore(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, static_cast<uint64_t>(rows), begun, compute_begun, compute_ended, ended));
+      Ignore(TRITONBACKEND_ModelInstanceReportBatchStatistics(instance, static_cast<uint64_t>(rows), begun,
+                                                              compute_begun, compute_ended, ended));
     }
   }
 
@@ -320,7 +334,9 @@ class Instance {
 
   template <typename F>
   static std::optional<Failure> Tried(F function) {
-    const auto said = [](const char* what) { return std::string(kBackend.runs) + " could not run the request: " + what; };
+    const auto said = [](const char* what) {
+      return std::string(kBackend.runs) + " could not run the request: " + what;
+    };
     try {
       function();
       return std::nullopt;
@@ -358,7 +374,8 @@ class Instance {
       const size_t position = model_.PositionOf(name);
       const TensorSpec& spec = model_.info.inputs[position];
       Tensor& tensor = given[position];
-      if (type != kDataTypes[static_cast<size_t>(spec.dtype)]) throw RequestError("input '" + spec.name + "' is not " + NameOf(spec.dtype));
+      if (type != kDataTypes[static_cast<size_t>(spec.dtype)])
+        throw RequestError("input '" + spec.name + "' is not " + NameOf(spec.dtype));
       if (dims < 1) throw RequestError("input '" + spec.name + "' has no rows");
       tensor = {spec.dtype, shape[0], 1, nullptr};
       for (uint32_t d = 1; d < dims; ++d) tensor.width *= shape[d];
@@ -366,7 +383,8 @@ class Instance {
       if (spec.dtype == Dtype::kString) {
         tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
       } else {
-        if (held.size() != tensor.num_bytes()) throw RequestError("input '" + spec.name + "' has another size than its shape");
+        if (held.size() != tensor.num_bytes())
+          throw RequestError("input '" + spec.name + "' has another size than its shape");
         tensor.data = held.data();
       }
     }
@@ -430,8 +448,10 @@ class Instance {
       function(*sink);
     });
     succeeded_[i] = !failure;
-    if (sink) sink->Send(failure ? failure->AsError() : nullptr);
-    else Refuse(request, *failure);
+    if (sink)
+      sink->Send(failure ? failure->AsError() : nullptr);
+    else
+      Refuse(request, *failure);
   }
 
   // Whether requests could be run as one; nothing has been answered if not.
@@ -442,7 +462,8 @@ class Instance {
       std::vector<const Request*> parts;
       for (const size_t number : group) {
         parts.push_back(&given_[waiting_[number]]);
-        if (model_.candidates.any()) most = std::max(most, model_.candidates.CountOf(*parts.back(), model_.info.inputs));
+        if (model_.candidates.any())
+          most = std::max(most, model_.candidates.CountOf(*parts.back(), model_.info.inputs));
         rows += RowsOf(*parts.back());
       }
       runner_->Run(Join(parts, model_.info.inputs, model_.candidates, scratch_), sink);
@@ -454,7 +475,8 @@ class Instance {
         }
       }
     } catch (const std::exception& error) {
-      const std::string why = std::to_string(group.size()) + " requests could not be joined, each runs alone: " + error.what();
+      const std::string why =
+          std::to_string(group.size()) + " requests could not be joined, each runs alone: " + error.what();
       Ignore(TRITONSERVER_LogMessage(TRITONSERVER_LOG_VERBOSE, __FILE__, __LINE__, why.c_str()));
       return false;
     }
@@ -473,7 +495,8 @@ class Instance {
       const Tensor& output = outputs[o];
       const bool of_candidates = model_.candidates.any() && model_.candidates.outputs[o];
       const int64_t width = of_candidates ? sink.num_candidates() : output.width;
-      const size_t item = SizeOf(output.dtype), own = static_cast<size_t>(width) * item, all = static_cast<size_t>(output.width) * item;
+      const size_t item = SizeOf(output.dtype), own = static_cast<size_t>(width) * item,
+                   all = static_cast<size_t>(output.width) * item;
       const auto* from = static_cast<const char*>(output.data) + static_cast<size_t>(first) * all;
       auto* to = static_cast<char*>(sink.Allocate(o, rows, width));
       for (int64_t row = 0; row < rows; ++row, from += all, to += own) std::memcpy(to, from, own);
@@ -552,7 +575,8 @@ RANKLINE_EXPORT TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
   return rankline::Guarded([&] {
     uint32_t major = 0, minor = 0;
     rankline::Check(TRITONBACKEND_ApiVersion(&major, &minor));
-    if (major != 1) throw std::runtime_error("the server has version " + std::to_string(major) + " of the backend API, expected 1");
+    if (major != 1)
+      throw std::runtime_error("the server has version " + std::to_string(major) + " of the backend API, expected 1");
     TRITONSERVER_Message* message = nullptr;
     rankline::Check(TRITONBACKEND_BackendConfig(backend, &message));
     // The server owns this message.
@@ -584,19 +608,22 @@ RANKLINE_EXPORT TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstanc
   return rankline::Guarded([&] {
     TRITONBACKEND_Model* model = nullptr;
     rankline::Check(TRITONBACKEND_ModelInstanceModel(instance, &model));
-    auto made = std::make_unique<rankline::Instance>(rankline::StateOf<rankline::Model>(TRITONBACKEND_ModelState, model));
+    auto made =
+        std::make_unique<rankline::Instance>(rankline::StateOf<rankline::Model>(TRITONBACKEND_ModelState, model));
     rankline::Check(TRITONBACKEND_ModelInstanceSetState(instance, made.get()));
     made.release();
   });
 }
 
 RANKLINE_EXPORT TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
-  return rankline::Guarded([&] { delete &rankline::StateOf<rankline::Instance>(TRITONBACKEND_ModelInstanceState, instance); });
+  return rankline::Guarded(
+      [&] { delete &rankline::StateOf<rankline::Instance>(TRITONBACKEND_ModelInstanceState, instance); });
 }
 
-RANKLINE_EXPORT TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request** requests,
-                                                   const uint32_t count) {
+RANKLINE_EXPORT TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance* instance,
+                                                   TRITONBACKEND_Request** requests, const uint32_t count) {
   return rankline::Guarded([&] {
-    rankline::StateOf<rankline::Instance>(TRITONBACKEND_ModelInstanceState, instance).Execute(instance, requests, count);
+    rankline::StateOf<rankline::Instance>(TRITONBACKEND_ModelInstanceState, instance)
+        .Execute(instance, requests, count);
   });
 }

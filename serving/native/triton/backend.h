@@ -48,8 +48,8 @@ class LoadedModel {
 // --- what each backend defines ---
 
 struct BackendTraits {
-  const char* runs;   // what runs a request, for messages: "TensorFlow"
-  bool joins;         // requests that wait together are worth one run
+  const char* runs;  // what runs a request, for messages: "TensorFlow"
+  bool joins;        // requests that wait together are worth one run
 };
 extern const BackendTraits kBackend;
 

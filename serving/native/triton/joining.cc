@@ -140,8 +140,10 @@ Request Join(const std::vector<const Request*>& requests, const std::vector<Tens
       for (int64_t row = 0; row < part.rows; ++row, from += own, to += row_bytes) {
         std::memcpy(to, from, own);
         for (size_t at = own; at < row_bytes; at += item) {
-          if (repeats && own > 0) std::memcpy(to + at, from + own - item, item);
-          else std::memset(to + at, 0, item);  // an empty string is all zeros, too
+          if (repeats && own > 0)
+            std::memcpy(to + at, from + own - item, item);
+          else
+            std::memset(to + at, 0, item);  // an empty string is all zeros, too
         }
       }
     }

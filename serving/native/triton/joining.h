@@ -15,10 +15,10 @@ using Request = std::vector<Tensor>;
 
 // Rows with several candidates, as `serving/backends/candidates.py` has them.
 struct Candidates {
-  std::vector<bool> inputs;   // by position: holds a value per candidate
+  std::vector<bool> inputs;  // by position: holds a value per candidate
   std::vector<bool> outputs;
-  int64_t max_per_row = 0;    // 0 for any number
-  int64_t max_scores = 0;     // of all rows of a run
+  int64_t max_per_row = 0;  // 0 for any number
+  int64_t max_scores = 0;   // of all rows of a run
 
   bool any() const { return !inputs.empty(); }
 

@@ -26,7 +26,7 @@ const T& OneOf(const std::vector<T>& values) {
   return values[static_cast<size_t>(Below(static_cast<int64_t>(values.size())))];
 }
 
-const std::vector<int64_t> kNumbers = {0,  1,   -1,        2,          7,         64,        255,       1 << 16,
+const std::vector<int64_t> kNumbers = {0,  1,   -1,        2,         7,         64,        255,       1 << 16,
                                        -2, -64, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, 1LL << 40, 3};
 
 void DamageBytes(std::string& bytes) {
@@ -34,19 +34,40 @@ void DamageBytes(std::string& bytes) {
     const auto at = static_cast<size_t>(Below(static_cast<int64_t>(bytes.size())));
     const int64_t number = OneOf(kNumbers);
     switch (Below(4)) {
-      case 0: bytes[at] = static_cast<char>(Below(256)); break;
-      case 1: bytes.resize(at); break;
-      case 2: bytes.replace(at / 8 * 8, 8, reinterpret_cast<const char*>(&number), 8); break;
-      default: bytes.replace(at / 4 * 4, 4, reinterpret_cast<const char*>(&number), 4);
+      case 0:
+        bytes[at] = static_cast<char>(Below(256));
+        break;
+      case 1:
+        bytes.resize(at);
+        break;
+      case 2:
+        bytes.replace(at / 8 * 8, 8, reinterpret_cast<const char*>(&number), 8);
+        break;
+      default:
+        bytes.replace(at / 4 * 4, 4, reinterpret_cast<const char*>(&number), 4);
     }
   }
 }
 
 // Another number, word or name in place of one: what stays JSON is read further.
 void DamageJson(std::string& text) {
-  static const std::vector<std::string> kWords = {"null", "true", "[]", "{}", "\"int8\"", "\"float32\"", "\"object\"",
-                                                  "\"KeyIndex\"", "\"Lists\"", "\"Vector\"", "NaN", "1e308", "\"Pad\"",
-                                                  "\"Slice\"", "\"Column\"", "\"array-0.arrow\"", "\"../plan.json\""};
+  static const std::vector<std::string> kWords = {"null",
+                                                  "true",
+                                                  "[]",
+                                                  "{}",
+                                                  "\"int8\"",
+                                                  "\"float32\"",
+                                                  "\"object\"",
+                                                  "\"KeyIndex\"",
+                                                  "\"Lists\"",
+                                                  "\"Vector\"",
+                                                  "NaN",
+                                                  "1e308",
+                                                  "\"Pad\"",
+                                                  "\"Slice\"",
+                                                  "\"Column\"",
+                                                  "\"array-0.arrow\"",
+                                                  "\"../plan.json\""};
   std::vector<std::pair<size_t, size_t>> tokens;
   for (size_t at = 0; at < text.size();) {
     size_t stop = text.find_first_of(",:[]{} \n", at);
@@ -57,8 +78,12 @@ void DamageJson(std::string& text) {
   for (int64_t times = 1 + Below(2); times > 0 && !tokens.empty(); --times) {
     const auto [at, size] = OneOf(tokens);
     switch (Below(3)) {
-      case 0: text.replace(at, size, std::to_string(OneOf(kNumbers))); return;
-      case 1: text.replace(at, size, OneOf(kWords)); return;
+      case 0:
+        text.replace(at, size, std::to_string(OneOf(kNumbers)));
+        return;
+      case 1:
+        text.replace(at, size, OneOf(kWords));
+        return;
       default: {
         const auto [other, length] = OneOf(tokens);
         text.replace(at, size, std::string(text, other, length));
@@ -90,7 +115,8 @@ class ExactSink : public rankline::Sink {
 };
 
 void Ask(const rankline::Plan& plan, rankline::Scratch& scratch, std::map<std::string, int64_t>& became) {
-  static const std::vector<std::string> kTexts = {"", "a", "0f", "68fd1e64", std::string(129, 'x'), std::string(300, 'y'), "\xff\0é"};
+  static const std::vector<std::string> kTexts = {
+      "", "a", "0f", "68fd1e64", std::string(129, 'x'), std::string(300, 'y'), "\xff\0é"};
   const int64_t rows = Below(6);
   std::vector<std::unique_ptr<char[]>> memory;
   std::vector<Tensor> given;
@@ -115,8 +141,11 @@ void Ask(const rankline::Plan& plan, rankline::Scratch& scratch, std::map<std::s
           int64_t value = Below(3) == 0 ? OneOf(kNumbers) : Below(20);
           const auto as_double = static_cast<double>(value);
           const auto as_float = static_cast<float>(value);
-          std::memcpy(to, tensor.dtype == Dtype::kFloat64 ? static_cast<const void*>(&as_double)
-                          : tensor.dtype == Dtype::kFloat32 ? static_cast<const void*>(&as_float) : &value, item);
+          std::memcpy(to,
+                      tensor.dtype == Dtype::kFloat64   ? static_cast<const void*>(&as_double)
+                      : tensor.dtype == Dtype::kFloat32 ? static_cast<const void*>(&as_float)
+                                                        : &value,
+                      item);
         }
       }
       tensor.data = memory.back().get();
@@ -143,7 +172,8 @@ int main(int count, char** arguments) {
   std::vector<std::map<std::string, std::string>> whole;
   for (int i = 4; i < count; ++i) {
     whole.emplace_back();
-    for (const auto& entry : fs::directory_iterator(arguments[i])) whole.back()[entry.path().filename()] = Read(entry.path());
+    for (const auto& entry : fs::directory_iterator(arguments[i]))
+      whole.back()[entry.path().filename()] = Read(entry.path());
   }
   const fs::path directory = fs::temp_directory_path() / ("fuzz-" + std::to_string(std::random_device()()));
   fs::create_directories(directory);
@@ -154,8 +184,10 @@ int main(int count, char** arguments) {
     if (number >= static_cast<int64_t>(whole.size())) {
       auto damaged = std::next(files.begin(), Below(static_cast<int64_t>(files.size())));
       if (Below(2) == 0) damaged = files.find("plan.json");
-      if (damaged->first == "plan.json" && Below(4) != 0) DamageJson(damaged->second);
-      else DamageBytes(damaged->second);
+      if (damaged->first == "plan.json" && Below(4) != 0)
+        DamageJson(damaged->second);
+      else
+        DamageBytes(damaged->second);
     }
     for (const auto& [name, bytes] : files) std::ofstream(directory / name, std::ios::binary) << bytes;
     try {
