@@ -65,9 +65,7 @@ class NativePlan:
         self.directory = directory
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         names = ",".join(candidates).encode()
-        self._plan = _library().rankline_plan_open(
-            str(directory).encode(), names, max_list_length, error, _ERROR_BYTES
-        )
+        self._plan = _library().rankline_plan_open(str(directory).encode(), names, max_list_length, error, _ERROR_BYTES)
         if not self._plan:
             raise ArtifactError(error.value.decode())
         weakref.finalize(self, _library().rankline_plan_close, self._plan)
@@ -179,5 +177,3 @@ def assert_same_tensors(reference: Callable[..., Any], native: NativePlan, tenso
         nan = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
         assert (np.isnan(made[name]) if array.dtype.kind == "f" else nan).tolist() == nan.tolist(), name
         assert made[name][~nan].tobytes() == array[~nan].tobytes(), (name, made[name], array)
-
-

@@ -40,15 +40,12 @@ class Constant {
   Number number_{Json::Parse("0")};
 };
 
-// A step on single values and lists alike has a loop for each type; these write one down.
-template <typename F>
+// A vector of so many values, each made by its row.
+template <typename T, typename F>
 Vector Made(Dtype dtype, int64_t size, Scratch& scratch, F value) {
-  return WithType(dtype, [&](auto* type) -> Vector {
-    using T = ValueOf<decltype(type)>;
-    auto* values = scratch.Take<T>(size);
-    for (int64_t i = 0; i < size; ++i) values[i] = static_cast<T>(value(i));
-    return {dtype, size, values, nullptr};
-  });
+  auto* values = scratch.Take<T>(size);
+  for (int64_t i = 0; i < size; ++i) values[i] = static_cast<T>(value(i));
+  return {dtype, size, values, nullptr};
 }
 
 Vector Whole(const Vector& vector, Scratch& scratch) { return Converted(vector, Dtype::kInt64, scratch); }
@@ -127,8 +124,9 @@ class HexToInt : public Elementwise {
     const Vector& column = vectors[0];
     if (column.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
     const auto* text = column.as<std::string_view>();
-    return Made(Dtype::kFloat64, column.size, scratch,
-                [&](int64_t i) { return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]); });
+    return Made<double>(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
+      return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]);
+    });
   }
 };
 
@@ -141,7 +139,7 @@ class PartOfTime : public Elementwise {
     const uint8_t* missing = Missing(column, scratch);
     return WithType(column.dtype, [&](auto* type) {
       const auto* micros = column.as<ValueOf<decltype(type)>>();
-      return Made(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
+      return Made<double>(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
         return missing[i] ? kNan : static_cast<double>(part_(static_cast<int64_t>(micros[i])));
       });
     });
@@ -259,7 +257,7 @@ class Digitize : public Elementwise {
     return WithType(common, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
       const T *begin = bounds.as<T>(), *end = begin + bounds.size;
-      return Made(Dtype::kInt32, values.size, scratch, [&](int64_t i) {
+      return Made<int32_t>(Dtype::kInt32, values.size, scratch, [&](int64_t i) {
         const T value = values.as<T>()[i];
         const int64_t bin = IsNan(value) ? bounds.size : std::upper_bound(begin, end, value) - begin;
         return descending_ ? bounds.size - bin : bin;
@@ -285,7 +283,7 @@ class Combine : public Elementwise {
       const Vector digit = Whole(vectors[k], scratch);
       const auto size = static_cast<uint64_t>(sizes_[k]);
       const auto *before = key.as<uint64_t>(), *rows = digit.as<uint64_t>();
-      key = Made(Dtype::kInt64, key.size, scratch, [&](int64_t i) { return before[i] * size + rows[i]; });
+      key = Made<uint64_t>(Dtype::kInt64, key.size, scratch, [&](int64_t i) { return before[i] * size + rows[i]; });
     }
     return key;
   }
@@ -293,6 +291,12 @@ class Combine : public Elementwise {
  private:
   std::vector<int64_t> sizes_;
 };
+
+// Calls a function with the type of floats.
+template <typename F>
+auto WithFloat(Dtype dtype, F&& function) {
+  return dtype == Dtype::kFloat32 ? function(static_cast<float*>(nullptr)) : function(static_cast<double*>(nullptr));
+}
 
 // The hash of each value, 0 where it is missing.
 const uint64_t* HashesOf(const Vector& column, Scratch& scratch) {
@@ -319,7 +323,8 @@ class Bucket : public Elementwise {
       for (int64_t i = 0; i < vectors[0].size; ++i) both[i] = HashId(combined[i]) ^ hashes[i];
       combined = both;
     }
-    return Made(Dtype::kInt32, vectors[0].size, scratch, [&](int64_t i) { return combined[i] % num_buckets_; });
+    return Made<int32_t>(Dtype::kInt32, vectors[0].size, scratch,
+                         [&](int64_t i) { return combined[i] % num_buckets_; });
   }
 
  private:
@@ -353,11 +358,11 @@ class Similarity : public Elementwise {
     const Vector left = Whole(vectors[0], scratch), right = Whole(vectors[1], scratch);
     const auto *a = left.as<int64_t>(), *b = right.as<int64_t>();
     const int64_t most = std::numeric_limits<int64_t>::max() / num_columns_ - 1;
-    return WithType(left_values_.dtype, [&](auto* type) {
+    return WithFloat(left_values_.dtype, [&](auto* type) {
       using T = ValueOf<decltype(type)>;
       const auto *of_left = static_cast<const T*>(left_values_.data),
                  *of_right = static_cast<const T*>(right_values_.data);
-      return Made(left_values_.dtype, left.size, scratch, [&](int64_t i) {
+      return Made<T>(left_values_.dtype, left.size, scratch, [&](int64_t i) {
         double sum = 0;  // one product after the other
         if (no_left[i] || no_right[i] || a[i] < 0 || a[i] >= num_left_ || b[i] < 0 || b[i] >= most) return sum;
         for (int64_t at = offsets_[a[i]]; at < offsets_[a[i] + 1]; ++at) {
@@ -529,7 +534,8 @@ class StackedBucket : public Elementwise {
 
   Vector Compute(const Vector* vectors, size_t, int64_t member, Scratch& scratch) const override {
     const uint64_t* hashes = HashesOf(vectors[0], scratch);
-    return Made(Dtype::kInt32, vectors[0].size, scratch, [&](int64_t i) { return hashes[i] % num_buckets_[member]; });
+    return Made<int32_t>(Dtype::kInt32, vectors[0].size, scratch,
+                         [&](int64_t i) { return hashes[i] % num_buckets_[member]; });
   }
 
  private:
@@ -578,19 +584,21 @@ class StackedLookup : public Elementwise {
     const uint8_t* missing = Missing(keys, scratch);
     const Hashes& hashes = lookups_[static_cast<size_t>(member)];
     const auto buckets = static_cast<uint64_t>(num_unknown_[member]);
-    return WithType(values_.dtype, [&](auto* made_type) {
-      using Value = ValueOf<decltype(made_type)>;
-      const auto* values = static_cast<const Value*>(values_.data) + first_hashes_[member];
-      const auto* unknown = static_cast<const Value*>(unknown_.data) + first_unknown_[member];
-      const Value if_missing = static_cast<const Value*>(missing_.data)[member];
-      return WithType(keys.dtype, [&](auto* type) {
-        using Key = ValueOf<decltype(type)>;
-        const auto* key = keys.as<Key>();
-        return Made(values_.dtype, keys.size, scratch, [&](int64_t i) {
-          if (missing[i]) return if_missing;
-          const int64_t at = hashes.Find(HashId(static_cast<uint64_t>(WordOf(key[i]))));
-          return at < 0 ? unknown[HashValue(key[i]) % buckets] : values[at];
-        });
+    auto* found = scratch.Take<int64_t>(keys.size);  // position of a known key; of others -1 less their bucket
+    WithType(keys.dtype, [&](auto* type) {
+      const auto* key = keys.as<ValueOf<decltype(type)>>();
+      for (int64_t i = 0; i < keys.size; ++i) {
+        found[i] = hashes.Find(HashId(static_cast<uint64_t>(WordOf(key[i]))));
+        if (found[i] < 0 && !missing[i]) found[i] -= static_cast<int64_t>(HashValue(key[i]) % buckets);
+      }
+    });
+    return WithType(values_.dtype, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      const auto* values = static_cast<const T*>(values_.data) + first_hashes_[member];
+      const auto* unknown = static_cast<const T*>(unknown_.data) + first_unknown_[member];
+      const T if_missing = static_cast<const T*>(missing_.data)[member];
+      return Made<T>(values_.dtype, keys.size, scratch, [&](int64_t i) {
+        return missing[i] ? if_missing : found[i] < 0 ? unknown[-1 - found[i]] : values[found[i]];
       });
     });
   }
