@@ -224,7 +224,7 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
     const int64_t shape[] = {tensor.rows, tensor.width};
     inputs_.push_back(nullptr);
     Do(kCreateTensorWithDataAsOrtValue, static_cast<const OrtMemoryInfo*>(model_.memory.get()),
-       const_cast<void*>(tensor.data), tensor.num_bytes(), &shape[0], size_t{2},
+       const_cast<void*>(tensor.data), tensor.num_bytes(), &shape[0], static_cast<size_t>(tensor.rank),
        kTypes[static_cast<size_t>(tensor.dtype)], &inputs_.back());
   }
   outputs_.assign(model_.output_names.size(), nullptr);

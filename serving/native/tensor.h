@@ -46,6 +46,7 @@ struct Tensor {
   int64_t rows = 0;
   int64_t width = 0;
   const void* data = nullptr;
+  int rank = 2;  // 1 where it is [rows]: a model without batches may take values and offsets of lists so
 
   size_t num_bytes() const { return static_cast<size_t>(rows * width) * SizeOf(dtype); }
 };

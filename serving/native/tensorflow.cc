@@ -303,8 +303,8 @@ void Session::Run(const std::vector<Tensor>& given, Sink& sink) {
       throw RequestError("input '" + model_.info.inputs[i].name + "' holds strings, which are not supported");
     const int64_t dims[] = {tensor.rows, tensor.width};
     values_.push_back(tf.NewTensor(
-        kTypes[static_cast<size_t>(tensor.dtype)], dims, 2, const_cast<void*>(tensor.data), tensor.num_bytes(),
-        [](void*, size_t, void*) {}, nullptr));
+        kTypes[static_cast<size_t>(tensor.dtype)], dims, tensor.rank, const_cast<void*>(tensor.data),
+        tensor.num_bytes(), [](void*, size_t, void*) {}, nullptr));
     if (values_.back() == nullptr) throw std::bad_alloc();
   }
   results_.assign(model_.outputs.size(), nullptr);

@@ -376,9 +376,10 @@ class Instance {
       Tensor& tensor = given[position];
       if (type != kDataTypes[static_cast<size_t>(spec.dtype)])
         throw RequestError("input '" + spec.name + "' is not " + NameOf(spec.dtype));
-      if (dims < 1) throw RequestError("input '" + spec.name + "' has no rows");
-      tensor = {spec.dtype, shape[0], 1, nullptr};
-      for (uint32_t d = 1; d < dims; ++d) tensor.width *= shape[d];
+      if (dims < 1 || dims > 2) {
+        throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
+      }
+      tensor = {spec.dtype, shape[0], dims == 2 ? shape[1] : 1, nullptr, static_cast<int>(dims)};
       const std::string_view held = BytesOf(input, buffers, bytes, spec.dtype);
       if (spec.dtype == Dtype::kString) {
         tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
@@ -421,7 +422,7 @@ class Instance {
   }
 
   void RunAll(TRITONBACKEND_Request** requests) {
-    if (!kBackend.joins || waiting_.size() == 1) {
+    if (!kBackend.joins || waiting_.size() == 1 || model_.info.max_batch_size == 0) {
       for (const uint32_t i : waiting_) RunAlone(requests, i);
       return;
     }
