@@ -3,6 +3,7 @@
 `task.json` in the directory has the name of a function below and its arguments; what it returns goes to RANK.json.
 """
 
+import gc
 import json
 import os
 import sys
@@ -222,4 +223,7 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    finally:
+        gc.freeze()  # as `rankline` does at its end

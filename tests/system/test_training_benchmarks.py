@@ -1,17 +1,12 @@
 """Trial runs of the benchmarks of loading and training."""
 
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from bench import criteo, loader, movielens, rows, training
 from bench.report import median_ratio, take_turns
 from workflows.errors import ConfigError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -90,13 +85,6 @@ def test_the_plain_run_of_the_notebooks_table_has_no_words_in_its_name() -> None
 def test_the_training_benchmark_knows_recipes_with_a_seed_document_only() -> None:
     with pytest.raises(ConfigError, match="'movielens-torch'. Available: movielens, criteo-dlrm"):
         training.run(1, recipe="movielens-torch")
-
-
-def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
-    command = [sys.executable, "-m", "bench", "vocabulary", "--recipe", "criteo-dlrm"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "knows no recipe" in done.stderr
 
 
 def test_sides_take_turns_and_the_first_does_not_count() -> None:
