@@ -77,7 +77,13 @@ def run(repeats: int, *, num_kills: int = 20) -> Report:
     return Report(name="distributed", results=results, ratios=ratios)
 
 
-def measure_weights(*, num_workers: int = 2, global_rows: int = 1_024, num_steps: int = 20) -> Part:
+def measure_weights(
+    *,
+    num_workers: int = 2,
+    global_rows: int = 1_024,
+    num_steps: int = 20,
+    optimizers: Sequence[str] = OPTIMIZERS,
+) -> Part:
     """How far workers and one process come apart on the same global batches, of which workers have unequal shares.
 
     A variable's difference is the norm of the differences over the norm of its weights; the figure is that of the
@@ -87,10 +93,10 @@ def measure_weights(*, num_workers: int = 2, global_rows: int = 1_024, num_steps
     results = {}
     with scratch_directory() as directory:
         _write_rows(directory, global_rows * num_steps)
-        work: dict[str, Any] = {"directory": str(directory), "global_rows": global_rows, "optimizers": OPTIMIZERS}
+        work: dict[str, Any] = {"directory": str(directory), "global_rows": global_rows, "optimizers": optimizers}
         for side, size, is_reversed in ((_ONE, 1, False), (_SEVERAL, num_workers, False), (_REVERSED, 1, True)):
             run_workers("weights", size, **work, is_reversed=is_reversed, output=str(directory / side))
-        for optimizer in OPTIMIZERS:
+        for optimizer in optimizers:
             one, several, turned = (np.load(directory / side / f"{optimizer}.npz") for side in _SIDES)
             results[optimizer] = {
                 "weights_difference": _largest_difference(several, one),
@@ -150,7 +156,11 @@ def measure_speed(repeats: int, *, batch_size: int = 32_768, num_steps: int = 70
 
 
 def measure_bytes(
-    *, table_rows: Sequence[int] = TABLE_ROWS, touched_rows: Sequence[int] = TOUCHED_ROWS, num_steps: int = 20
+    *,
+    table_rows: Sequence[int] = TABLE_ROWS,
+    touched_rows: Sequence[int] = TOUCHED_ROWS,
+    num_steps: int = 20,
+    idle_s: float = 2.0,
 ) -> Part:
     """What a worker sends in a step of a model that is nearly nothing but a table.
 
@@ -162,12 +172,13 @@ def measure_bytes(
         table_rows: sizes of the table, with the middle number of touched rows each.
         touched_rows: different rows that a worker looks up in a step, with the middle size each.
         num_steps: that are counted.
+        idle_s: how long workers send nothing of their own, after each table's steps.
     """
     middle = table_rows[len(table_rows) // 2], touched_rows[len(touched_rows) // 2]
     cases = {(size, middle[1]) for size in table_rows} | {(middle[0], touched) for touched in touched_rows}
     tables = sorted(cases)
     isolation = _ISOLATED if _can_isolate() else ()
-    found = run_workers("sent", 2, prefix=isolation, tables=tables, num_steps=num_steps)[0]
+    found = run_workers("sent", 2, prefix=isolation, tables=tables, num_steps=num_steps, idle_s=idle_s)[0]
     sparse, dense = (dict(zip(tables, found[kind], strict=True)) for kind in ("sparse", "dense"))
     results = {
         f"{size:,} rows, {touched:,} touched": {

@@ -3,6 +3,7 @@
 `task.json` in the directory has the name of a function below and its arguments; what it returns goes to RANK.json.
 """
 
+import gc
 import json
 import os
 import sys
@@ -38,7 +39,6 @@ _ONE_TABLE = replace(
     _RECIPE, model=MLPConfig(hidden=(8,), linear_terms=False, embedding_dim=16), weight_averaging=False
 )
 _RATES = {"sgd": 0.5}  # beside the recipe's: it would hardly move
-_IDLE_S = 2.0
 _LOOPBACK = "lo"
 _TABLE = "id"
 _AFFINITY = LaunchConfig.affinity
@@ -126,17 +126,20 @@ def speed(
     return {"rows_per_s": world.sum([done])[0] / (time.perf_counter() - begin)}
 
 
-def sent(world: World, tables: Sequence[tuple[int, int]], num_steps: int) -> dict[str, list[dict[str, float]]]:
+def sent(
+    world: World, tables: Sequence[tuple[int, int]], num_steps: int, idle_s: float
+) -> dict[str, list[dict[str, float]]]:
     """What a worker sends per step, and how long a step takes, with each table.
 
     Args:
         world: the workers.
         tables: rows, and how many of them a worker looks up in a step.
         num_steps: that are counted.
+        idle_s: how long nothing is sent then, but what idle workers do.
     """
     whole_tables = _WholeTables(compression=WorkersConfig.compression, timeout_s=WorkersConfig.timeout_s)
     return {
-        kind: [_sent_per_step(exchange, size, touched, num_steps) for size, touched in tables]
+        kind: [_sent_per_step(exchange, size, touched, num_steps, idle_s) for size, touched in tables]
         for kind, exchange in (("sparse", world), ("dense", whole_tables))
     }
 
@@ -148,7 +151,7 @@ class _WholeTables(HorovodWorld):
         return super().all_reduce(values, shapes, max(most_rows, *(shape[0] for shape in shapes if shape)))
 
 
-def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int) -> dict[str, float]:
+def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int, idle_s: float) -> dict[str, float]:
     config = replace(_ONE_TABLE, batch_size=num_touched * world.size)
     trainer = TensorFlowTrainer(_one_table(num_rows), config, num_steps=num_steps, world=world)
     trainer.share_state()
@@ -162,8 +165,8 @@ def _sent_per_step(world: World, num_rows: int, num_touched: int, num_steps: int
     elapsed_s, bytes_sent = time.perf_counter() - begin, _sent_bytes() - bytes_before
     world.sum([0.0])
     bytes_before = _sent_bytes()
-    time.sleep(_IDLE_S)
-    idle_bytes_per_s = (_sent_bytes() - bytes_before) / _IDLE_S
+    time.sleep(idle_s)
+    idle_bytes_per_s = (_sent_bytes() - bytes_before) / idle_s
     world.sum([0.0])
     of_all = (bytes_sent - idle_bytes_per_s * elapsed_s) / num_steps
     return {"bytes": of_all / world.size, "step_ms": elapsed_s / num_steps * 1e3}
@@ -220,4 +223,7 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    finally:
+        gc.freeze()  # as `rankline` does at its end

@@ -6,6 +6,7 @@ The seed path is TensorFlow's: TFRecord files through `make_batched_features_dat
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,23 @@ from workflows.feature_spec import FeatureSpec
 MOVIELENS = "movielens"
 
 
-def run_movielens(repeats: int, *, num_rows: int = 2_500_000, turn_s: float = 5.0) -> Report:
+def run_movielens(
+    repeats: int, *, num_rows: int = 2_500_000, batch_size: int | None = None, turn_s: float = 5.0
+) -> Report:
     """Write the rows in both formats, and let each side train in turns.
 
     Args:
         repeats: turns of each side.
         num_rows: rows to train on.
+        batch_size: rows per step, in place of the recipes' own.
         turn_s: how long a turn is.
     """
     with scratch_directory() as directory:
         spec = write_rows(directory, num_rows)
         paths = [directory / file for file in spec.source("train").files]
         records = write_tfrecords(paths, spec, directory / "tfrecord")
-        recipe, seed = (recipe_named(name).train for name in (MOVIELENS, "movielens-seed"))
+        configs = (recipe_named(name).train for name in (MOVIELENS, "movielens-seed"))
+        recipe, seed = (replace(config, batch_size=batch_size or config.batch_size) for config in configs)
         sides: dict[str, Turn] = {
             MOVIELENS: with_loader(directory, spec, recipe, turn_s),
             "movielens, one batch": one_batch(directory, spec, recipe, turn_s),

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from workflows.upstream import import_dtype_mappings, importing_merlin
+from workflows.upstream import import_frameworks, importing_merlin
 
 with importing_merlin():
-    import_dtype_mappings()
+    import_frameworks()
     from merlin.dag import BaseOperator, postorder_iter_nodes
     from merlin.dag.runtime import Runtime
     from merlin.schema import ColumnSchema, Schema

@@ -36,10 +36,20 @@ _OF_FRAMEWORKS = (
 )
 
 
-def import_dtype_mappings() -> None:
-    """Let Merlin know the types of TensorFlow, PyTorch and Triton; imports the frameworks."""
+_OF_COLUMNS = (("tensorflow_column", "tf", "tensorflow"), ("torch_column", "th", "torch"))
+"""Merlin's modules of columns, the name that each has for its framework, and the framework."""
+
+
+def import_frameworks() -> None:
+    """Let Merlin know the types of TensorFlow, PyTorch and Triton; imports the frameworks.
+
+    Its columns too, which know what was imported when NVTabular was: without theirs they convert no array.
+    """
     for mapping in ("tf", "torch", "triton"):  # in Merlin's own order: TensorFlow's dtypes equal numbers of Triton's
         import_module(f"merlin.dtypes.mappings.{mapping}")
+    for column, name, framework in _OF_COLUMNS:
+        found = getattr(import_module(f"merlin.core.compat.{framework}"), framework)
+        setattr(import_module(f"merlin.table.{column}"), name, found)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The application: what is set up before any verb, and which verbs there are."""
 
+import gc
 import os
 import signal
 import sys
@@ -113,6 +114,7 @@ def main() -> None:
         app()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter's own end is not cut short
+        gc.freeze()  # it would look through all objects of all libraries once more, for two seconds
 
 
 def _interrupt(*_: object) -> None:

@@ -122,7 +122,9 @@ def _import_libraries() -> None:
 if __name__ == "__main__":
     from rankline.cli.main import main
 
+    gc.disable()
     _import_libraries()
-    gc.freeze()  # else each command looks at all objects of all libraries once more when it ends, for three seconds
+    gc.freeze()  # what is imported stays: no collection of garbage has to look through it
+    gc.enable()
     _become_a_command(socket.socket(fileno=int(sys.argv[1])))
     main()

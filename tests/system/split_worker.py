@@ -1,5 +1,6 @@
 """What each worker of `test_split_tables` does: python split_worker.py DIRECTORY, which has prepared data."""
 
+import gc
 import json
 import shutil
 import sys
@@ -146,4 +147,7 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(Path(sys.argv[1]))
+    finally:
+        gc.freeze()  # as `rankline` does at its end

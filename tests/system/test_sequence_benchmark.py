@@ -24,7 +24,7 @@ NUM_ROWS = 1_500
 
 
 def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
-    sizes = (16, 32)
+    sizes = (16,)  # XLA compiles each model anew for each
     report = sequences.run(
         2,
         num_rows=NUM_ROWS,
@@ -106,7 +106,7 @@ def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_rati
         small_layers=True,
         batch_sizes=(1, 8),
         turn_s=0.1,
-        concurrent_turn_s=2.0,
+        concurrent_turn_s=0.5,
     )
     ours, merlin = report.results["rankline"], report.results["merlin-systems"]
     assert report.ratios["p50_vs_merlin_small_layers"] == pytest.approx(merlin["p50_ms@1"] / ours["p50_ms@1"])

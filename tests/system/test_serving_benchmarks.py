@@ -24,7 +24,7 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
     """The command, but on little data: what it is typed as, and the file that it writes."""
     assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
     sizes = (1, 8, 32)
-    short = {"num_rows": 10_000, "small_layers": True, "batch_sizes": sizes, "turn_s": 0.2, "concurrent_turn_s": 2.0}
+    short = {"num_rows": 5_000, "small_layers": True, "batch_sizes": sizes, "turn_s": 0.05, "concurrent_turn_s": 0.5}
     monkeypatch.setattr(serving, "run", partial(serving.run, **short))
     monkeypatch.setattr(sys, "argv", [str(ROOT / "bench" / "__main__.py"), "serving"])
     bench("serving", repeats=1, recipe="criteo-dlrm", json_file=tmp_path / "out.json")
@@ -50,7 +50,7 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
 
 def test_the_stacks_benchmark_reports_its_ratios() -> None:
     # One request at a time: with 32 in flight, the slowest side answers none within a short turn.
-    report = stacks.run(1, num_rows=20_000, turn_s=2.0, workers=1, loads=stacks.LOADS[:1])
+    report = stacks.run(1, num_rows=5_000, turn_s=1.0, workers=1, loads=stacks.LOADS[:1])
     assert list(report.results) == ["rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"]
     ours, peers = report.results["rankline"], {"merlin": "merlin-systems", "fastapi": "fastapi", "mlflow": "mlflow"}
     expected = {f"p50_vs_{name}": report.results[side]["p50_ms@1"] / ours["p50_ms@1"] for name, side in peers.items()}
@@ -58,7 +58,7 @@ def test_the_stacks_benchmark_reports_its_ratios() -> None:
 
 
 def test_the_benchmark_of_what_notebooks_saved_reports_its_ratios() -> None:
-    report = foreign.run(1, num_rows=4_000, batch_sizes=(1, 16), vocabularies=(100, 2_000), turn_s=0.2)
+    report = foreign.run(1, num_rows=4_000, batch_sizes=(1, 16), vocabularies=(100, 2_000), turn_s=0.05)
     results, ratios = report.results, report.ratios
     assert list(results)[:4] == ["rankline", "merlin-systems", "rankline, uncompiled", "merlin-systems, LambdaOp"]
     assert list(results)[4:] == [
@@ -75,7 +75,7 @@ def test_the_benchmark_of_what_notebooks_saved_reports_its_ratios() -> None:
 
 
 def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:
-    report = client.run(1, turn_s=0.5, num_runs=3, run_s=1.0)
+    report = client.run(1, turn_s=0.2, num_runs=3, run_s=1.0)
     sides = ["http2", "grpcio", "Client", "AsyncClient"]
     assert list(report.results) == [*sides, "closed loop", "open loop"]
     for side in sides:

@@ -1,21 +1,23 @@
 """Trial runs of the benchmarks of loading and training."""
 
 import statistics
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from bench import criteo, loader, movielens, training
+from bench import criteo, loader, movielens, rows, training
 from bench.report import median_ratio, take_turns
 from workflows.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture(autouse=True)
+def _few_movies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables 512 wide, of all of MovieLens' users and movies, take half a gigabyte for each side."""
+    monkeypatch.setattr(rows, "NUM_USERS", 2_000)
+    monkeypatch.setattr(rows, "NUM_MOVIES", 500)
 
 
 def test_the_loader_benchmark_reports_its_ratios() -> None:
-    report = loader.run(1, sizes=(40_000, 400_000, 450_000), max_turn_s=0.5)
+    report = loader.run(1, sizes=(40_000, 200_000, 220_000), max_turn_s=0.1)
     assert list(report.ratios) == [
         "vs_merlin", "vs_tfrecord", "vs_tfrecord_tuned", "vs_arrow_decode", "peak_memory_over_buffer", "first_batch_s",
         "scale_spread",
@@ -23,13 +25,13 @@ def test_the_loader_benchmark_reports_its_ratios() -> None:
     rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
     assert report.ratios["vs_merlin"] == pytest.approx(rates["rankline"] / rates["merlin-dataloader"])
     assert report.ratios["vs_arrow_decode"] == pytest.approx(rates["rankline"] / rates["arrow decode"])
-    by_size = [rates[side] for side in ("rankline", "rankline, 40,000 rows", "rankline, 450,000 rows")]
+    by_size = [rates[side] for side in ("rankline", "rankline, 40,000 rows", "rankline, 220,000 rows")]
     assert report.ratios["scale_spread"] == pytest.approx(1 - min(by_size) / max(by_size))
     assert report.results["rankline"]["peak_memory_bytes"] > 0
 
 
 def test_the_training_benchmark_reports_its_ratios() -> None:
-    report = movielens.run_movielens(1, num_rows=250_000, turn_s=0.2)
+    report = movielens.run_movielens(1, num_rows=10_000, batch_size=512, turn_s=0.05)
     rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
     assert report.ratios == pytest.approx(
         {
@@ -50,7 +52,7 @@ def test_the_training_benchmark_of_criteo_reports_the_notebooks_table_and_its_ra
         precisions=("float32", "bfloat16"),
         batch_size=256,
         turn_steps=2,
-        turn_s=0.3,
+        turn_s=0.05,
     )
     runs = ["native, bfloat16", "accelerated, bfloat16"]
     small = ["native, small layers", "accelerated, small layers"]
@@ -85,13 +87,6 @@ def test_the_training_benchmark_knows_recipes_with_a_seed_document_only() -> Non
         training.run(1, recipe="movielens-torch")
 
 
-def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
-    command = [sys.executable, "-m", "bench", "vocabulary", "--recipe", "criteo-dlrm"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "knows no recipe" in done.stderr
-
-
 def test_sides_take_turns_and_the_first_does_not_count() -> None:
     seen: list[str] = []
 
@@ -107,7 +102,7 @@ def test_sides_take_turns_and_the_first_does_not_count() -> None:
 
 
 def test_the_loader_benchmark_measures_what_comes_to_a_device() -> None:
-    report = loader.run(1, device="cpu", sizes=(1, 100_000, 1), max_turn_s=0.5)
+    report = loader.run(1, device="cpu", sizes=(1, 100_000, 1), max_turn_s=0.1)
     rates = {side: figures["rows_per_s"] for side, figures in report.results.items()}
     assert report.ratios["vs_dataloader"] == pytest.approx(rates["rankline"] / rates["DataLoader"])
     assert report.ratios["vs_copies_alone"] == pytest.approx(rates["rankline"] / rates["copies alone"])

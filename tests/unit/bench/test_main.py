@@ -25,6 +25,11 @@ def test_what_is_missing_is_said_before_anything_is_imported(
     assert "bench distributed cannot run here: Horovod is not installed: make horovod" in capfd.readouterr().err
 
 
+def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
+    with pytest.raises(typer.BadParameter, match="vocabulary knows no recipe"):
+        program.main("vocabulary", recipe="criteo-dlrm")
+
+
 @pytest.mark.parametrize("busy", ["", "load 4.0, 90% of the processors in use, 0% stolen"])
 def test_a_busy_machine_is_said_at_the_start_and_marked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, busy: str

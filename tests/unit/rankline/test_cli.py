@@ -1,9 +1,11 @@
+import gc
+import sys
 from importlib.metadata import version
 
 import pytest
 from typer.testing import CliRunner
 
-from rankline.cli.main import app
+from rankline.cli.main import app, main
 
 
 def test_the_version_needs_no_verb() -> None:
@@ -46,3 +48,13 @@ def test_bench_reads_its_options_before_anything_else(option: str, value: str, m
     done = CliRunner().invoke(app, ["bench", "--repository", "no-such-repository", option, value])
     assert done.exit_code == 1
     assert done.output.startswith(f"Error: {message}")
+
+
+def test_a_command_ends_without_a_look_at_all_that_libraries_have_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["rankline", "--version"])
+    before = gc.get_freeze_count()
+    made: list[list[object]] = [[]]
+    with pytest.raises(SystemExit):
+        main()
+    assert gc.get_freeze_count() > before
+    assert not any(found is made for found in gc.get_objects())

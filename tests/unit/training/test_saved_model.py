@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras as keras
 
+from serving.merlin import merlin_operator
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.specs import scalar_spec
 from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
@@ -21,7 +22,6 @@ from training.table_parts import own_rows
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
-from workflows.upstream import importing_merlin
 
 WIDTH = 4
 
@@ -153,11 +153,9 @@ def test_fused_tables_are_served_by_both_signatures(fused: tuple[Any, Path], num
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Path]) -> None:
-    with importing_merlin():
-        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
-    operator = PredictTensorflow(str(model[1]))
+    operator = merlin_operator("tensorflow", "PredictTensorflow")(str(model[1]))
     assert sorted(operator.input_schema.column_names) == ["age", "genres", "movieId", "userId"]
     assert operator.output_schema.column_names == ["score"]
     assert operator.input_schema["genres"].is_list
@@ -169,13 +167,11 @@ def test_merlin_systems_finds_the_right_columns_and_scores(model: tuple[Any, Pat
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_scores_fused_tables(fused: tuple[Any, Path]) -> None:
-    with importing_merlin():
-        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
     rows = scalars(3)
     table = TensorTable({name: tensor.numpy() for name, tensor in rows.items()})
-    got = PredictTensorflow(str(fused[1])).transform(None, table)["score"].values
+    got = merlin_operator("tensorflow", "PredictTensorflow")(str(fused[1])).transform(None, table)["score"].values
     np.testing.assert_allclose(
         got, fused[0]({name: column[:, None] for name, column in rows.items()}), atol=SCORE_ROUNDING
     )

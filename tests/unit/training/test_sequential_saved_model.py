@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from sequence_rows import LISTS, MAX_LENGTH, keras_batch, make_spec, make_table
 
+from serving.merlin import merlin_operator
 from tests.support.rounding import SCORE_ROUNDING
 from training.config import TrainConfig
 from training.models.dien import DIENConfig
@@ -18,7 +19,6 @@ from training.models.sim import SIMConfig
 from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.lists import padded_rows
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
-from workflows.upstream import importing_merlin
 
 DIN = DINConfig(hidden=(16, 8), embedding_dim=4, embedding_init=0.5)
 DIEN = DIENConfig(**vars(DIN), short_history=4, gru_units=5, aux_hidden=(6,))
@@ -151,11 +151,9 @@ def test_one_trace_serves_every_size_and_holds_no_keras_object(exported: Exporte
 # merlin-core and dask use interfaces that their own dependencies have deprecated.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_merlin_systems_finds_the_right_columns_and_scores(exported: Exported) -> None:
-    with importing_merlin():
-        from merlin.systems.dag.ops.tensorflow import PredictTensorflow
     from merlin.table import TensorTable
 
-    operator = PredictTensorflow(str(exported.path))
+    operator = merlin_operator("tensorflow", "PredictTensorflow")(str(exported.path))
     assert sorted(operator.input_schema.column_names) == sorted((*SINGLES, *HISTORIES))
     rows = make_table(3, seed=0)
     table = TensorTable({name: tensor.numpy() for name, tensor in flat(rows).items()})

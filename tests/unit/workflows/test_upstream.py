@@ -44,9 +44,14 @@ print(*sorted({"tensorflow", "torch", "tritonclient"} & set(sys.modules)))
 import serving.merlin, tensorflow
 from merlin.dtypes import dtype
 print(dtype(tensorflow.int32).name, dtype("int32").to("tensorflow").name)
+import numpy, torch
+from merlin.table import NumpyColumn, TensorflowColumn, TorchColumn
+from merlin.table.conversions import convert_col
+for column in (TensorflowColumn, TorchColumn):
+    print(convert_col(NumpyColumn(numpy.array([3, 4])), column).values.numpy())
 """
 
 
 def test_nvtabular_is_imported_without_frameworks_which_serving_brings_back() -> None:
     done = subprocess.run([sys.executable, "-Wignore", "-c", _FRAMEWORKS], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["", "int32 int32"]
+    assert done.stdout.splitlines() == ["", "int32 int32", "[3 4]", "[3 4]"]
