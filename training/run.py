@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from training import metrics
 from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
 from training.config import TrainConfig
+from training.metrics import objective_of
+from training.metrics.evaluation import evaluate
 from training.observers import Mark, Observer, Throughput
 from training.schedules import Schedule
 from training.table_parts import VariableState
@@ -74,7 +75,7 @@ class TrainingRun:
         self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
-        self._objective = metrics.objective_of(data.heads)
+        self._objective = objective_of(data.heads)
         self._last: float | None = None  # of the objective after the last epoch, for the note
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
@@ -245,7 +246,7 @@ class TrainingRun:
 
     def _evaluate(self, split: str) -> dict[str, float]:
         try:
-            figures = metrics.evaluate(
+            figures = evaluate(
                 self._trainer,
                 self._data.evaluated[split],
                 self._data.heads,

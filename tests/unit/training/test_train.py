@@ -43,7 +43,7 @@ def trained(
     prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig, notes: ProgressRecord
 ) -> TrainedModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
+        patch.setitem(METRICS, "brier", Metric(measure=lambda rows: rows.mean((rows.scores - rows.labels) ** 2)))
         return train(prepared, tmp_path_factory.mktemp("trained") / "model", CONFIG, tracking=tracking, progress=notes)
 
 
