@@ -79,6 +79,7 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint
             "num_batches": checkpoint.num_batches,
             "order": dict(checkpoint.order),
             "best": dict(checkpoint.best.metrics),
+            "chosen": dict(checkpoint.chosen),
         }
     shared: Mapping[str, Any] | None = world.all_gather_object(mine)[0]
     if shared is None or world.rank == 0:
@@ -95,6 +96,7 @@ def shared_checkpoint(world: World, checkpoint: Checkpoint | None) -> Checkpoint
         order=order,
         best=Best(metrics=shared["best"]),
         state={},
+        chosen=shared["chosen"],
     )
 
 

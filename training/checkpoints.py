@@ -30,6 +30,10 @@ FREE = ("learning_rate",)
 """Options that a resumed run may change, so that one that diverged can go on from its last good checkpoint."""
 
 
+_BEFORE: dict[str, Any] = {"holdout": "valid"}
+"""What runs did before there was a choice, where the default is another one today."""
+
+
 def checkpoint_path(output: Path) -> Path:
     """Where the checkpoint of a run is that makes the trained model `output`."""
     return output.with_name(output.name + "-checkpoint")
@@ -78,6 +82,7 @@ class Checkpoint:
         order: what the order of the rows follows from, see `Reader.order`.
         best: the epoch that is kept so far.
         state: see `Trainer.state`.
+        chosen: metrics of the epoch that a part of the training rows chose, and `epoch`, if this is the run after it.
     """
 
     config: Mapping[str, Any]
@@ -88,6 +93,7 @@ class Checkpoint:
     order: Mapping[str, Any]
     best: Best
     state: Mapping[str, VariableState]
+    chosen: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Put the checkpoint at `path`, whole or not at all; an earlier one is there until then.
@@ -103,6 +109,7 @@ class Checkpoint:
             "order": dict(self.order),
             "best": dict(self.best.metrics),
             "state": list(self.state),
+            "chosen": dict(self.chosen),
         }
         with publish(path, KIND, made_from={PREPARED: self.fingerprint}, details=details) as staging:
             _write_arrays(staging / "state", self.state.values())
@@ -131,6 +138,7 @@ class Checkpoint:
                 order=details["order"],
                 best=Best(metrics=details["best"], weights=_read_arrays(path / "best")),
                 state=dict(zip(details["state"], _read_arrays(path / "state"), strict=True)),
+                chosen=details.get("chosen", {}),
             )
         except (ArtifactError, OSError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
@@ -157,7 +165,7 @@ class Checkpoint:
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # which has options of its own
         # What a version after the checkpoint's has made a choice was its default before.
-        expected = plain(TrainConfig(model=type(config.model)())) | dict(self.config)
+        expected = plain(TrainConfig(model=type(config.model)(), **_BEFORE)) | dict(self.config)
         if odd := [
             f"{name} {got.get(name)!r}, expected {expected.get(name)!r}"
             for name in (["model"] if has_other_model else sorted({*got, *expected} - {*free}))
@@ -180,6 +188,7 @@ class Checkpoints:
         run_id: MLflow run.
         last_step: step of the checkpoint that the run goes on from.
         num_batches: batches per epoch.
+        chosen: see `Checkpoint`.
         world: the workers.
     """
 
@@ -193,6 +202,7 @@ class Checkpoints:
         run_id: str,
         last_step: int | None,
         num_batches: int,
+        chosen: Mapping[str, float],
         world: World = SOLO,
     ) -> None:
         self.path = path
@@ -200,7 +210,7 @@ class Checkpoints:
         """Step of the checkpoint that is there; None if there is none of this run."""
         self.every = every
         self._config, self._fingerprint, self._run_id = plain(config), fingerprint, run_id
-        self._num_batches, self._world = num_batches, world
+        self._num_batches, self._chosen, self._world = num_batches, chosen, world
 
     def is_due(self, step: int) -> bool:
         """Whether one is to be written after this step."""
@@ -220,6 +230,7 @@ class Checkpoints:
                 order=order,
                 best=best,
                 state=state,
+                chosen=self._chosen,
             ).write(self.path)
         else:
             send_parts([*state.values(), *best.weights])

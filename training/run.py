@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from training import metrics
 from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader, all_finite
 from training.config import TrainConfig
+from training.metrics import objective_of
+from training.metrics.evaluation import evaluate
 from training.observers import Mark, Observer, Throughput
 from training.schedules import Schedule
 from training.table_parts import VariableState
@@ -15,13 +16,15 @@ from training.tracking import RunLog
 from training.trainers.base import Batches, Trainer
 from training.world import World
 from workflows.allocator import freed_memory_kept
-from workflows.errors import RanklineError
+from workflows.errors import DataError, RanklineError
 from workflows.heads import Head
 from workflows.progress import Progress
 
+INNER = "inner"
+"""The part of the training rows that chooses the epoch, as a split."""
 _AVERAGES_PER_EPOCH = 64  # a sample passes over all weights, tables included, so it is not taken in every step
 _REPORT_EVERY_S = 0.2
-_SPLIT_NAMES = {"valid": "validation", "train": "training"}
+_SPLIT_NAMES = {"valid": "validation", "train": "training", INNER: "inner validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class OpenData:
 
     Attributes:
         train: this worker's batches to learn from.
-        evaluated: split → batches to score after each epoch; always has "valid".
+        evaluated: split → batches to score; has the one that says how good an epoch is.
         group_by: column by whose values AUC is averaged beside the overall one; None for none.
         heads: what the labels are.
     """
@@ -41,13 +44,36 @@ class OpenData:
     heads: tuple[Head, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """How long a run trains, and what says how good it is.
+
+    Attributes:
+        epochs: at most.
+        patience: epochs that may be no better; 0 trains all of them.
+        judged: split that says so; the figures of a run have its name in front.
+        every_epoch: score it after each epoch, not only after the last.
+    """
+
+    epochs: int
+    patience: int
+    judged: str = "valid"
+    every_epoch: bool = True
+
+    @property
+    def of_training(self) -> str:
+        """What is in front of figures of the steps."""
+        return f"{INNER}_train_" if self.judged == INNER else "train_"
+
+
 class TrainingRun:
     """Epochs of one model, and how good it is after each. All workers make one, and call its methods together.
 
     Args:
         trainer: the model.
         data: what it learns from and is evaluated on.
-        config: choices of the whole run.
+        config: choices of the whole run; the learning rate decays over all its epochs.
+        span: those that are trained, and how they are judged.
         world: the workers.
         checkpoints: where and when they are written.
         log: the run in MLflow.
@@ -60,6 +86,7 @@ class TrainingRun:
         trainer: Trainer,
         data: OpenData,
         config: TrainConfig,
+        span: Span,
         *,
         world: World,
         checkpoints: Checkpoints,
@@ -67,14 +94,14 @@ class TrainingRun:
         observer: Observer,
         progress: Progress,
     ) -> None:
-        self._trainer, self._data, self._config, self._world = trainer, data, config, world
+        self._trainer, self._data, self._config, self._span, self._world = trainer, data, config, span, world
         self._checkpoints, self._log, self._observer, self._progress = checkpoints, log, observer, progress
         self._num_rows = int(world.sum([data.train.num_rows])[0])  # per epoch, of all workers
         self._report_every_s = 0.0 if observer.every_step else _REPORT_EVERY_S
         self._schedule = Schedule.of(config, num_steps=len(data.train) * config.epochs)
         self._throughput = Throughput()
         self._at, self._best = Position(), Best()
-        self._objective = metrics.objective_of(data.heads)
+        self._objective = objective_of(data.heads)
         self._last: float | None = None  # of the objective after the last epoch, for the note
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
@@ -106,47 +133,55 @@ class TrainingRun:
         best = self._best.metrics
         if self._best.weights:
             self._trainer.set_weights(self._best.weights)
-        total = self._num_rows * self._config.epochs
+        total = self._num_rows * self._span.epochs
         self._progress.update(total, total, f"best epoch {best['epoch']:.0f}{self._reached(best[self._judged_by])}")
         return best
 
     @property
     def _judged_by(self) -> str:
         """Name of the figure of an epoch that says how good it is."""
-        return f"valid_{self._objective.name}"
+        return f"{self._span.judged}_{self._objective.name}"
 
     def _reached(self, figure: float) -> str:
-        return f", valid {self._objective.title} {figure:.4f}"
+        return f", {self._span.judged} {self._objective.title} {figure:.4f}"
 
     def _is_done(self) -> bool:
-        done, patience = self._at.epoch - 1, self._config.early_stopping_patience
-        return done >= self._config.epochs or bool(
+        done, patience = self._at.epoch - 1, self._span.patience
+        return done >= self._span.epochs or bool(
             patience and self._best.metrics and done - self._best.metrics["epoch"] >= patience
         )
 
+    @property
+    def _is_last(self) -> bool:
+        """Whether the running epoch is the last of all."""
+        return self._at.epoch == self._span.epochs
+
     def _run_epoch(self) -> None:
+        scored: dict[str, float] = {}
         with freed_memory_kept():  # not while checkpoints and models are written: tables are larger than batches
-            figures = self._train_epoch()
-            for split in self._data.evaluated:
-                figures |= self._evaluate(split)
-        epoch = self._at.epoch
+            trained = self._train_epoch()
+            if self._span.every_epoch or self._is_last:
+                for split in self._data.evaluated:
+                    scored |= self._evaluate(split)
+        epoch, figures = self._at.epoch, trained | scored
         self._log.log_metrics(figures, step=epoch)
         self._observer.after_epoch(self._at.step, figures)
-        self._keep_best({name: figure for name, figure in figures.items() if name.startswith("valid_")})
-        self._last = figures[self._judged_by]
+        if scored:
+            self._keep_best({name: figure for name, figure in scored.items() if name.startswith(self._span.judged)})
+            self._last = scored[self._judged_by]
         self._at = Position(step=self._at.step, epoch=epoch + 1, loss_sum=self._trainer.loss_sum())
         if self._checkpoints.every:
             self._write_checkpoint()
 
-    def _keep_best(self, valid: Mapping[str, float]) -> None:
+    def _keep_best(self, judged: Mapping[str, float]) -> None:
         """Keep the weights of the running epoch if they are the best so far; without early stopping, in any case."""
-        epoch, patience, best = self._at.epoch, self._config.early_stopping_patience, self._best.metrics
+        epoch, patience, best = self._at.epoch, self._span.patience, self._best.metrics
         judged_by = self._judged_by
-        if patience and best and not self._objective.is_better(valid[judged_by], best[judged_by]):
+        if patience and best and not self._objective.is_better(judged[judged_by], best[judged_by]):
             return
-        weights = self._trainer.weights() if patience or epoch == self._config.epochs else ()
+        weights = self._trainer.weights() if patience or self._is_last else ()
         self._check_finite(weights)
-        self._best = Best(metrics={**valid, "epoch": float(epoch)}, weights=weights)
+        self._best = Best(metrics={**judged, "epoch": float(epoch)}, weights=weights)
 
     def _train_epoch(self) -> dict[str, float]:
         num_batches = len(self._data.train)
@@ -167,7 +202,8 @@ class TrainingRun:
                 sums = self._report(began, sums)
             if writes:
                 self._write_checkpoint()
-        return {"train_loss": self._epoch_loss(sums), "train_samples_per_s": self._throughput.since(began)}
+        name = self._span.of_training
+        return {f"{name}loss": self._epoch_loss(sums), f"{name}samples_per_s": self._throughput.since(began)}
 
     def _take_step(self, step: int, inputs: Mapping[str, Any], labels: Any) -> None:
         self._observer.before_step(step)
@@ -201,7 +237,7 @@ class TrainingRun:
         self._observer.after_look(at.step, figures)
         rate, loss = self._throughput.since(began), self._epoch_loss(now)
         reached = self._reached(self._last) if self._last is not None else ""
-        self._show(f"epoch {at.epoch}/{self._config.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{reached}")
+        self._show(f"epoch {at.epoch}/{self._span.epochs}, {rate:,.0f} rows/s, loss {loss:.4f}{reached}")
         return now
 
     def _epoch_loss(self, sums: "_Sums") -> float:
@@ -212,7 +248,7 @@ class TrainingRun:
         return min(self._at.batch * self._config.batch_size, self._num_rows)
 
     def _show(self, note: str) -> None:
-        rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._config.epochs))
+        rows_before, total = ((epochs * self._num_rows) for epochs in (self._at.epoch - 1, self._span.epochs))
         self._progress.update(rows_before + self._epoch_rows(), total, note)
 
     def _write_checkpoint(self) -> None:
@@ -245,7 +281,7 @@ class TrainingRun:
 
     def _evaluate(self, split: str) -> dict[str, float]:
         try:
-            figures = metrics.evaluate(
+            figures = evaluate(
                 self._trainer,
                 self._data.evaluated[split],
                 self._data.heads,
@@ -255,6 +291,10 @@ class TrainingRun:
             )
         except FloatingPointError:
             raise self._diverged(f"the model's scores are not finite after step {self._at.step}") from None
+        except DataError as error:
+            if split != INNER:
+                raise
+            raise DataError(f"{error} Or train as many epochs as you say: early_stopping_patience 0.") from None
         return {f"{split}_{name}": figure for name, figure in figures.items()}
 
 

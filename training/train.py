@@ -3,6 +3,7 @@
 The epochs are in `training.run`; what fits a model is behind `training.trainers.base`.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
@@ -19,10 +20,11 @@ from training.checkpoints import FREE, Checkpoint, Checkpoints, Reader, checkpoi
 from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
 from training.frameworks import Framework
+from training.holdout import inner_spec
 from training.loader.splits import first_rows
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
-from training.run import OpenData, TrainingRun
+from training.run import INNER, OpenData, Span, TrainingRun
 from training.splitting import Splitting, splitting
 from training.tracking import RunLog, SilentLog, TrackingConfig, tracked_run
 from training.trainers import trainer_for
@@ -83,7 +85,7 @@ def train(
         config: choices about the run, those of one worker where there are several.
         session: how it is carried out; None for no TensorBoard, and no checkpoints unless the run is elastic.
         tracking: where MLflow records it.
-        progress: told about rows; the note has epoch, loss, rate and the last validation AUC.
+        progress: told about rows; the note has epoch, loss, rate and the last AUC.
         checkpoint: where the checkpoint is, which then stays; None for NAME-checkpoint, as long as the run lasts.
         open_split: opens splits in place of the framework's own loader with its defaults; for several workers each
             opens its share, in as many batches as the others.
@@ -108,12 +110,13 @@ def train(
         job = _checked(
             prepared, output, config, session or SessionConfig(), workers or WorkersConfig(), world, checkpoint
         )
+        opening = partial(
+            _opened, job, open_split or partial(job.trainer_type.batches, rank=world.rank, size=world.size)
+        )
         resumed = _resumed(job, generation)
-        data = _opened(job, open_split)
-        num_steps = len(data.train) * job.config.epochs
-        check_session(job.session, job.framework, num_steps)  # the last check before a run exists
-        if resumed and job.workers.is_elastic:
-            resumed = resized(resumed, data.train)
+        inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
+        data = opening(job.spec)
+        check_session(job.session, job.framework, len(data.train) * job.config.epochs)  # the last before a run exists
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
         # Inside the record, so that it ends as the run did: other workers may say first that all are being stopped.
         with (
@@ -124,36 +127,26 @@ def train(
         ):
             if generation:
                 _log_generation(job, log, generation, resumed)
-            trainer = _new_trainer(job, num_steps)
-            num_parameters = dict(zip(("embedding", "other"), trainer.num_parameters(), strict=True))
-            log.log_params({f"num_parameters.{part}": count for part, count in num_parameters.items()})
-            checkpoints = _checkpoints(job, log, resumed, num_batches=len(data.train))
-            run = TrainingRun(
-                trainer,
-                data,
-                job.config,
-                world=world,
-                checkpoints=checkpoints,
-                log=log,
-                observer=observer,
-                progress=progress if job.is_first else SILENT,
-            )
-            run.begin(resumed)
-            metrics = run.run()
+            fitting = _Fitting(job, log, observer, progress if job.is_first else SILENT, resumed)
+            chosen: Mapping[str, float] = resumed.chosen if resumed else {}
+            if inner and not chosen:
+                chosen = fitting.choose(inner, rows_after=data.train.num_rows * world.size * job.config.epochs)
+            trainer, metrics = fitting.fit(data, chosen)
             details = {
                 "run_id": log.run_id,
                 "tracking_uri": log.uri,
                 "format": job.framework.format,
                 "metrics": dict(metrics),
+                "chosen": dict(chosen),
                 "config": job.config.to_dict(),
-                "num_parameters": num_parameters,
+                "num_parameters": _num_parameters(trainer),
             }
             if not job.is_first:
                 trainer.send_tables()
                 return _model_of(job, details)
             _publish(job, trainer, details, log)
         if checkpoint is None:
-            checkpoints.remove()
+            fitting.remove_checkpoint()
         return TrainedModel.load(output)
 
 
@@ -258,24 +251,138 @@ def _resumed(job: _Job, generation: Generation | None) -> Checkpoint | None:
     return shared_checkpoint(job.world, found)
 
 
-def _opened(job: _Job, open_split: OpenSplit | None) -> OpenData:
-    """This worker's share of the rows."""
-    rank, size, path = job.world.rank, job.world.size, job.data.path
-    open_split = open_split or partial(job.trainer_type.batches, rank=rank, size=size)
-    train_batches = open_split(
-        path, job.spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed
-    )
-    num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if job.spec.is_sequential else _EVALUATION_BATCH_SIZE
+def _opened(job: _Job, open_split: OpenSplit, spec: FeatureSpec) -> OpenData:
+    """This worker's share of the rows; of `holdout.inner_spec` that of the rows that choose the epoch."""
+    path, size = job.data.path, job.world.size
+    train_batches = open_split(path, spec, "train", job.config.batch_size // size, shuffle=True, seed=job.config.seed)
+    num_rows = _LONG_ROWS_EVALUATION_BATCH_SIZE if spec.is_sequential else _EVALUATION_BATCH_SIZE
+    also_train = job.session.evaluate_train and INNER not in spec.sources
     evaluated = {
-        split: open_split(path, job.spec.for_scoring, split, num_rows, shuffle=False, seed=0)
-        for split in (("valid", "train") if job.session.evaluate_train else ("valid",))
+        split: open_split(path, spec.for_scoring, split, num_rows, shuffle=False, seed=0)
+        for split in (*(split for split in ("valid", INNER) if split in spec.sources), *["train"] * also_train)
     }
     return OpenData(
         train=Reader(train_batches),
         evaluated=evaluated,
-        group_by=job.spec.metadata.group_by,
-        heads=job.spec.heads,
+        group_by=spec.metadata.group_by,
+        heads=spec.heads,
     )
+
+
+class _Fitting:
+    """The fits of a run: the one whose best epoch is taken, where a part of the training rows chooses, and the one that
+    is published.
+
+    Args:
+        job: what to do.
+        log: the run in MLflow.
+        observer: is told about the last fit, and about checkpoints.
+        progress: is told about rows.
+        resumed: where to go on.
+    """
+
+    def __init__(
+        self, job: _Job, log: RunLog, observer: Observer, progress: Progress, resumed: Checkpoint | None
+    ) -> None:
+        self._job, self._log, self._observer, self._progress = job, log, observer, progress
+        self._resumed = resumed
+        self._checkpoints: Checkpoints | None = None
+        self._rows_before = 0
+
+    def choose(self, data: OpenData, *, rows_after: int) -> Mapping[str, float]:
+        """Let a part of the training rows choose the epoch.
+
+        Args:
+            data: the others, and that part.
+            rows_after: that the last fit trains on, at most.
+
+        Returns:
+            Its metrics, and `epoch`.
+        """
+        config = self._job.config
+        span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
+        progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
+        _, chosen = self._run(data, span, _CheckpointsOnly(self._observer), progress, {})
+        gc.collect()  # the model, of which the next one needs the memory
+        self._rows_before = progress.total
+        return chosen
+
+    def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float]]:
+        """Train the model to publish, for as many epochs as were chosen, if they were.
+
+        Returns:
+            It, and its metrics.
+        """
+        config = self._job.config
+        if chosen:
+            span = Span(epochs=int(chosen["epoch"]), patience=0, every_epoch=False)
+        else:
+            span = Span(epochs=config.epochs, patience=config.early_stopping_patience)
+        progress = _Share(self._progress, before=self._rows_before, after=0)
+        return self._run(data, span, self._observer, progress, chosen)
+
+    def remove_checkpoint(self) -> None:
+        """Take away the last checkpoint, when the model is there."""
+        if self._checkpoints:
+            self._checkpoints.remove()
+
+    def _run(
+        self, data: OpenData, span: Span, observer: Observer, progress: Progress, chosen: Mapping[str, float]
+    ) -> tuple[Trainer, Mapping[str, float]]:
+        job, resumed, self._resumed = self._job, self._resumed, None
+        if resumed and job.workers.is_elastic:
+            resumed = resized(resumed, data.train)
+        # As if all epochs came, so that the learning rate is in each what it was when the epoch was chosen.
+        trainer = _new_trainer(job, len(data.train) * job.config.epochs)
+        counts = _num_parameters(trainer)
+        self._log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
+        last_step = self._checkpoints.last_step if self._checkpoints else resumed.position.step if resumed else None
+        self._checkpoints = Checkpoints(
+            job.checkpoint,
+            job.checkpoint_every,
+            config=job.config,
+            fingerprint=job.fingerprint,
+            run_id=self._log.run_id,
+            last_step=last_step,
+            num_batches=len(data.train),
+            chosen=chosen,
+            world=job.world,
+        )
+        run = TrainingRun(
+            trainer,
+            data,
+            job.config,
+            span,
+            world=job.world,
+            checkpoints=self._checkpoints,
+            log=self._log,
+            observer=observer,
+            progress=progress,
+        )
+        run.begin(resumed)
+        return trainer, run.run()
+
+
+class _CheckpointsOnly(Observer):
+    """Passes on that a checkpoint is there."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def after_checkpoint(self, step: int) -> None:
+        self._observer.after_checkpoint(step)
+
+
+class _Share(Progress):
+    """A fit as a part of all rows that are trained on."""
+
+    def __init__(self, whole: Progress, *, before: float, after: float, about: str = "") -> None:
+        self._whole, self._before, self._after, self._about = whole, before, after, about
+        self.total = before
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        self.total = self._before + total
+        self._whole.update(self._before + done, self.total + self._after, self._about + note)
 
 
 def _new_trainer(job: _Job, num_steps: int) -> Trainer:
@@ -285,17 +392,8 @@ def _new_trainer(job: _Job, num_steps: int) -> Trainer:
         )
 
 
-def _checkpoints(job: _Job, log: RunLog, resumed: Checkpoint | None, *, num_batches: int) -> Checkpoints:
-    return Checkpoints(
-        job.checkpoint,
-        job.checkpoint_every,
-        config=job.config,
-        fingerprint=job.fingerprint,
-        run_id=log.run_id,
-        last_step=resumed.position.step if resumed else None,
-        num_batches=num_batches,
-        world=job.world,
-    )
+def _num_parameters(trainer: Trainer) -> dict[str, int]:
+    return dict(zip(("embedding", "other"), trainer.num_parameters(), strict=True))
 
 
 @contextmanager

@@ -5,8 +5,9 @@ Loaders, models, exporters and clients are built from a `FeatureSpec`, never fro
 channel is what a model does with its columns, and a split is one chunk with all columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 from workflows.errors import SpecError
@@ -36,6 +37,36 @@ SOURCE_TYPES = (PARQUET, TFRECORD)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of the rows of a split, for whoever reads them.
+
+    Attributes:
+        begin, end: shares of the rows, in their order.
+        of_each_group: they are that part of each row group, in place of all rows: whatever order the files have, and
+            however it changes in them, is then the same in every part.
+    """
+
+    begin: float
+    end: float
+    of_each_group: bool
+
+    def cut(self, group_rows: Sequence[int]) -> list[tuple[int, int]]:
+        """First row, and the row after the last, of each row group."""
+        ends = list(accumulate(group_rows))
+        groups = [(end - rows, end) for end, rows in zip(ends, group_rows, strict=True)]
+        if self.of_each_group:  # of all groups together as many rows as the share says, however small they are
+            begins, lasts = (
+                [round(share * end) - round(share * begin) for begin, end in groups] for share in (self.begin, self.end)
+            )
+        else:
+            begins, lasts = (
+                [min(max(round(share * ends[-1]) - begin, 0), end - begin) for begin, end in groups]
+                for share in (self.begin, self.end)
+            )
+        return list(zip(begins, lasts, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """The files of one split, relative to the spec's own directory.
 
@@ -43,11 +74,13 @@ class Source:
         files: POSIX paths, in the order of the rows.
         num_rows: rows of all of them.
         type: their format; one of `SOURCE_TYPES`.
+        part: which of the rows are read; None for all. It is never written.
     """
 
     files: tuple[str, ...]
     num_rows: int
     type: str = PARQUET
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.type not in SOURCE_TYPES:

@@ -1,7 +1,6 @@
 """Prepared rows as arrays, for models that take NumPy arrays, not tensors."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy.typing as npt
 
 from training.loader.columns import Column
 from training.loader.epochs import ParquetLoader
+from training.loader.files import ParquetFiles
 from training.loader.stream import Batch, StreamOptions
 from workflows.feature_spec import FeatureSpec
 
@@ -28,7 +28,7 @@ class ArrayLoader(ParquetLoader[Arrays]):
         options: of `training.loader.stream.BatchStream`.
     """
 
-    def __init__(self, files: Sequence[Path], spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
+    def __init__(self, files: ParquetFiles, spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
         self._labels = [label.name for label in spec.labels]
         dtypes: dict[str, Any] = {**spec.model_dtypes, **dict.fromkeys(self._labels, np.float32)}
         self._set_up(files, batch_size, dtypes, options)

@@ -94,12 +94,12 @@ class ParquetLoader(Generic[T]):
         """Open the files.
 
         Args:
-            dataset: see `ParquetFiles`.
+            dataset: `ParquetFiles`, or what they are made of.
             batch_size: rows per batch.
             dtypes: the columns of a batch and the types of their values.
             options: of `BatchStream`.
         """
-        self._files = ParquetFiles(dataset)
+        self._files = dataset if isinstance(dataset, ParquetFiles) else ParquetFiles(dataset)
         self._batch_size, self._dtypes, self._options = batch_size, dtypes, options
         self._transform: Transform | None = None
 

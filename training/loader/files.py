@@ -16,8 +16,10 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from training.loader.columns import is_numeric
 from workflows.errors import DataError
+from workflows.feature_spec import Part
 
 _STREAM_BUFFER_BYTES = 1 << 20
+_WHOLE = Part(begin=0.0, end=1.0, of_each_group=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +29,14 @@ class RowGroup:
     Attributes:
         file: the file's number.
         number: its own in the file.
-        num_rows: its rows.
+        num_rows: its rows, of those that are read.
+        first_row: rows of it before them, which are left out.
     """
 
     file: int
     number: int
     num_rows: int
+    first_row: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +56,35 @@ class ParquetFiles:
     Args:
         paths: files, glob patterns or directories that hold `*.parquet`, one or several; "s3://…" and the like too.
             An object such as `nvtabular.Dataset`, which has `engine.paths`, will do as well.
+        part: which of their rows are read; None for all.
 
     Raises:
         DataError: there are no files, one is missing or damaged, or their schemas differ.
     """
 
-    def __init__(self, paths: Any) -> None:
+    def __init__(self, paths: Any, part: Part | None = None) -> None:
         self._files = [_open(path) for path in expand(paths)]
         self.schema: pa.Schema = self._files[0].metadata.schema.to_arrow_schema()
         for file in self._files[1:]:
             _check_same_schema(self._files[0], self.schema, file)
-        self.row_groups = tuple(
-            RowGroup(file=number, number=group, num_rows=file.metadata.row_group(group).num_rows)
+        groups = [
+            (number, group, file.metadata.row_group(group).num_rows)
             for number, file in enumerate(self._files)
             for group in range(file.metadata.num_row_groups)
-            if file.metadata.row_group(group).num_rows
+        ]
+        cuts = (part or _WHOLE).cut([num_rows for *_, num_rows in groups])
+        self.row_groups = tuple(
+            RowGroup(file=number, number=group, num_rows=end - begin, first_row=begin)
+            for (number, group, _), (begin, end) in zip(groups, cuts, strict=True)
+            if begin < end
         )
 
     def digest(self) -> str:
         """Identity of the row groups: names of the files and rows of each."""
-        described = [[Path(self.name(group)).name, group.number, group.num_rows] for group in self.row_groups]
+        described = [
+            [Path(self.name(group)).name, group.number, group.num_rows] + [group.first_row] * (group.first_row > 0)
+            for group in self.row_groups
+        ]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
     def name(self, group: RowGroup) -> str:
@@ -119,13 +132,14 @@ class ParquetFiles:
         return (found.min, found.max) if found is not None and found.has_min_max else None
 
     def read(self, group: RowGroup, columns: Sequence[str], *, use_threads: bool) -> pa.Table:
-        """A whole row group.
+        """All of a row group that is read.
 
         Raises:
             DataError: the file has gone, has changed, or is damaged.
         """
         with self._opened(group) as file:
-            return file.read_row_group(group.number, columns=list(columns), use_threads=use_threads)
+            rows = file.read_row_group(group.number, columns=list(columns), use_threads=use_threads)
+        return rows.slice(group.first_row, group.num_rows)
 
     def stream(
         self, group: RowGroup, columns: Sequence[str], start: int, rows_at_once: int
@@ -142,11 +156,11 @@ class ParquetFiles:
             DataError: as `read`.
         """
         held: pa.Table | None = None
-        skip = start
+        skip, left = group.first_row + start, group.num_rows - start
         with self._opened(group, buffer_size=_STREAM_BUFFER_BYTES) as file:
             for batch in file.iter_batches(min(rows_at_once, 65_536), row_groups=[group.number], columns=list(columns)):
-                rows = pa.Table.from_batches([batch]).slice(min(skip, len(batch)))
-                skip = max(0, skip - len(batch))
+                rows = pa.Table.from_batches([batch]).slice(min(skip, len(batch))).slice(0, left)
+                skip, left = max(0, skip - len(batch)), left - len(rows)
                 held = rows if held is None else pa.concat_tables([held, rows])
                 while len(held) >= rows_at_once:
                     yield held.slice(0, rows_at_once)

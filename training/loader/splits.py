@@ -4,9 +4,10 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from training.loader.files import ParquetFiles
 from training.loader.stream import Batch, BatchStream, StreamOptions, Transform
 from workflows.errors import ConfigError, DataError
-from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec
+from workflows.feature_spec import HISTORY, PARQUET, TFRECORD, FeatureSpec, Source
 from workflows.lists import Ragged, offsets_of
 from workflows.prepared import saved_workflow
 from workflows.tensor_names import NNZS, VALUES
@@ -54,13 +55,15 @@ def tensorflow_loader(
         **reading: see `Reading`.
 
     Raises:
-        ConfigError: a number is out of its range, or several workers would read TFRecord files.
+        ConfigError: a number is out of its range, or several workers would read TFRecord files, or one a part of them.
         SpecError: there is no such split.
         DataError: it has no rows, or no batch, or its files do not hold the columns.
     """
     source = spec.source(split)
-    files = [prepared / name for name in source.files]
     if source.type == TFRECORD:
+        files = [prepared / name for name in source.files]
+        if source.part:
+            check_parquet(spec, reader="holdout 'inner'")
         if len(spec.labels) > 1:
             check_parquet(spec, reader="a model of several labels")
         if global_size > 1:
@@ -69,7 +72,7 @@ def tensorflow_loader(
     else:
         share: StreamOptions = {"global_rank": global_rank, "global_size": global_size}
         options: StreamOptions = {**reading, **share, "shuffle": shuffle, "seed": seed}
-        loader = encoding(_parquet_loader(files, spec, batch_size, options), prepared, spec)
+        loader = encoding(_parquet_loader(parquet_files(prepared, source), spec, batch_size, options), prepared, spec)
     if not loader.num_rows and source.num_rows and reading.get("drop_last"):
         raise DataError(
             f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
@@ -95,8 +98,13 @@ def _tfrecord_loader(
     return TFRecordLoader(files, spec, batch_size, num_rows=num_rows, shuffle=shuffle, seed=seed, **reading)
 
 
+def parquet_files(prepared: Path, source: Source) -> ParquetFiles:
+    """The files of a Parquet source, as far as they are to be read."""
+    return ParquetFiles([prepared / name for name in source.files], source.part)
+
+
 def _parquet_loader(
-    files: list[Path], spec: FeatureSpec, batch_size: int, choices: StreamOptions
+    files: ParquetFiles, spec: FeatureSpec, batch_size: int, choices: StreamOptions
 ) -> "KerasSequenceLoader":
     from training.loader.tensorflow import KerasSequenceLoader
 

@@ -10,7 +10,7 @@ import numpy as np
 from training import onnx_model
 from training.config import TrainConfig
 from training.loader.arrays import ArrayLoader
-from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.splits import check_parquet, checks_of, encoding, parquet_files
 from training.loader.stream import StreamOptions
 from training.metrics import losses_of
 from training.models.lightgbm.network import Forests
@@ -80,7 +80,7 @@ class LightGBMTrainer(Trainer):
     ) -> ArrayLoader:
         share: StreamOptions = {"global_rank": rank, "global_size": size}
         options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
-        files = [prepared / name for name in spec.source(split).files]
+        files = parquet_files(prepared, spec.source(split))
         loader = encoding(ArrayLoader(files, spec, batch_size, options), prepared, spec)
         if not loader.num_rows:
             raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")

@@ -10,7 +10,7 @@ import torch
 
 from training import torch_script
 from training.config import TrainConfig
-from training.loader.splits import check_parquet, checks_of, encoding
+from training.loader.splits import check_parquet, checks_of, encoding, parquet_files
 from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.torch_heads import loss_of, outputs_of
@@ -101,7 +101,7 @@ class TorchTrainer(Trainer):
         share: StreamOptions = {"global_rank": rank, "global_size": size}
         options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
         dataset = TorchAsyncItr(
-            [prepared / name for name in spec.source(split).files],
+            parquet_files(prepared, spec.source(split)),
             cats=[feature.name for feature in spec.categorical],
             conts=[feature.name for feature in spec.continuous],
             labels=[label.name for label in spec.labels],

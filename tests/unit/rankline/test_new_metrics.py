@@ -27,6 +27,7 @@ from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Run
 from tests.support.reports import report_of, result_of
 from training import metrics as model_metrics
+from training.metrics.rows import ScoredRows
 from workflows.heads import Head
 
 
@@ -116,8 +117,8 @@ def test_it_is_tracked(report: BenchmarkReport, tmp_path: Path) -> None:
     assert metrics["bench/rows_1/errors_per_s"] == 12
 
 
-def brier(labels: np.ndarray, scores: np.ndarray) -> float:
-    return float(np.mean((scores - labels) ** 2))
+def brier(rows: ScoredRows) -> float:
+    return rows.mean((rows.scores - rows.labels) ** 2)
 
 
 def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:

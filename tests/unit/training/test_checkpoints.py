@@ -151,7 +151,7 @@ def test_the_batch_may_differ_where_the_number_of_workers_does(tmp_path: Path) -
 
 def checkpoints(output: Path, *, every: int = 7, last_step: int | None = None) -> Checkpoints:
     path = checkpoint_path(output)
-    about: dict[str, Any] = {"config": CONFIG, "fingerprint": "f" * 64, "run_id": "r", "num_batches": 10}
+    about: dict[str, Any] = {"config": CONFIG, "fingerprint": "f" * 64, "run_id": "r", "num_batches": 10, "chosen": {}}
     return Checkpoints(path, every, last_step=last_step, **about)
 
 

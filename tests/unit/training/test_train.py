@@ -43,7 +43,7 @@ def trained(
     prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking: TrackingConfig, notes: ProgressRecord
 ) -> TrainedModel:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(METRICS, "brier", Metric(measure=lambda labels, scores: float(np.mean((scores - labels) ** 2))))
+        patch.setitem(METRICS, "brier", Metric(measure=lambda rows: rows.mean((rows.scores - rows.labels) ** 2)))
         return train(prepared, tmp_path_factory.mktemp("trained") / "model", CONFIG, tracking=tracking, progress=notes)
 
 
@@ -86,12 +86,14 @@ def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, pr
     run = client.get_run(trained.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.params["batch_size"] == "64"
-    epochs = [metric.step for metric in client.get_metric_history(trained.run_id, "valid_auc")]
+    epochs = [metric.step for metric in client.get_metric_history(trained.run_id, "inner_auc")]
     assert epochs == list(range(1, len(epochs) + 1))
+    assert [m.step for m in client.get_metric_history(trained.run_id, "valid_auc")] == [trained.metrics["epoch"]]
     assert {
-        "train_loss", "train_samples_per_s", "valid_auc_200_thresholds", "valid_logloss", "valid_calibration",
-        "valid_gauc", "valid_brier",
-    } <= set(run.data.metrics)  # fmt: skip
+        *("train_loss", "train_samples_per_s", "inner_gauc", "inner_train_loss", "inner_train_samples_per_s"),
+        *("valid_auc_200_thresholds", "valid_logloss", "valid_calibration", "valid_calibration_error"),
+        *("valid_gauc", "valid_brier"),
+    } <= set(run.data.metrics)
     assert run.data.metrics["train_samples_per_s"] > 0
     fingerprint = load_manifest(prepared, "prepared-data").fingerprint
     assert {(entry.dataset.name, entry.dataset.digest) for entry in run.inputs.dataset_inputs} == {
@@ -119,10 +121,16 @@ def test_the_logged_model_loads_and_scores_its_example(trained: TrainedModel) ->
 
 def test_progress_counts_rows_and_tells_loss_rate_and_auc(trained: TrainedModel, notes: ProgressRecord) -> None:
     done = [update[0] for update in notes.reports]
-    assert trained.metrics["epoch"] <= 4
+    epochs = round(trained.metrics["epoch"])
+    assert epochs <= 4
     assert done == sorted(done)
-    assert notes.reports[-1][:2] == (16_000, 16_000)
-    assert any("epoch 2/4" in n and "rows/s" in n and "loss" in n and "valid AUC" in n for *_, n in notes.reports)
+    num_chosen_by = notes.reports[0][1] - 4 * 4_000  # the rows of the fit that chooses, if it takes all its epochs
+    assert 4 * 3_180 < num_chosen_by < 4 * 3_220
+    assert notes.reports[-1][:2] == (num_chosen_by + epochs * 4_000,) * 2
+    assert any(
+        "choosing: epoch 2/4" in n and "rows/s" in n and "loss" in n and "inner AUC" in n for *_, n in notes.reports
+    )
+    assert f"best epoch {epochs}, valid AUC {trained.metrics['valid_auc']:.4f}" in notes.reports[-1][2]
 
 
 def test_the_same_seed_gives_the_same_scores(
@@ -137,7 +145,7 @@ def test_the_same_seed_gives_the_same_scores(
 def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     prepared = new_prepared(tmp_path / "prepared", num_train=600)
     config = TrainConfig(
-        batch_size=64, epochs=30, learning_rate=0.02, weight_averaging=False, early_stopping_patience=2
+        batch_size=64, epochs=30, learning_rate=0.02, weight_averaging=False, early_stopping_patience=2, holdout="valid"
     )
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")

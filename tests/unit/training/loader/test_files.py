@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from training.loader.files import ParquetFiles, expand
 from workflows.errors import DataError
+from workflows.feature_spec import Part
 
 
 def write(path: Path, rows: range, row_group_size: int = 4, **columns: Any) -> Path:
@@ -29,8 +30,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def rows_of(paths: Any) -> list[int]:
-    files = ParquetFiles(paths)
+def rows_of(paths: Any, part: Part | None = None) -> list[int]:
+    files = ParquetFiles(paths, part)
     return [
         row for group in files.row_groups for row in files.read(group, ["row"], use_threads=True)["row"].to_pylist()
     ]
@@ -167,3 +168,30 @@ def test_required_columns_are_streamed_too(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": range(10)}, schema=schema), tmp_path / "a.parquet")
     files = ParquetFiles(tmp_path)
     assert [len(table) for table in files.stream(files.row_groups[0], ["row"], 0, 4)] == [4, 4, 2]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.floats(0, 1), st.booleans())
+def test_parts_of_row_groups_are_all_rows_once_and_as_many_as_their_share(
+    sizes: list[int], share: float, of_each_group: bool
+) -> None:
+    cuts = [Part(begin=b, end=e, of_each_group=of_each_group).cut(sizes) for b, e in ((0.0, share), (share, 1.0))]
+    rows = [[(group, row) for group, ends in enumerate(cut) for row in range(*ends)] for cut in cuts]
+    assert sorted(rows[0] + rows[1]) == [(group, row) for group, size in enumerate(sizes) for row in range(size)]
+    assert len(rows[0]) == round(share * sum(sizes))
+    if of_each_group:
+        assert all(abs((end - begin) - share * size) <= 1 for (begin, end), size in zip(cuts[0], sizes, strict=True))
+    else:
+        assert rows[0] + rows[1] == sorted(rows[0] + rows[1])
+
+
+def test_a_part_is_read_whole_and_as_a_stream(directory: Path) -> None:
+    late, ends = (Part(begin=0.6, end=1.0, of_each_group=of_each) for of_each in (False, True))
+    assert rows_of(directory, late) == list(range(18, 30))
+    assert len(rows_of(directory, ends)) == 12
+    files = ParquetFiles(directory, ends)
+    for group in files.row_groups:
+        whole = files.read(group, ["row", "tags"], use_threads=False)
+        for start in range(group.num_rows + 1):
+            parts = files.stream(group, ["row", "tags"], start, 1)
+            assert [row for part in parts for row in part.to_pylist()] == whole.slice(start).to_pylist()
+    assert ParquetFiles(directory).digest() != files.digest()

@@ -14,7 +14,7 @@ from tests.unit.training.conftest import make_prepared as make_clicks
 from training import trainers
 from training.config import TrainConfig
 from training.frameworks import LIGHTGBM
-from training.metrics import evaluate
+from training.metrics.evaluation import evaluate
 from training.models.lightgbm import LightGBMConfig
 from training.models.lightgbm.network import Forests
 from training.models.lightgbm.onnx import to_onnx
