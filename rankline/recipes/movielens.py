@@ -17,23 +17,6 @@ MLP = Recipe(
     prepare=PrepareConfig(frequency_threshold=4),
 )
 
-HISTORY = Recipe(
-    name="movielens-history",
-    summary="MovieLens with what each user rated: SVD++ with grades and attention",
-    dataset=MOVIELENS_HISTORY,
-    prepare=PrepareConfig(frequency_threshold=2),
-    encoding=RatedRowsConfig(),
-    train=TrainConfig(
-        model=SVDppConfig(l2_embedding=0.05, l2_linear=0.02, embedding_dropout=0.2),
-        optimizer="lazy_adam",
-        learning_rate=3e-3,
-        learning_rate_decay="linear",
-        batch_size=512,
-        epochs=6,
-        early_stopping_patience=0,
-    ),
-)
-
 SEED = Recipe(
     name="movielens-seed",
     summary="MovieLens as in NVIDIA's notebook: tables up to 512 wide, SGD, one epoch",
@@ -62,5 +45,22 @@ TORCH = Recipe(
         batch_size=32_768,
         epochs=20,
         early_stopping_patience=3,
+    ),
+)
+
+HISTORY = Recipe(
+    name="movielens-history",
+    summary="MovieLens with what each user rated: SVD++ with grades and attention",
+    dataset=MOVIELENS_HISTORY,
+    prepare=PrepareConfig(frequency_threshold=2),
+    encoding=RatedRowsConfig(),
+    train=TrainConfig(
+        model=SVDppConfig(l2_embedding=0.05, l2_linear=0.02, embedding_dropout=0.2),
+        optimizer="lazy_adam",
+        learning_rate=3e-3,
+        learning_rate_decay="linear",
+        batch_size=512,
+        epochs=6,
+        early_stopping_patience=0,
     ),
 )

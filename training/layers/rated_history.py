@@ -14,6 +14,8 @@ _PRIOR_ITEMS = 5.0
 """Items that a mean of grades is shrunk by."""
 _PRIOR_SUM, _EXPONENT = 10.0, 0.75
 """The sum of graded items is divided by (number of items + `_PRIOR_SUM`) to the power of `_EXPONENT`."""
+_WORTH_SCALE = 20.0
+"""Grades start at zero, and learn that much faster than their tables."""
 _STEEPNESS, _MOST = 2.0, 8.0
 """Of the kernel: its exponent is at most `_MOST`."""
 
@@ -21,7 +23,7 @@ _STEEPNESS, _MOST = 2.0, 8.0
 class RatedHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Summaries of a rated history for each candidate.
 
-    A grade's worth beyond what its item leads to expect, g_t = grade_t + w·v_t, is summed up three ways:
+    What a grade is worth, g_t, is summed up three ways:
 
     - over all items, as a mean, and as vectors Σ g_t X v_t, the graded part of asymmetric SVD (Koren 2008,
       "Factorization meets the neighborhood");
@@ -49,13 +51,12 @@ class RatedHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         self._graded = self.add_weight("graded", (width, width), initializer=start)
         self._implicit = self.add_weight("implicit", (width, width), initializer=start)
         self._kernel = self.add_weight("kernel", (width, width), initializer=keras.initializers.Identity(2.0))
-        self._expected = self.add_weight("expected", (width, 1), initializer="zeros")
         self._prior = self.add_weight("prior", (self.heads,), initializer=keras.initializers.Constant(5.0))
         super().build(input_shape)
 
     def call(self, inputs: Any) -> tuple[Any, Any, Any]:
         target, history, mask, own, grade = inputs
-        worth = mask * (grade + tf.matmul(history, self._expected)[..., 0])  # (N, T)
+        worth = _WORTH_SCALE * mask * grade  # (N, T)
         others = mask[:, None] * (1 - own)  # (N, C, T)
         worths = worth[:, None] * others
         count = tf.reduce_sum(others, axis=2, keepdims=True)  # (N, C, 1)

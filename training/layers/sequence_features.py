@@ -40,7 +40,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     - "user": (N, `dimension` × number of user features), with `users`, if the spec has any.
     - "bias": float32 (N, C), with `biases`: one weight per id of the target, summed.
     - "same": float32 (N, C, T), with `same`: 1 where the history's last feature, such as the category, is the target's.
-    - "grade": float32 (N, T), with `grades`: a learned number for how the item was rated.
+    - "grade": float32 (N, T), with `grades`: a learned number for how the item was rated, and one for the item.
     - "own": float32 (N, C, T), with `grades`: 1 where the history's item is the target, by its first feature; 0 where
       that is unseen, since then nobody knows.
     - "negatives": (N, `num_recent`, D), with `num_recent`: items beside the last ones of the history; zeros if the
@@ -107,6 +107,8 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             self.bias_tables[name] = self._add_table(f"{name}_bias", 1, "zeros", of=name)
         for name in self._grades:
             self.bias_tables[name] = self._add_table(f"{name}_worth", 1, "zeros", of=name)
+            of_item = self._targets[0]
+            self.bias_tables[_expected(of_item)] = self._add_table(_expected(of_item), 1, "zeros", of=of_item)
         super().build(input_shape)
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +207,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             result["same"] = tf.cast(target_ids[-1][:, :, None] + 1 == listed[:, None, :, 0], tf.float32)
         for name in self._grades:
             worths = rows_of(self.bias_tables[name], history_places.of(columns[name]))
+            worths += rows_of(self.bias_tables[_expected(self._targets[0])], ids[0][1])
             result["grade"] = tf.cast(history_places.spread(worths)[..., 0], tf.float32)
             rated = history_places.spread(ids[0][1][:, None])[..., 0]
             is_own = (target_ids[0][:, :, None] == rated[:, None]) & (target_ids[0][:, :, None] > FIRST_UNSEEN_ID)
@@ -236,6 +239,11 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         sizes = [tf.size(part) for part in ids[0]]
         parts: list[Any] = tf.split(side_by_side, tf.stack(sizes), num=len(sizes))
         return parts
+
+
+def _expected(item: str) -> str:
+    """Name of the table of how much less a grade of an item is worth, where it is often given."""
+    return f"{item}_expected"
 
 
 class _Runs(NamedTuple):
