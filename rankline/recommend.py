@@ -30,7 +30,7 @@ def best_items(
 ) -> list[dict[str, Any]]:
     """Score the catalogue and keep the best.
 
-    Where rows have histories, one request has the user's and all candidates; more of them than the server takes at once
+    Where rows may hold several candidates, one request has the user and all of them; more of them than the server takes at once
     make several.
 
     Args:
@@ -54,7 +54,9 @@ def best_items(
     user = typed_user(user, client.schema, user_column)
     shared = context or {}
     of_items = check_context(prepared, client.schema, shared)
-    if history_column is None:
+    if history_column is None and item_column in client.schema.candidates:
+        scores = client.rank({user_column: user, **shared}, {name: catalog[name] for name in (item_column, *of_items)})
+    elif history_column is None:
         columns = {name: pa.array([value] * len(catalog)) for name, value in {user_column: user, **shared}.items()}
         scores = client.predict({**columns, **{name: catalog[name] for name in (item_column, *of_items)}})
     else:

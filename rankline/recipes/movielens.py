@@ -3,8 +3,11 @@
 from rankline.recipes.base import Recipe
 from training.config import TrainConfig
 from training.models.mlp import MLPConfig
+from training.models.svdpp import SVDppConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.datasets.movielens import MOVIELENS
+from workflows.datasets.movielens_history import MOVIELENS_HISTORY
+from workflows.encodings import RatedRowsConfig
 from workflows.prepare_config import PrepareConfig
 
 MLP = Recipe(
@@ -42,5 +45,22 @@ TORCH = Recipe(
         batch_size=32_768,
         epochs=20,
         early_stopping_patience=3,
+    ),
+)
+
+HISTORY = Recipe(
+    name="movielens-history",
+    summary="MovieLens with what each user rated: SVD++ with grades and attention",
+    dataset=MOVIELENS_HISTORY,
+    prepare=PrepareConfig(frequency_threshold=2),
+    encoding=RatedRowsConfig(),
+    train=TrainConfig(
+        model=SVDppConfig(l2_embedding=0.05, l2_linear=0.02, embedding_dropout=0.2),
+        optimizer="lazy_adam",
+        learning_rate=3e-3,
+        learning_rate_decay="linear",
+        batch_size=512,
+        epochs=6,
+        early_stopping_patience=0,
     ),
 )

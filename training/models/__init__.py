@@ -19,6 +19,7 @@ from training.models.lightgbm import LightGBMConfig
 from training.models.mlp import MLPConfig
 from training.models.mmoe import MMoEConfig
 from training.models.sim import SIMConfig
+from training.models.svdpp import SVDppConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
@@ -34,6 +35,7 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         DINConfig,
         DIENConfig,
         SIMConfig,
+        SVDppConfig,
         TorchMLPConfig,
         LightGBMConfig,
     )

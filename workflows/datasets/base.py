@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
-from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
+from workflows.encodings import EncodingConfig, RatedRowsConfig, RowsConfig, SequenceConfig
 from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
 
 if TYPE_CHECKING:
+    from workflows.user_histories import RatedColumns
     from workflows.upstream import nvt
 
 
@@ -88,6 +89,7 @@ class Dataset:
         group: raw column whose rows of one value stay together in a split by group, if there is one.
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
+        rated: the columns, where rows are ratings that know what their user rated.
         archives: name → downloadable archive.
         directory: where its raw files are, where a recipe file says so.
         requests: reads raw files to score, where the dataset says what their columns are.
@@ -104,6 +106,7 @@ class Dataset:
     group: str | None = None
     item: str | None = None
     sequence: SequenceColumns | None = None
+    rated: "RatedColumns | None" = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
     directory: Path | None = None
     requests: Requests | None = None
@@ -116,4 +119,6 @@ class Dataset:
     @property
     def encoding(self) -> type[EncodingConfig]:
         """Class of the options of its encoding, which says how its raw rows become encoded ones."""
-        return RowsConfig if self.sequence is None else SequenceConfig
+        if self.sequence is not None:
+            return SequenceConfig
+        return RowsConfig if self.rated is None else RatedRowsConfig

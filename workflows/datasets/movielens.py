@@ -25,7 +25,8 @@ from workflows.prepare_config import PrepareConfig
 if TYPE_CHECKING:
     from workflows.upstream import nvt
 
-_POSITIVE_ABOVE = 3.0
+POSITIVE_ABOVE = 3.0
+"""Stars that are still no positive."""
 
 
 def movielens_graph(raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
@@ -43,7 +44,7 @@ def movielens_graph(raw: RawData, config: PrepareConfig, _rows: RowsConfig) -> "
         ids = [USER_ID, MOVIE_ID] >> encode_ids
         joined = [MOVIE_ID] >> ops.JoinExternal(movies, on=[MOVIE_ID])
         genres = joined[GENRES] >> NullToEmptyList() >> ops.Categorify()
-        label = [RATING] >> GreaterThan(_POSITIVE_ABOVE)
+        label = [RATING] >> GreaterThan(POSITIVE_ABOVE)
         return nvt.Workflow(ids + genres + label)
 
 

@@ -1,0 +1,132 @@
+"""What the graph looks up of users and movies, in NVTabular and compiled; and that nothing of validation is in it."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from serving.compile import compile_workflow
+from tests.support.graphs import transformed
+from workflows.auc import exact_auc
+from workflows.datasets.movielens_files import CATALOG_SCHEMA, RATINGS_SCHEMA
+from workflows.datasets.movielens_history import MOVIELENS_HISTORY
+from workflows.datasets.raw import RawData
+from workflows.encodings import RatedRowsConfig
+from workflows.errors import DataError
+from workflows.lists import Padded
+from workflows.prepare import prepare
+from workflows.prepare_config import PrepareConfig
+from workflows.prepared import PreparedData
+from workflows.upstream import nvt, quiet_nvtabular
+
+MANY, ONE, NOBODY = 1, 2, 999
+NO_TITLE, NO_YEAR, UNKNOWN_MOVIE = 101, 102, 999_999
+MAX_HISTORY = 20
+
+
+def raw_of(users: Any, movies: Any, stars: Any) -> RawData:
+    rows = pa.table([users, movies, np.asarray(stars, np.float32), np.arange(len(users))], schema=RATINGS_SCHEMA)
+    titles = [None if movie == NO_TITLE else "Nameless" if movie == NO_YEAR else "A (1994)" for movie in range(1, 5001)]
+    genres = [["Drama", "War"] if movie % 2 else [] for movie in range(1, 5001)]
+    catalog = pa.table([np.arange(1, 5001), titles, genres], schema=CATALOG_SCHEMA)
+    return RawData(rows=rows, catalog=catalog, fingerprint="")
+
+
+def odd_raw() -> RawData:
+    """A user who rated 3,000 movies, one who rated one, and others."""
+    rng = np.random.default_rng(0)
+    users = np.repeat([MANY, ONE, *range(3, 43)], [3000, 1, *[10] * 40])
+    movies = np.concatenate([np.arange(1, 3001), [NO_TITLE], *(rng.permutation(200)[:10] + 1 for _ in range(40))])
+    return raw_of(users, movies, rng.integers(1, 11, len(users)) / 2)
+
+
+def prepared_at(path: Path, raw: RawData, **choices: Any) -> PreparedData:
+    config = RatedRowsConfig(max_history=MAX_HISTORY, **choices)
+    return prepare(MOVIELENS_HISTORY, raw, path, PrepareConfig(), config, source="a test")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    return prepared_at(tmp_path_factory.mktemp("odd") / "prepared", odd_raw())
+
+
+def test_the_channels_are_those_of_histories_and_a_request_may_hold_several_movies(prepared: PreparedData) -> None:
+    items = ("movieId", "year", "genre_1", "genre_2", "genre_3")
+    assert {name: set(members) for name, members in prepared.spec.channels.items()} == {
+        "user_features": {"userId"},
+        "target_item_features": {f"{name}_trgt" for name in items},
+        "positive_history": {f"{name}_pos" for name in items},
+        "history_grades": {"rating_grade"},
+        "label": {"rating"},
+    }
+    assert prepared.inputs == ("userId", "movieId")
+    assert prepared.candidates == ("movieId",)
+    assert prepared.spec["movieId_pos"].max_length == MAX_HISTORY
+
+
+def test_the_plan_looks_up_what_nvtabular_joins_whoever_asks_for_whatever(prepared: PreparedData) -> None:
+    workflow = _served(prepared)
+    users = np.array([MANY, ONE, 3, NOBODY, MANY])
+    movies = np.array([5, NO_TITLE, NO_YEAR, UNKNOWN_MOVIE, 4999])
+    expected = transformed(workflow, pd.DataFrame({"userId": users, "movieId": movies}))
+    served = compile_workflow(workflow).run({"userId": users, "movieId": movies}, {})
+    assert {name: _as_lists(column) for name, column in served.items()} == expected
+    lengths = [len(row) for row in expected["movieId_pos"]]
+    assert lengths[0] == lengths[4] == MAX_HISTORY
+    assert lengths[1] <= 1
+    assert lengths[3] == 0  # an unknown user is a user without ratings
+    assert [len(row) for row in expected["rating_grade"]] == lengths
+
+
+def test_a_history_holds_no_validation_row(prepared: PreparedData) -> None:
+    raw = odd_raw().rows
+    order = np.random.default_rng(42).permutation(len(raw))
+    training = raw.take(order[: int(len(raw) * 0.8)]).to_pandas()
+    latest = training[training.userId == MANY].sort_values("timestamp").movieId.to_numpy()[-MAX_HISTORY:]
+    workflow = _served(prepared)
+    alone = transformed(workflow, pd.DataFrame({"userId": MANY, "movieId": latest}))
+    assert alone["movieId_pos"][0] == alone["movieId_trgt"]
+
+
+def test_ratings_that_are_all_equal_are_refused(tmp_path: Path) -> None:
+    users = np.repeat(np.arange(20), 10)
+    with pytest.raises(DataError, match="every label of the train rows is 1.0"):
+        prepared_at(tmp_path / "prepared", raw_of(users, np.tile(np.arange(1, 11), 20), np.full(200, 4.0)))
+
+
+def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
+    """10,000 validation rows: the AUC of noise has a deviation of 0.0058, so 0.02 is 3.5 of them."""
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(2500), 20)
+    movies = rng.permuted(np.tile(np.arange(1, 301), (2500, 1)), axis=1)[:, :20].ravel()
+    raw = raw_of(users, movies, np.where(rng.random(50_000) < 0.5, 3.0, 4.0))
+    made = prepared_at(tmp_path / "prepared", raw)
+    train, valid = (
+        pd.concat([pq.read_table(made.path / file).to_pandas() for file in made.spec.source(split).files])
+        for split in ("train", "valid")
+    )
+    assert len(valid) == 10_000
+    for name in (name for name in train.columns if name != "rating"):
+        # A list by its mean; a column by what training says of its values, as a model would learn it.
+        known, asked = (frame[name].map(np.mean) if made.spec[name].is_list else frame[name] for frame in (train, valid))
+        means = train["rating"].groupby(known.to_numpy()).mean()
+        of_values = asked.map(means).fillna(0.5).to_numpy()
+        for scores in (of_values, asked.to_numpy(dtype=np.float64, na_value=0.0)):
+            assert exact_auc(valid["rating"].to_numpy() > 0, np.nan_to_num(scores)) == pytest.approx(0.5, abs=0.02), name
+
+
+def _served(prepared: PreparedData) -> nvt.Workflow:
+    with quiet_nvtabular():
+        return prepared.workflow().remove_inputs(["rating"])
+
+
+def _as_lists(column: Any) -> list[Any]:
+    if not isinstance(column, Padded):
+        return column.tolist()  # type: ignore[no-any-return]
+    lists = column.ragged()
+    return [lists.values[a:b].tolist() for a, b in pairwise(lists.offsets)]
