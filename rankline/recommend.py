@@ -30,8 +30,8 @@ def best_items(
 ) -> list[dict[str, Any]]:
     """Score the catalogue and keep the best.
 
-    Where rows may hold several candidates, one request has the user and all of them; more of them than the server takes at once
-    make several.
+    Where rows may hold several candidates, one request has the user, the history if rows have any, and all candidates;
+    more of them than the server takes at once make several.
 
     Args:
         client: of the ensemble.

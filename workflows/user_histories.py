@@ -46,14 +46,10 @@ def training_rows(raw: RawData, config: RowsConfig, columns: RatedColumns) -> pa
     if not isinstance(raw.rows, pa.Table):
         raise ConfigError("histories are gathered from rows in memory, and these are streamed. Read them as a table.")
     by = split_by_column(raw.rows, config, columns.time, columns.user)
-    return pa.concat_tables(
-        rows for name, rows in split_rows(raw.rows, config, columns.time, by) if name == "train"
-    )
+    return pa.concat_tables(rows for name, rows in split_rows(raw.rows, config, columns.time, by) if name == "train")
 
 
-def user_histories(
-    rows: pa.Table, columns: RatedColumns, max_history: int, *, items: str, grades: str
-) -> pd.DataFrame:
+def user_histories(rows: pa.Table, columns: RatedColumns, max_history: int, *, items: str, grades: str) -> pd.DataFrame:
     """What each user rated, the latest last.
 
     Args:

@@ -15,6 +15,6 @@ from training.layers.sequence_features import SequenceFeatures
 
 __all__ = [
     "FUSED_IDS", "AuxiliaryLoss", "Cross", "Dense", "DenseFeatures", "DienBlock", "DinAttention", "DotAttention",
-    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "PriorShift", "RatedHistory", "Recency",
-    "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
+    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "PriorShift", "RatedHistory",
+    "Recency", "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
 ]  # fmt: skip

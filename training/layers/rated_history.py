@@ -1,8 +1,8 @@
 """What a candidate is to the items that somebody rated, and how they were rated.
 
 Shapes as in `training.layers.attention`: N rows, C candidates, T items of a history, D numbers per item. A candidate
-that is in the history itself is left out of it, and so is its grade: a training row, whose user has rated the very item,
-is computed as one in serving, whose user has not.
+that is in the history itself is left out of it, and so is its grade: a training row, whose user has rated the very
+item, is computed as one in serving, whose user has not.
 """
 
 from typing import Any

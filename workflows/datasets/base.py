@@ -15,8 +15,8 @@ from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
 
 if TYPE_CHECKING:
-    from workflows.user_histories import RatedColumns
     from workflows.upstream import nvt
+    from workflows.user_histories import RatedColumns
 
 
 class Generator(Protocol):

@@ -47,13 +47,11 @@ def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RatedRows
         joined = [USER_ID] >> ops.JoinExternal(histories, on=[USER_ID])
         movie = [MOVIE_ID] >> ops.Rename(name=_MOVIE)
         rated = joined[_RATED] >> NullToEmptyList()
-        ids = [USER_ID] + movie + rated >> SharedCategorify(
+        ids = movie + rated + [USER_ID] >> SharedCategorify(
             {_RATED: _MOVIE}, freq_threshold=config.frequency_threshold, num_buckets=max(1, config.hash_buckets)
         )
         known = movie + rated >> ItemAttributes(movies, MOVIE_ID, dict.fromkeys(attributes, _NONE))
-        described = known >> SharedCategorify(
-            {name + HISTORY_SUFFIX: name + TARGET_SUFFIX for name in attributes}
-        )
+        described = known >> SharedCategorify({name + HISTORY_SUFFIX: name + TARGET_SUFFIX for name in attributes})
         grades = joined[_GRADES] >> NullToEmptyList() >> ops.Categorify()
         label = [RATING] >> GreaterThan(POSITIVE_ABOVE)
         return nvt.Workflow(ids + described + grades + label)

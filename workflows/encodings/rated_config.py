@@ -14,7 +14,7 @@ class RatedRowsConfig(RowsConfig):
         max_history: of the training ratings of a user the model sees at most this many, the latest.
     """
 
-    max_history: int = 200
+    max_history: int = 300
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -110,7 +110,8 @@ def test_without_items_nothing_is_said_but_constants() -> None:
     layer = RatedHistory(2)
     target, history = tf.ones((1, 1, 4)), tf.ones((1, 3, 4))
     graded, implicit, numbers = layer([target, history, tf.zeros((1, 3)), tf.zeros((1, 1, 3)), tf.ones((1, 3))])
-    assert not np.any(graded) and not np.any(implicit)
+    assert not np.any(graded)
+    assert not np.any(implicit)
     np.testing.assert_allclose(numbers[0, 0], [0, -1, 0, 0, -1, 0, 0, -1, 0])
 
 

@@ -32,8 +32,8 @@ def build(spec: FeatureSpec, model: SVDppConfig, step: StepConfig) -> Any:  # no
     check_rows(spec, model)
     if not spec.channel(GRADES):
         raise SpecError(
-            f"model {model.name!r} takes histories with grades (channel {GRADES!r}), the data has {list(spec.channels)}. "
-            "Prepare rated data, such as: rankline prepare movielens-history"
+            f"model {model.name!r} takes histories with grades (channel {GRADES!r}), the data has "
+            f"{list(spec.channels)}. Prepare rated data, such as: rankline prepare movielens-history"
         )
     inputs = keras_inputs(spec)
     layer = SequenceFeatures(

@@ -113,11 +113,15 @@ def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
     assert len(valid) == 10_000
     for name in (name for name in train.columns if name != "rating"):
         # A list by its mean; a column by what training says of its values, as a model would learn it.
-        known, asked = (frame[name].map(np.mean) if made.spec[name].is_list else frame[name] for frame in (train, valid))
+        known, asked = (
+            frame[name].map(np.mean) if made.spec[name].is_list else frame[name] for frame in (train, valid)
+        )
         means = train["rating"].groupby(known.to_numpy()).mean()
         of_values = asked.map(means).fillna(0.5).to_numpy()
         for scores in (of_values, asked.to_numpy(dtype=np.float64, na_value=0.0)):
-            assert exact_auc(valid["rating"].to_numpy() > 0, np.nan_to_num(scores)) == pytest.approx(0.5, abs=0.02), name
+            assert exact_auc(valid["rating"].to_numpy() > 0, np.nan_to_num(scores)) == pytest.approx(0.5, abs=0.02), (
+                name
+            )
 
 
 def _served(prepared: PreparedData) -> nvt.Workflow:
