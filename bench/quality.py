@@ -159,7 +159,7 @@ def _biases(recipe: Recipe, rows: pa.Table, prepared: PreparedData) -> dict[str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Interactions:
+class Interactions:
     """Who rated what, as numbers.
 
     Attributes:
@@ -174,7 +174,7 @@ class _Interactions:
     position: Array
     shape: tuple[int, int]
 
-    def at(self, rows: Array) -> "_Interactions":
+    def at(self, rows: Array) -> "Interactions":
         """Some of the rows."""
         return replace(
             self, users=self.users[rows], items=self.items[rows], liked=self.liked[rows], position=self.position[rows]
@@ -185,7 +185,7 @@ class _Interactions:
         of = self.at(np.flatnonzero(self.liked))
         return csr_matrix((np.ones(len(of.users), np.float32), (of.users, of.items)), shape=self.shape)
 
-    def measure(self, later: "_Interactions", scores: Callable[[int], Array]) -> dict[str, float]:
+    def measure(self, later: "Interactions", scores: Callable[[int], Array]) -> dict[str, float]:
         """Rank what each user has not rated here by the scores of a user; what is liked later is relevant."""
         ranking = Ranking(FIRST)
         liked = later.at(np.flatnonzero(later.liked))
@@ -202,7 +202,7 @@ def _ranked(
 ) -> dict[str, dict[str, float]]:
     """Side → figures of ranking."""
     assert isinstance(recipe.encoding, RowsConfig)
-    dataset, encoding = _by_position(recipe.dataset), replace(recipe.encoding, split="time", valid_share=SHARE)
+    dataset, encoding = by_position(recipe.dataset), replace(recipe.encoding, split="time", valid_share=SHARE)
     by_time = replace(recipe, dataset=dataset, encoding=encoding)
     user_column, item_column = _columns(dataset)
     workspace = Workspace(recipe=recipe.name, root=directory, repository=directory / "repository")
@@ -214,7 +214,7 @@ def _ranked(
     users, items = (pc.unique(rows[name].combine_chunks()) for name in (user_column, item_column))
     if (catalog := prepared.catalog()) is not None:
         items = pc.unique(pa.concat_arrays([catalog[item_column].combine_chunks(), items]))
-    all_rows = _Interactions(
+    all_rows = Interactions(
         users=pc.index_in(rows[user_column], users).to_numpy(),
         items=pc.index_in(rows[item_column], items).to_numpy(),
         liked=_labels(prepared, parts) > 0.5,
@@ -237,7 +237,7 @@ def _ranked(
     return figures | {recipe.name: ours}
 
 
-def _peer(train: _Interactions, valid: _Interactions, grid: Sequence[Options], directory: Path) -> dict[str, float]:
+def _peer(train: Interactions, valid: Interactions, grid: Sequence[Options], directory: Path) -> dict[str, float]:
     """The best of a grid on the inner part, fitted to all training rows."""
     inner, later = (train.at(part) for part in time_split(train.position, SHARE))
     found = _fitted(inner, grid, directory / "inner")
@@ -247,7 +247,7 @@ def _peer(train: _Interactions, valid: _Interactions, grid: Sequence[Options], d
     return train.measure(valid, scores.__getitem__)
 
 
-def _fitted(train: _Interactions, grid: Sequence[Options], directory: Path) -> list[Array]:
+def _fitted(train: Interactions, grid: Sequence[Options], directory: Path) -> list[Array]:
     """Scores of all users and items by each side of a grid; `implicit` is in an environment of uv's."""
     directory.mkdir(parents=True)
     chosen = train.chosen().tocoo()
@@ -285,7 +285,7 @@ def _ensemble_scores(
 # --- Rows
 
 
-def _by_position(dataset: Dataset) -> Dataset:
+def by_position(dataset: Dataset) -> Dataset:
     """The dataset with a split by time that is each user's own."""
     (user, _), time = _columns(dataset), str(dataset.time)
 
