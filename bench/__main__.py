@@ -25,6 +25,7 @@ BENCHMARKS = {
     "foreign": "what notebooks saved, exported by one call, against merlin-systems' export of the same",
     "replicas": "what the balancer in front of several servers costs; knows --recipe",
     "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
+    "quality": "how good a model is, and what it ranks first, against ALS and item-kNN; knows --recipe, --data",
     "etl": "preparing Criteo rows by two Dask workers against one",
     "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
     "soak": "half an hour at 70 % of the peak: errors and memory",
@@ -45,7 +46,8 @@ def main(
         str | None, typer.Option(help="Where batches go, cuda or cpu: against a plain PyTorch DataLoader.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="DIRECTORY", help="Real tables for tables, which are no part of the project.")
+        Path | None,
+        typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is no part of the project."),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:

@@ -485,12 +485,18 @@ def describe_served(prepared: "PreparedData", served: float) -> str:
 
 
 def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, float]]) -> str:
-    from training.metrics import objective_of
+    from training.metrics import metric_names, objective_of
 
     objective = objective_of(heads)
     figures = [values[f"valid_{objective.name}"] for values in metrics.values()]
     spread = f" ± {statistics.stdev(figures):.4f} over {len(figures)} seeds" if len(figures) > 1 else ""
-    return f"{objective.title} {statistics.fmean(figures):.4f}{spread}"
+    others = {
+        metric.title: [values[f"valid_{name}"] for values in metrics.values() if f"valid_{name}" in values]
+        for name, (_, metric) in metric_names(heads).items()
+        if metric.title and name != objective.name and len(heads) == 1
+    }
+    beside = [f"{title} {statistics.fmean(of_seeds):.4f}" for title, of_seeds in others.items() if of_seeds]
+    return ", ".join([f"{objective.title} {statistics.fmean(figures):.4f}{spread}", *beside])
 
 
 def _check_served(title: str, served: float, offline: float) -> None:

@@ -287,7 +287,7 @@ class _Fitting:
         self._job, self._log, self._observer, self._progress = job, log, observer, progress
         self._resumed = resumed
         self._checkpoints: Checkpoints | None = None
-        self._rows_before = 0
+        self._rows_before = 0.0
 
     def choose(self, data: OpenData, *, rows_after: int) -> Mapping[str, float]:
         """Let a part of the training rows choose the epoch.

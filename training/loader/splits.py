@@ -63,7 +63,11 @@ def tensorflow_loader(
     if source.type == TFRECORD:
         files = [prepared / name for name in source.files]
         if source.part:
-            check_parquet(spec, reader="holdout 'inner'")
+            raise ConfigError(
+                f"the {split} data is {TFRECORD}, of which no part can be held out to choose the epoch. Train a fixed "
+                "number of epochs (early_stopping_patience 0), let the validation rows choose (holdout 'valid'), or "
+                f"convert it back: rankline convert RECIPE --to {PARQUET}"
+            )
         if len(spec.labels) > 1:
             check_parquet(spec, reader="a model of several labels")
         if global_size > 1:

@@ -106,12 +106,13 @@ def _packed(labels: Array, scores: Array, groups: Array | None) -> Array:
     """Each row as one number: 31 bits of its group, the 32 of its score in float32, as it is served, and its label."""
     if not np.isin(labels, (0, 1)).all():
         raise ValueError("labels hold values other than 0 and 1.")
-    keys = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
+    keys: Array = scores.astype(np.float32).view(np.uint32).astype(np.int64) << 1 | (labels == 1)
     if groups is None:
         return keys
     if groups.min(initial=0) < 0 or groups.max(initial=0) >= _MOST_GROUPS:
         raise ValueError(f"groups are {groups.min()} to {groups.max()}, expected ids from 0 to {_MOST_GROUPS - 1}.")
-    return groups.astype(np.int64) << 33 | keys
+    keys |= groups.astype(np.int64) << 33
+    return keys
 
 
 def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:

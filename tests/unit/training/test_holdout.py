@@ -161,5 +161,5 @@ def test_what_cannot_be_held_out_is_told_with_what_to_do(
     data = PreparedData.load(prepared)
     sources = {split: replace(source, type=TFRECORD) for split, source in data.spec.sources.items()}
     records = replace(data, spec=replace(data.spec, sources=sources))
-    with pytest.raises(ConfigError, match="the train data is tfrecord, and holdout 'inner' reads parquet only"):
+    with pytest.raises(ConfigError, match="the train data is tfrecord, of which no part can be held out"):
         train(records, tmp_path / "model", TrainConfig(), tracking=tracking)
