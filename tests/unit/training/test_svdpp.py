@@ -10,6 +10,7 @@ from sequence_rows import keras_batch, make_spec
 from tests.support.rounding import SCORE_ROUNDING
 from training.config import TrainConfig
 from training.layers import RatedHistory
+from training.models.din import DINConfig
 from training.models.svdpp import SVDppConfig
 from training.saved_model import export_saved_model, load_signature
 from workflows.errors import ConfigError, SpecError
@@ -125,8 +126,13 @@ def test_the_mean_of_grades_is_shrunk() -> None:
 
 
 def test_histories_without_grades_are_refused() -> None:
-    with pytest.raises(SpecError, match="takes histories with grades.*rankline prepare movielens-history"):
+    with pytest.raises(SpecError, match="takes histories with grades .* Choose one of dien, din, sim"):
         MODEL.build(make_spec(), RUN)
+
+
+def test_histories_with_grades_are_refused_by_models_that_would_see_the_rows_own_item() -> None:
+    with pytest.raises(SpecError, match="takes histories without grades .* Choose one of svdpp"):
+        DINConfig().build(spec(), TrainConfig(model=DINConfig()))
 
 
 def test_heads_must_divide_the_dimension() -> None:
