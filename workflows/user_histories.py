@@ -4,37 +4,17 @@ A request names a user and an item, and the graph looks up the rest. A row's own
 leave it out by the item's id, the same in training and in serving, so no row has a history of its own on disk.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from workflows.datasets.base import RatedColumns
 from workflows.datasets.raw import RawData
 from workflows.encodings.rows_config import RowsConfig
 from workflows.encodings.splits import split_by_column, split_rows
 from workflows.errors import ConfigError
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatedColumns:
-    """Raw columns of a dataset whose rows are a user's rating of an item.
-
-    The graph makes the columns of `workflows.feature_spec.SEQUENCE_CHANNELS`, by their suffixes, and for each grade
-    column NAME + `GRADE_SUFFIX`, a list beside the history.
-
-    Attributes:
-        user: who; also of a request.
-        item: what; also of a request, which may hold several, the candidates.
-        grade: how it was rated, a number.
-        time: what orders a user's ratings.
-    """
-
-    user: str
-    item: str
-    grade: str
-    time: str
 
 
 def training_rows(raw: RawData, config: RowsConfig, columns: RatedColumns) -> pa.Table:

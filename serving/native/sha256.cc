@@ -20,7 +20,7 @@ uint32_t Rotated(uint32_t word, int bits) { return (word >> bits) | (word << (32
 
 void Mix(uint32_t* state, const unsigned char* block) {
   uint32_t words[64];
-  for (int i = 0; i < 16; ++i) {
+  for (size_t i = 0; i < 16; ++i) {
     uint32_t word;
     std::memcpy(&word, block + 4 * i, 4);
     words[i] = __builtin_bswap32(word);

@@ -2,6 +2,7 @@
 // defaults are those of `serving/engines/tensorflow/model.py`.
 //
 // Option of the server's command line: library, path of libtensorflow_cc.so.2.
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
@@ -271,9 +272,11 @@ class SavedModel : public LoadedModel {
   TF_Output InGraph(const std::string& tensor) const {
     const size_t colon = tensor.rfind(':');
     const std::string operation = tensor.substr(0, colon);
+    int index = -1;
+    std::from_chars(tensor.data() + colon + 1, tensor.data() + tensor.size(), index);
     TF_Operation* found = tf.GraphOperationByName(graph, operation.c_str());
-    if (found == nullptr || colon == std::string::npos) throw ArtifactError("the graph has no tensor '" + tensor + "'");
-    return {found, std::atoi(tensor.c_str() + colon + 1)};
+    if (found == nullptr || index < 0) throw ArtifactError("the graph has no tensor '" + tensor + "'");
+    return {found, index};
   }
 
   void Close() {

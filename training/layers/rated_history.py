@@ -57,17 +57,22 @@ class RatedHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
     def call(self, inputs: Any) -> tuple[Any, Any, Any]:
         target, history, mask, own, grade = inputs
         worth = _WORTH_SCALE * mask * grade  # (N, T)
-        others = mask[:, None] * (1 - own)  # (N, C, T)
-        worths = worth[:, None] * others
-        count = tf.reduce_sum(others, axis=2, keepdims=True)  # (N, C, 1)
-        mean = tf.reduce_sum(worths, axis=2, keepdims=True) / (count + _PRIOR_ITEMS)
-        spread = tf.reduce_sum(worths * worth[:, None], axis=2, keepdims=True) + _PRIOR_ITEMS
-        graded = tf.matmul(tf.matmul(worths, history), self._graded) / (count + _PRIOR_SUM) ** _EXPONENT
-        implicit = tf.matmul(tf.matmul(others, history), self._implicit) / tf.sqrt(count + 1)
-        numbers = [mean, tf.math.log1p(count) / 4 - 1, tf.sqrt(spread / (count + _PRIOR_ITEMS)) - 1]
+        # What the whole history adds up to, less the candidate's own part: its vector there is its vector here.
+        is_own = tf.reduce_sum(own, axis=2, keepdims=True)  # (N, C, 1)
+        own_worth = tf.matmul(own, worth[..., None])
+        count = tf.reduce_sum(mask, axis=1)[:, None, None] - is_own
+        mean = (tf.reduce_sum(worth, axis=1)[:, None, None] - own_worth) / (count + _PRIOR_ITEMS)
+        squares = tf.reduce_sum(worth**2, axis=1)[:, None, None] - own_worth**2
+        sum_graded = tf.matmul(worth[:, None], history) - own_worth * target
+        sum_implicit = tf.matmul(mask[:, None], history) - is_own * target
+        graded = tf.matmul(sum_graded, self._graded) / (count + _PRIOR_SUM) ** _EXPONENT
+        implicit = tf.matmul(sum_implicit, self._implicit) / tf.sqrt(count + 1)
+        spread = tf.sqrt((tf.nn.relu(squares) + _PRIOR_ITEMS) / (count + _PRIOR_ITEMS))
+        numbers = [mean, tf.math.log1p(count) / 4 - 1, spread - 1]
         pairs = zip(*(self._in_heads(vectors) for vectors in (target, history)), strict=True)
+        others, summed = mask[:, None] * (1 - own), tf.stack([tf.ones_like(worth), worth], axis=2)
         for head, (query, keys) in enumerate(pairs):
-            numbers += self._regressed(query, keys, others, worth[:, None], mean, tf.nn.relu(self._prior[head]))
+            numbers += self._regressed(query, keys, others, summed, mean, tf.nn.relu(self._prior[head]))
         return graded, implicit, tf.concat(numbers, axis=2)
 
     def get_config(self) -> dict[str, Any]:
@@ -77,11 +82,11 @@ class RatedHistory(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has 
         parts: list[Any] = tf.split(tf.matmul(vectors, self._kernel), self.heads, axis=2)
         return parts
 
-    def _regressed(self, query: Any, keys: Any, others: Any, worth: Any, mean: Any, prior: Any) -> list[Any]:
+    def _regressed(self, query: Any, keys: Any, others: Any, summed: Any, mean: Any, prior: Any) -> list[Any]:
         """How much better items like the candidate were rated than the mean, how many they are, and both together."""
         scores = _STEEPNESS * tf.matmul(query, keys, transpose_b=True)
         alike = tf.exp(tf.clip_by_value(scores, -_MOST, _MOST)) * others  # (N, C, T)
-        amount = tf.reduce_sum(alike, axis=2, keepdims=True)
-        beyond = (tf.reduce_sum(alike * worth, axis=2, keepdims=True) - mean * amount) / (amount + prior + 1)
+        amount, worth = tf.split(tf.matmul(alike, summed), 2, axis=2)
+        beyond = (worth - mean * amount) / (amount + prior + 1)
         logarithm = tf.math.log1p(amount) / 4
         return [beyond, logarithm - 1, beyond * logarithm]

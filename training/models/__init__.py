@@ -22,7 +22,7 @@ from training.models.sim import SIMConfig
 from training.models.svdpp import SVDppConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
+from workflows.feature_spec import GRADES, HISTORY, TARGET, FeatureSpec
 
 MODELS: Mapping[str, type[ModelConfig]] = {
     model.name: model
@@ -74,11 +74,17 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
             that it does not learn, or there are several.
     """
     if model.takes_histories != spec.is_sequential:
-        fitting = sorted(name for name, other in MODELS.items() if other.takes_histories == spec.is_sequential)
+        fitting = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec))
         got, expected = ("with", "without") if spec.is_sequential else ("without", "with")
         raise SpecError(
             f"model {model.name!r} takes rows {expected} a history and an item to score (channels {TARGET!r} and "
             f"{HISTORY!r}), the data has rows {got}: {sorted(spec.channels)}. Choose one of {', '.join(fitting)}."
+        )
+    if model.takes_grades != bool(spec.channel(GRADES)):
+        got, expected = ("without", "with") if model.takes_grades else ("with", "without")
+        raise SpecError(
+            f"model {model.name!r} takes histories {expected} grades (channel {GRADES!r}), the data has histories "
+            f"{got}: {sorted(spec.channels)}. {_others(spec, lambda _: True)}"
         )
     heads = spec.heads
     if foreign := next((head for head in heads if head.task not in model.tasks), None):
@@ -94,9 +100,11 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         )
 
 
+def _takes_rows(model: type[ModelConfig], spec: FeatureSpec) -> bool:
+    return model.takes_histories == spec.is_sequential and model.takes_grades == bool(spec.channel(GRADES))
+
+
 def _others(spec: FeatureSpec, fits: Callable[[type[ModelConfig]], bool]) -> str:
     """What to do: the models that would fit."""
-    names = sorted(
-        name for name, other in MODELS.items() if other.takes_histories == spec.is_sequential and fits(other)
-    )
+    names = sorted(name for name, other in MODELS.items() if _takes_rows(other, spec) and fits(other))
     return f"Choose one of {', '.join(names)}." if names else "No model that comes with Rankline does."

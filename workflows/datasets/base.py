@@ -16,7 +16,6 @@ from workflows.progress import Progress
 
 if TYPE_CHECKING:
     from workflows.upstream import nvt
-    from workflows.user_histories import RatedColumns
 
 
 class Generator(Protocol):
@@ -73,6 +72,26 @@ class SequenceColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RatedColumns:
+    """Raw columns of a dataset whose rows are a user's rating of an item.
+
+    The graph makes the columns of `workflows.feature_spec.SEQUENCE_CHANNELS`, by their suffixes, and for each grade
+    column NAME + `GRADE_SUFFIX`, a list beside the history.
+
+    Attributes:
+        user: who; also of a request.
+        item: what; also of a request, which may hold several, the candidates.
+        grade: how it was rated, a number.
+        time: what orders a user's ratings.
+    """
+
+    user: str
+    item: str
+    grade: str
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """One source of interactions.
 
@@ -106,7 +125,7 @@ class Dataset:
     group: str | None = None
     item: str | None = None
     sequence: SequenceColumns | None = None
-    rated: "RatedColumns | None" = None
+    rated: RatedColumns | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
     directory: Path | None = None
     requests: Requests | None = None

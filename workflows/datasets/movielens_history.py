@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workflows.datasets.base import Dataset
+from workflows.datasets.base import Dataset, RatedColumns
 from workflows.datasets.movielens import MOVIELENS, POSITIVE_ABOVE
 from workflows.datasets.movielens_files import GENRES, MOVIE_ID, RATING, TIMESTAMP, TITLE, USER_ID
 from workflows.datasets.raw import RawData
 from workflows.encodings import RatedRowsConfig
 from workflows.feature_spec import GRADE_SUFFIX, HISTORY_SUFFIX, TARGET_SUFFIX
 from workflows.prepare_config import PrepareConfig
-from workflows.user_histories import RatedColumns, training_rows, user_histories
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +35,7 @@ def movielens_history_graph(raw: RawData, config: PrepareConfig, rows: RatedRows
     from workflows.item_attributes import ItemAttributes, SharedCategorify
     from workflows.operators import GreaterThan, NullToEmptyList
     from workflows.upstream import nvt, ops, quiet_nvtabular
+    from workflows.user_histories import training_rows, user_histories
 
     assert raw.catalog is not None  # its reader always has one
     histories = user_histories(

@@ -397,7 +397,7 @@ class Instance {
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;
     uint64_t size = 0;
-    if (bytes == 0) return {scratch_.Take<char>(1), 0};
+    if (bytes == 0) return std::string_view(scratch_.Take<char>(1), 1).substr(1);
     if (buffers == 1) {
       Check(TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &memory, &memory_id));
       CheckMemory(memory);
@@ -427,6 +427,7 @@ class Instance {
       return;
     }
     std::vector<const Request*> batches;
+    batches.reserve(waiting_.size());
     for (const uint32_t i : waiting_) batches.push_back(&given_[i]);
     for (const std::vector<size_t>& group : Groups(batches, model_.info.inputs, model_.candidates)) {
       if (group.size() == 1 || !RunTogether(requests, group)) {
@@ -597,7 +598,7 @@ RANKLINE_EXPORT TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   return rankline::Guarded([&] {
     auto made = std::make_unique<rankline::Model>(model);
     rankline::Check(TRITONBACKEND_ModelSetState(model, made.get()));
-    made.release();
+    static_cast<void>(made.release());
   });
 }
 
@@ -612,7 +613,7 @@ RANKLINE_EXPORT TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstanc
     auto made =
         std::make_unique<rankline::Instance>(rankline::StateOf<rankline::Model>(TRITONBACKEND_ModelState, model));
     rankline::Check(TRITONBACKEND_ModelInstanceSetState(instance, made.get()));
-    made.release();
+    static_cast<void>(made.release());
   });
 }
 

@@ -12,9 +12,9 @@ constexpr int64_t kFewCells = 1 << 16;
 // Candidates that are padded are scored like others, so a request with many does not make others as wide.
 constexpr int64_t kMostPaddedScores = 2;  // for each that is asked for
 constexpr int64_t kFewScores = 256;
-const std::string kValues = "__values", kLengths = "__nnzs";
+constexpr std::string_view kValues = "__values", kLengths = "__nnzs";
 
-bool EndsWith(const std::string& name, const std::string& end) {
+bool EndsWith(const std::string& name, std::string_view end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
 }
 
@@ -22,7 +22,7 @@ bool EndsWith(const std::string& name, const std::string& end) {
 void CheckLengths(const Request& request, const std::vector<TensorSpec>& specs) {
   for (size_t i = 0; i + 1 < specs.size(); ++i) {
     if (!EndsWith(specs[i].name, kValues)) continue;
-    const std::string lengths_name = specs[i].name.substr(0, specs[i].name.size() - kValues.size()) + kLengths;
+    const std::string lengths_name = specs[i].name.substr(0, specs[i].name.size() - kValues.size()).append(kLengths);
     for (size_t k = 0; k < specs.size(); ++k) {
       const Tensor& lengths = request[k];
       if (specs[k].name != lengths_name || lengths.data == nullptr || lengths.dtype != Dtype::kInt32) continue;

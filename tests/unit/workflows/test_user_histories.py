@@ -4,10 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from workflows.datasets.base import RatedColumns
 from workflows.datasets.raw import RawData, StreamedRows
 from workflows.encodings.rows_config import RowsConfig
 from workflows.errors import ConfigError
-from workflows.user_histories import RatedColumns, training_rows, user_histories
+from workflows.user_histories import training_rows, user_histories
 
 COLUMNS = RatedColumns(user="user", item="item", grade="stars", time="at")
 ROWS = pa.table(

@@ -21,6 +21,7 @@ class SVDppConfig(NetworkConfig):
     name: ClassVar[str] = "svdpp"
     network: ClassVar[str] = "training.models.svdpp.network:build"
     takes_histories: ClassVar[bool] = True
+    takes_grades: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = (BINARY,)
     takes_several_heads: ClassVar[bool] = False
 

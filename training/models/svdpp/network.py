@@ -19,8 +19,7 @@ from training.models import check_rows
 from training.models.base import UniformIds, dropped, keras_inputs, logit
 from training.models.config import StepConfig
 from training.models.svdpp import SVDppConfig
-from workflows.errors import SpecError
-from workflows.feature_spec import GRADES, FeatureSpec
+from workflows.feature_spec import FeatureSpec
 
 
 def build(spec: FeatureSpec, model: SVDppConfig, step: StepConfig) -> Any:  # noqa: ARG001  (any step is laid out so)
@@ -30,11 +29,6 @@ def build(spec: FeatureSpec, model: SVDppConfig, step: StepConfig) -> Any:  # no
         SpecError: the rows have no histories, or histories without grades.
     """
     check_rows(spec, model)
-    if not spec.channel(GRADES):
-        raise SpecError(
-            f"model {model.name!r} takes histories with grades (channel {GRADES!r}), the data has "
-            f"{list(spec.channels)}. Prepare rated data, such as: rankline prepare movielens-history"
-        )
     inputs = keras_inputs(spec)
     layer = SequenceFeatures(
         spec,
