@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyp
 from bench.report import Report, scratch_directory
 from rankline import pipeline
 from rankline.display import Stages
-from rankline.recipes import Recipe, recipe_named
+from rankline.recipes import Recipe, available, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export import export_ensemble
@@ -47,7 +47,8 @@ from workflows.encodings.splits import random_split, time_split
 from workflows.errors import ConfigError
 from workflows.prepared import PreparedData
 
-RECIPE = "movielens"
+RECIPES = ("movielens-history", "movielens")
+"""The first that there is, unless another one is asked for."""
 FIRST = 20
 IMPLICIT = "implicit==0.7.3"
 SHARE = 0.2
@@ -73,7 +74,7 @@ _BIAS_STRENGTHS = (0.03, 0.1, 0.3, 1.0)
 def run(
     repeats: int,
     *,
-    recipe: str = RECIPE,
+    recipe: str | None = None,
     data: Path | None = None,
     num_rows: int = 100_000,
     peers: Mapping[str, Sequence[Options]] = PEERS,
@@ -83,7 +84,7 @@ def run(
 
     Args:
         repeats: seeds.
-        recipe: what is trained.
+        recipe: what is trained; None for the first of `RECIPES` that there is.
         data: directory with the raw files; None generates rows.
         num_rows: that are generated.
         peers: see `PEERS`.
@@ -92,6 +93,7 @@ def run(
     Raises:
         ConfigError: the recipe's rows have no user, item, label or time, or the peers cannot be installed.
     """
+    recipe = recipe or next(name for name in RECIPES if name in available().recipes)
     chosen = recipe_named(recipe)
     _check(chosen)
     chosen = replace(chosen, train=chosen.train.with_choices(**(train or {})))
@@ -111,7 +113,7 @@ def run(
 def _check(recipe: Recipe) -> None:
     dataset = recipe.dataset
     if None in (dataset.group_by, dataset.item, dataset.time) or not isinstance(recipe.encoding, RowsConfig):
-        raise ConfigError(f"recipe {recipe.name!r} has no rows of a user, an item and a time. Take {RECIPE}.")
+        raise ConfigError(f"recipe {recipe.name!r} has no rows of a user, an item and a time. Take {RECIPES[-1]}.")
 
 
 # --- Would the user like it

@@ -16,7 +16,7 @@ from workflows.errors import ConfigError
 
 def test_the_quality_benchmark_reports_its_ratios_of_the_same_users_and_items() -> None:
     peers = {name: grid[:2] for name, grid in quality.PEERS.items()}
-    report = quality.run(1, num_rows=3_000, peers=peers, train={"epochs": 1})
+    report = quality.run(1, recipe="movielens", num_rows=3_000, peers=peers, train={"epochs": 1})
     ranked = {name: figures for name, figures in report.results.items() if name.endswith(", ranking")}
     assert list(ranked) == [f"{name}, ranking" for name in ("popularity", "als", "item-knn", "movielens")]
     for ratio, figure in (("recall_vs_best_peer", "recall_at_20"), ("ndcg_vs_best_peer", "ndcg_at_20")):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from training.metrics import measured, qualities
 from training.metrics import rows as scored_rows
 from training.metrics.rows import ScoredRows, Tally
+from training.world import Solo
 from workflows.heads import MULTICLASS, REGRESSION, Head
 
 BINARY = [Head("label")]
@@ -49,6 +50,30 @@ def test_the_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
         figures.append(measured(BINARY, tally.rows()))
     assert figures[0] == figures[1]
     assert figures[0] == pytest.approx(qualities(BINARY, labels, scores, groups))
+
+
+class OneOfTwo(Solo):
+    """A world whose other worker has sent what it has."""
+
+    size = 2
+
+    def __init__(self, sent: list[np.ndarray]) -> None:
+        self._sent = sent
+
+    def all_gather(self, array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, self._sent.pop(0)])
+
+
+def test_workers_count_together_what_each_has_scored() -> None:
+    rng = np.random.default_rng(0)
+    labels, groups = rng.random(400) < 0.3, rng.integers(0, 9, 400)
+    scores = (rng.integers(0, 20, 400) / 20).astype(np.float32)
+    here, there, whole = Tally(BINARY), Tally(BINARY), Tally(BINARY)
+    for tally, rows in ((here, slice(0, 150)), (there, slice(150, 400)), (whole, slice(0, 400))):
+        tally.add(labels[rows], scores[rows], groups[rows])
+    there.rows()
+    found = here.rows(OneOfTwo([there._keys, there._counts]))
+    assert measured(BINARY, found) == measured(BINARY, whole.rows())
 
 
 def test_memory_grows_with_distinct_scores_not_with_rows() -> None:
