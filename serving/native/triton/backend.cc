@@ -598,7 +598,7 @@ RANKLINE_EXPORT TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
   return rankline::Guarded([&] {
     auto made = std::make_unique<rankline::Model>(model);
     rankline::Check(TRITONBACKEND_ModelSetState(model, made.get()));
-    static_cast<void>(made.release());
+    [[maybe_unused]] const auto* kept_by_triton = made.release();
   });
 }
 
@@ -613,7 +613,7 @@ RANKLINE_EXPORT TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelInstanc
     auto made =
         std::make_unique<rankline::Instance>(rankline::StateOf<rankline::Model>(TRITONBACKEND_ModelState, model));
     rankline::Check(TRITONBACKEND_ModelInstanceSetState(instance, made.get()));
-    static_cast<void>(made.release());
+    [[maybe_unused]] const auto* kept_by_triton = made.release();
   });
 }
 
