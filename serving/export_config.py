@@ -19,7 +19,7 @@ class ExportConfig:
             serves allow it; python runs each step in processes of Python.
         uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
             whole workflow then runs through NVTabular, which takes some milliseconds for a row.
-        fused: run workflow and model in one process, which halves the latency of few rows; else in one process each,
+        fused: run workflow and model in one process of Python, which halves the latency of few rows there; else apart,
             which work side by side on two requests.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
             16,384 at most, for 32,768 would take 5 GB of memory.

@@ -181,7 +181,8 @@ def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[
         config: may ask for Python.
     """
     compiled, in_c = isinstance(plan, TransformPlan), bool(engine.library)
-    forms = {"score": compiled and in_c} if config.fused else {"transform": compiled, "predict": in_c}
+    # Native steps hand tensors over in memory, so there is nothing to be gained by one of them for both.
+    forms = {"score": False} if config.fused else {"transform": compiled, "predict": in_c}
     return {kind: has_one and config.backend == NATIVE for kind, has_one in forms.items()}
 
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
-_BACKENDS = ("fused", "identity", "nvtabular", "onnxruntime", "tensorflow")
+_BACKENDS = ("identity", "nvtabular", "onnxruntime", "tensorflow")
 _OF_BACKENDS = {f"{name}.cc": f"libtriton_{name}.so" for name in _BACKENDS}
 PLAN_LIBRARY = "librankline_plan.so"
 """The plan alone, as C functions: what tests compare with the Python runtime."""
