@@ -6,6 +6,7 @@ started the server knows.
 
 import http.client
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from typing import Any
 from workflows.errors import ServerError
 
 KEY_HEADER = "rankline-key"
+_NATIVE = re.compile(r"^load failed for model '[^']+': version \d+ is at UNAVAILABLE state: [A-Z][a-z ]+: ")
+"""What Triton puts before the message of a native backend, with the status code last."""
 _LOADED = ("READY", "LOADING", "UNLOADING")
 
 
@@ -100,4 +103,5 @@ def _reason(answer: bytes) -> str:
     text = answer.decode(errors="replace")
     with suppress(ValueError, KeyError, TypeError):
         text = str(json.loads(text)["error"])
-    return text.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2] or "the server gave no reason."
+    text = text.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
+    return _NATIVE.sub("", text).strip().removesuffix(";") or "the server gave no reason."

@@ -53,6 +53,7 @@ _MODEL_FAILURES = (
     re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
+_STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
@@ -480,7 +481,7 @@ def failure_reason(log: str) -> str:
 
 def _without_traceback(reason: str) -> str:
     message = reason.partition("\\n\\nAt:")[0]  # the log has newlines escaped
-    return message.removeprefix("Internal: ").removeprefix("TritonModelException: ")
+    return _STATUS.sub("", message).removeprefix("TritonModelException: ")
 
 
 def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
