@@ -39,11 +39,11 @@ class TrainConfig(StepConfig):
         weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         epochs: passes over the training data, at most.
-        early_stopping_patience: stop after so many epochs that are no better on the rows that `epoch_holdout` names (by AUC,
-            RMSE or logloss, as the task is), and take the best one; 0 trains all epochs and keeps the last.
-        epoch_holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns from
-            all of it for as many epochs, and the validation rows, which chose nothing, are scored once. "valid": the
-            validation rows do, in half the time, and their figures flatter.
+        early_stopping_patience: stop after so many epochs that are no better on the rows that `epoch_holdout` names (by
+            AUC, RMSE or logloss, as the task is), and take the best one; 0 trains all epochs and keeps the last.
+        epoch_holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns
+            from all of it for as many epochs, and the validation rows, which chose nothing, are scored once. "valid":
+            the validation rows do, in half the time, and their figures flatter.
         seed: seed of the initial weights, the order of rows, and dropout.
     """
 
