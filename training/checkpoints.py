@@ -30,7 +30,7 @@ FREE = ("learning_rate",)
 """Options that a resumed run may change, so that one that diverged can go on from its last good checkpoint."""
 
 
-_BEFORE: dict[str, Any] = {"holdout": "valid"}
+_BEFORE: dict[str, Any] = {"epoch_holdout": "valid"}
 """What runs did before there was a choice, where the default is another one today."""
 
 

@@ -39,9 +39,9 @@ class TrainConfig(StepConfig):
         weight_decay: decoupled (AdamW), on all weights but embedding tables, which have `l2_embedding`.
         weight_averaging: evaluate and export an average of the weights over the run, late ones counting more.
         epochs: passes over the training data, at most.
-        early_stopping_patience: stop after so many epochs that are no better on the rows that `holdout` names (by AUC,
+        early_stopping_patience: stop after so many epochs that are no better on the rows that `epoch_holdout` names (by AUC,
             RMSE or logloss, as the task is), and take the best one; 0 trains all epochs and keeps the last.
-        holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns from
+        epoch_holdout: rows that choose the epoch. "inner": a fifth of the training part does, then a new model learns from
             all of it for as many epochs, and the validation rows, which chose nothing, are scored once. "valid": the
             validation rows do, in half the time, and their figures flatter.
         seed: seed of the initial weights, the order of rows, and dropout.
@@ -58,7 +58,7 @@ class TrainConfig(StepConfig):
     weight_averaging: bool = True
     epochs: int = 4
     early_stopping_patience: int = 1
-    holdout: str = HOLDOUTS[0]
+    epoch_holdout: str = HOLDOUTS[0]
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class TrainConfig(StepConfig):
             check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
         check_not_negative(self, "weight_decay")
         check_choice(self, "learning_rate_decay", self.learning_rate_decay in DECAYS, " or ".join(DECAYS))
-        check_choice(self, "holdout", self.holdout in HOLDOUTS, " or ".join(HOLDOUTS))
+        check_choice(self, "epoch_holdout", self.epoch_holdout in HOLDOUTS, " or ".join(HOLDOUTS))
         if doubled := _names(self) & _names(self.model):
             raise ConfigError(
                 f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
@@ -79,7 +79,7 @@ class TrainConfig(StepConfig):
     @property
     def chooses_inside(self) -> bool:
         """Whether a part of the training rows chooses the epoch."""
-        return self.holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
+        return self.epoch_holdout == "inner" and self.early_stopping_patience > 0 and self.epochs > 1
 
     def with_choices(self, **choices: Any) -> "TrainConfig":
         """The run with other choices, of its own or of its model, by name.

@@ -195,8 +195,8 @@ class Engine:
 
     def _report(self, now: int) -> None:
         cpu_ns, self._cpu_ns = self._cpu_clock() - self._cpu_ns, self._cpu_clock()
-        record = self._record_at(now - SLICE_NS)  # the slice that has just ended
-        record.cpu_ns[self._job.process] += cpu_ns
+        # That of the slice in which it began: a process that is held up tells of it when the last slice is long over.
+        self._records.setdefault(self._slice, SliceRecord()).cpu_ns[self._job.process] += cpu_ns
         records, self._records = self._records, {}
         self._slice = self._slice_at(now)
         self._on_slice(records, self._slice)

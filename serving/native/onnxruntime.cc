@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "engine.h"
 
@@ -135,6 +136,7 @@ class OnnxModel : public LoadedModel {
  public:
   explicit OnnxModel(const ModelInfo& model) : info(model) {
     const std::string path = model.directory + "/model.onnx";
+    if (!std::filesystem::is_regular_file(path)) throw ArtifactError(path + " does not exist. Export the model again.");
     OrtSessionOptions* made = nullptr;
     Do(kCreateSessionOptions, &made);
     const Owned<OrtSessionOptions, kReleaseSessionOptions> options(made);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "engine.h"
 
@@ -212,6 +213,9 @@ class SavedModel : public LoadedModel {
     const std::string directory = model.directory + "/model.savedmodel";
     const std::string tag = model.Parameter("TF_GRAPH_TAG", "serve"),
                       name = model.Parameter("TF_SIGNATURE_DEF", "serving_default");
+    if (!std::filesystem::is_regular_file(directory + "/saved_model.pb")) {
+      throw ArtifactError(directory + " holds no SavedModel (no saved_model.pb). Export it again.");
+    }
     const Status status;
     const std::unique_ptr<TF_SessionOptions, void (*)(TF_SessionOptions*)> options(tf.NewSessionOptions(),
                                                                                    tf.DeleteSessionOptions);

@@ -75,7 +75,7 @@ def test_the_benchmark_of_what_notebooks_saved_reports_its_ratios() -> None:
 
 
 def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:
-    report = client.run(1, turn_s=0.2, num_runs=3, run_s=1.0)
+    report = client.run(1, turn_s=0.5, num_runs=2, run_s=4.0)
     sides = ["http2", "grpcio", "Client", "AsyncClient"]
     assert list(report.results) == [*sides, "closed loop", "open loop"]
     for side in sides:
@@ -87,8 +87,8 @@ def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree
     for loop in ("closed loop", "open loop"):
         figures = report.results[loop]
         for name in (name.partition("_")[2] for name in figures if name.startswith("pairs_")):
-            assert figures[f"pairs_{name}"] in (1, 2)
-            assert figures[f"agreement_{name}"] in (0, 0.5, 1)
+            assert figures[f"pairs_{name}"] == 1
+            assert figures[f"agreement_{name}"] in (0, 1)
             num_pairs += figures[f"pairs_{name}"]
             num_agreeing += figures[f"agreement_{name}"] * figures[f"pairs_{name}"]
     assert report.ratios == {"agreement": pytest.approx(num_agreeing / num_pairs)}

@@ -65,7 +65,7 @@ def tensorflow_loader(
         if source.part:
             raise ConfigError(
                 f"the {split} data is {TFRECORD}, of which no part can be held out to choose the epoch. Train a fixed "
-                "number of epochs (early_stopping_patience 0), let the validation rows choose (holdout 'valid'), or "
+                "number of epochs (early_stopping_patience 0), let the validation rows choose (epoch_holdout 'valid'), or "
                 f"convert it back: rankline convert RECIPE --to {PARQUET}"
             )
         if len(spec.labels) > 1:

@@ -149,18 +149,24 @@ class Model {
     const std::string names = info.Parameter(kCandidates, "");
     if (names.empty()) return;
     candidates.inputs.assign(info.inputs.size(), false);
+    std::string unknown;
     for (size_t at = 0; at < names.size();) {
       const size_t stop = std::min(names.find(',', at), names.size());
       const auto found = positions_.find(std::string_view(names).substr(at, stop - at));
       if (found == positions_.end() || info.inputs[found->second].width != kAnyWidth ||
           info.inputs[found->second].optional) {
-        throw ArtifactError(std::string("parameter ") + kCandidates + " names " + names +
-                            ", expected inputs of dims [-1].");
+        unknown += (unknown.empty() ? "'" : ", '") + names.substr(at, stop - at) + "'";
+        at = stop + 1;
+        continue;
       }
       candidates.inputs[found->second] = true;
       const auto mask = positions_.find(info.inputs[found->second].name + "__valid");
       if (mask != positions_.end()) candidates.inputs[mask->second] = true;
       at = stop + 1;
+    }
+    if (!unknown.empty()) {
+      throw ArtifactError(std::string("parameter ") + kCandidates + " names [" + unknown +
+                          "], expected inputs of dims [-1].");
     }
     for (const TensorSpec& spec : info.outputs) {
       candidates.outputs.push_back(spec.width == kAnyWidth && !IsListValues(spec.name));

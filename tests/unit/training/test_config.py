@@ -27,7 +27,7 @@ from workflows.errors import ConfigError
         {"batch_size": 0},
         {"epochs": 0},
         {"early_stopping_patience": -1},
-        {"holdout": "train"},
+        {"epoch_holdout": "train"},
         {"seed": -1},
     ],
 )

@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_scores(
 def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     prepared = new_prepared(tmp_path / "prepared", num_train=600)
     config = TrainConfig(
-        batch_size=64, epochs=30, learning_rate=0.02, weight_averaging=False, early_stopping_patience=2, holdout="valid"
+        batch_size=64, epochs=30, learning_rate=0.02, weight_averaging=False, early_stopping_patience=2, epoch_holdout="valid"
     )
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")

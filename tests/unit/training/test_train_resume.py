@@ -38,7 +38,7 @@ BASE = TrainConfig(
     learning_rate=0.01,
     learning_rate_decay="cosine",
     early_stopping_patience=2,
-    holdout="valid",  # one fit; how two go on is in test_holdout.py
+    epoch_holdout="valid",  # one fit; how two go on is in test_holdout.py
 )
 TORCH = TorchMLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1)
 MODELS = {model.name: model for model in (BASE.model, TORCH)}

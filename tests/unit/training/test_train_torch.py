@@ -92,7 +92,7 @@ def test_early_stopping_keeps_the_best_epoch(new_prepared: Any, tmp_path: Path, 
         learning_rate=0.02,
         weight_averaging=False,
         early_stopping_patience=2,
-        holdout="valid",
+        epoch_holdout="valid",
     )
     model = train(prepared, tmp_path / "model", config, tracking=tracking)
     history = mlflow.MlflowClient(tracking.uri).get_metric_history(model.run_id, "valid_auc")

@@ -82,6 +82,20 @@ def merged(slices: dict[int, SliceRecord]) -> SliceRecord:
     return SliceRecord.merged(slices.values())
 
 
+class HeldUp(Simulation):
+    """Its process gets no processor for a while after each look."""
+
+    def poll(self, timeout_s: float) -> list[Answer]:
+        answers = super().poll(timeout_s)
+        self.now += 800 * MS
+        return answers
+
+
+def test_processor_time_counts_in_a_slice_of_the_run_however_late_it_is_told() -> None:
+    slices = run(HeldUp([1]), job(concurrency=1, time_limit_s=0.5))
+    assert slices[0].cpu_ns[0] >= 800 * MS
+
+
 @given(due_ms=st.lists(st.integers(0, 1999), max_size=60).map(sorted), service_ms=SERVICES)
 def test_an_open_loop_counts_from_the_schedule_as_queueing_theory_says(
     due_ms: list[int], service_ms: list[int]
