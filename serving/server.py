@@ -365,11 +365,12 @@ class EmbeddedServer:
             ServerError: one is not gone in time, or the config names no models, so that nobody may unload any.
         """
         control = self._running_control()
+        native = {model for model in models if not self._num_processes[model]}  # of a dead process Triton never says so
         for model in models:
             control.unload(model)
             del self._num_processes[model]
         deadline = time.monotonic() + _UNLOAD_TIMEOUT_S
-        while left := sorted(set(models) & (self._count_processes().keys() | control.loaded())):
+        while left := sorted(set(models) & self._count_processes().keys() | native & control.loaded()):
             if time.monotonic() > deadline:
                 raise ServerError(f"model {left[0]!r} is still there {_UNLOAD_TIMEOUT_S} s after it was unloaded.")
             time.sleep(_POLL_INTERVAL_S)

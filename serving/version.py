@@ -126,7 +126,7 @@ def _steps(
     candidates: Sequence[str],
     optional: Collection[str],
 ) -> tuple[ModelConfig, ...]:
-    """A step for the workflow and one for the model, each in processes of its own, or one for both."""
+    """A step for the workflow and one for the model, or one for both."""
     manifest = f"{name}/{version}/{MANIFEST}"
     native = native_steps(plan, served.engine, config)
 

@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble, before
 from serving.model_config import PYTHON_RUNTIME
+from serving.native.objects import NativeBackends
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
@@ -155,6 +156,19 @@ def test_code_in_a_model_folder_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"_predict_v1/.*\.py is not in the manifest of the ensemble\. Remove it"):
         EmbeddedServer(config_of(ensemble)).start()
     assert not marker.exists()
+
+
+def test_a_machine_without_native_backends_serves_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("serving.server.native_backends", lambda: NativeBackends(lacking="g++ was not found"))
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    with EmbeddedServer(config_of(ensemble)) as server:
+        served = Served(tmp_path / NAME, server, Supervisor(server, ensemble, follow_versions=False, report=print), [])
+        assert served.ask() == 10
+        assert len(served.processes("transform")) == 1
+    line = "Workflow and model are served by Python, not by native backends: g++ was not found."
+    assert [record.getMessage() for record in caplog.records].count(line) == 1
 
 
 @IN_PYTHON

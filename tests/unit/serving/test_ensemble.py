@@ -221,6 +221,7 @@ def test_files_that_triton_would_run_are_refused(tmp_path: Path, place: str) -> 
     ("file", "line", "message"),
     [
         ("m/config.pbtxt", 'backend: "python"', "is not what version 1 says"),
+        ("m_transform_v1/config.pbtxt", 'runtime: "../evil.so"', "is not as `rankline export` writes it"),
         ("m_transform_v1/config.pbtxt", 'default_model_filename: "run.py"', "is not as `rankline export` writes it"),
         (
             "m_transform_v1/config.pbtxt",

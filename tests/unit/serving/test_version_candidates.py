@@ -1,6 +1,7 @@
 """What the configurations of an ensemble say of candidates."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,11 +33,26 @@ PLAN = TransformPlan(
 CONFIG = ExportConfig(instances=1, threads=1, max_list_length=50)
 
 
-def written(directory: Path, candidates: tuple[str, ...], *, fused: bool = False) -> list[ModelConfig | EnsembleConfig]:
+def written(directory: Path, candidates: tuple[str, ...], **choices: Any) -> list[ModelConfig | EnsembleConfig]:
     (directory / "model").mkdir()
     served = Served(engine=engine_for(SAVED_MODEL), path=directory / "model")
-    config = ExportConfig(**{**vars(CONFIG), "fused": fused})
+    config = ExportConfig(**{**vars(CONFIG), **choices})
     return write_version(directory, PLAN, served, config, name="m", version=1, candidates=candidates)
+
+
+@pytest.mark.parametrize(
+    ("choice", "runtimes"),
+    [
+        ({}, ["", ""]),  # the server's choice
+        ({"backend": "python"}, ["model.py", "model.py"]),
+        ({"fused": True}, ["model.py"]),  # has no native form
+    ],
+)
+def test_a_runtime_is_named_only_where_it_must_be_pythons(
+    tmp_path: Path, choice: dict[str, Any], runtimes: list[str]
+) -> None:
+    *steps, _ = written(tmp_path, (), **choice)
+    assert [step.runtime for step in steps if isinstance(step, ModelConfig)] == runtimes
 
 
 def dims(config: ModelConfig | EnsembleConfig) -> dict[str, tuple[int, ...]]:
