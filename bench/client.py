@@ -41,7 +41,6 @@ from serving.benchmark.transport import TRANSPORTS
 from serving.benchmark.workers import Workers
 from serving.client import AsyncClient, Client
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ServingError
 
 MOST_PROCESSES = 4
 NUM_RUNS = 20
@@ -90,10 +89,10 @@ def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: f
                     "open loop": _agreement(client, replace(closed, rate=(_RATE_PER_S,)), num_runs),
                 }
     agreed = [verdict for of_loop in verdicts.values() for of_level in of_loop.values() for verdict in of_level]
-    if not agreed:
-        raise ServingError("no two runs in succession state an interval of the same percentile. Make them longer.")
+    # On a busy machine there may be no interval to compare; what was measured is reported all the same.
+    ratios = {"agreement": statistics.fmean(agreed)} if agreed else {}
     shares = {loop: _shares(of_loop) for loop, of_loop in verdicts.items()}
-    return Report(name="client", results={**results, **shares}, ratios={"agreement": statistics.fmean(agreed)})
+    return Report(name="client", results={**results, **shares}, ratios=ratios)
 
 
 def _costs(url: str, repeats: int, turn_s: float) -> dict[str, dict[str, float]]:

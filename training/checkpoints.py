@@ -164,6 +164,8 @@ class Checkpoint:
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # which has options of its own
+        if not config.early_stopping_patience:  # no epoch is chosen
+            free = (*free, "epoch_holdout")
         # What a version after the checkpoint's has made a choice was its default before.
         expected = plain(TrainConfig(model=type(config.model)(), **_BEFORE)) | dict(self.config)
         if odd := [

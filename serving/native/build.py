@@ -2,9 +2,9 @@
 
     python -m serving.native.build [DIRECTORY]
 
-Each `NAME.cc` of `_BACKENDS` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
-linked with all other sources; the linker leaves out what it does not need. Functions of Triton's stay undefined, since
-the server that loads the object has them: neither headers nor libraries of Triton's are needed.
+Each `backends/NAME.cc` becomes `libtriton_NAME.so`, which Triton loads for models with `backend: "NAME"`. Each is
+linked with all sources of the other folders; the linker leaves out what it does not need. Functions of Triton's stay
+undefined, since the server that loads the object has them: neither headers nor libraries of Triton's are needed.
 
 Imports nothing of ours, so that `setup.py` can take it as it is.
 """
@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
-_BACKENDS = ("identity", "nvtabular", "onnxruntime", "tensorflow")
-_OF_BACKENDS = {f"{name}.cc": f"libtriton_{name}.so" for name in _BACKENDS}
+_OF_BACKENDS = {f"backends/{path.name}": f"libtriton_{path.stem}.so" for path in _SOURCES.glob("backends/*.cc")}
 PLAN_LIBRARY = "librankline_plan.so"
 """The plan alone, as C functions: what tests compare with the Python runtime."""
 
