@@ -29,6 +29,7 @@ from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import engines
 from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
+from serving.parameters import PLAN
 from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
 from workflows.durable import sync, sync_all
 from workflows.errors import ArtifactError
@@ -332,7 +333,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
         ):
             raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
         _refuse_entries(path / step, {CONFIG, "1"})
-        _refuse_entries(path / step / "1", {"plan", *(engine.format for engine in engines().values())})
+        _refuse_entries(path / step / "1", {PLAN, *(engine.format for engine in engines().values())})
     return steps
 
 

@@ -16,7 +16,7 @@ from serving.client import Client, ModelSchema
 from serving.client.tensors import Array, WireTensor
 from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
-from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
 from serving.plan import tensor_call
 from serving.transforms import load_transform
 from workflows.errors import RanklineError, RequestError
@@ -95,15 +95,16 @@ def _load(ensemble: ExportedEnsemble, name: str) -> _Run:
     outputs = [entry.name for entry in config.output]
     if config.backend == "nvtabular":
         return _plan(version, parameters)
-    if config.backend == "fused":
-        plan, model = _plan(version, parameters), _model(version, parameters["MODEL_BACKEND"], outputs)
-        return lambda tensors: model(plan(tensors))
-    return _model(version, config.backend, outputs)
+    model = _model(version, config.backend, outputs)
+    if not (version / PLAN).is_dir():
+        return model
+    plan = _plan(version, parameters)
+    return lambda tensors: model(plan(tensors))
 
 
 def _plan(version: Path, parameters: Mapping[str, str]) -> _Run:
     candidates = names_in(parameters.get(CANDIDATES, ""))
-    return tensor_call(load_transform(version / "plan"), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+    return tensor_call(load_transform(version / PLAN), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
 
 
 def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:

@@ -15,5 +15,8 @@ def names_in(value: str) -> tuple[str, ...]:
     return tuple(filter(None, value.split(",")))
 
 
+PLAN = "plan"
+"""Directory of the compiled workflow in a version directory: alone, or beside the model that it stands before."""
+
 COLUMNS_FILE = "columns.json"
 """In a version directory, of a workflow that runs through NVTabular, in place of a plan."""

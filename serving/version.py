@@ -18,7 +18,7 @@ from serving.engines import Engine
 from serving.ensemble import CONFIG
 from serving.export_config import NATIVE, ExportConfig
 from serving.model_config import PYTHON_RUNTIME, EnsembleConfig, ModelConfig, Step, to_pbtxt
-from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH
+from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, PLAN
 from serving.plan import CandidatePlan, ColumnSpec, Transform, TransformPlan
 from workflows.artifacts import MANIFEST
 from workflows.heads import Head, output_names, usual_heads
@@ -112,7 +112,7 @@ def write_version(
     whole = _ensemble_config(name, version, steps, served)
     (directory / name / str(version)).mkdir(parents=True)
     (directory / name / str(version) / CONFIG).write_text(to_pbtxt(whole), encoding="utf-8")
-    plan.save(directory / steps[0].name / _STEP_VERSION / "plan")
+    plan.save(directory / steps[0].name / _STEP_VERSION / PLAN)
     served.copy_to(directory / steps[-1].name / _STEP_VERSION)
     return [*steps, whole]
 
@@ -156,8 +156,16 @@ def _steps(
     if engine.threads_parameter:
         of_model[engine.threads_parameter] = str(config.num_threads)
     if config.fused:
-        parameters = {**of_plan, **of_model, "MODEL_BACKEND": engine.backend}
-        return (step("score", parameters, backend="fused", inputs=raw, outputs=scores),)
+        return (
+            step(
+                "score",
+                {**of_plan, **of_model},
+                backend=engine.backend,
+                platform=engine.platform,
+                inputs=raw,
+                outputs=scores,
+            ),
+        )
     return (
         step("transform", of_plan, backend="nvtabular", inputs=raw, outputs=encoded),
         # Without the platform, Triton refuses a missing model before our backend can say so.
@@ -181,8 +189,7 @@ def native_steps(plan: Transform, engine: Engine, config: ExportConfig) -> dict[
         config: may ask for Python.
     """
     compiled, in_c = isinstance(plan, TransformPlan), bool(engine.library)
-    # Native steps hand tensors over in memory, so there is nothing to be gained by one of them for both.
-    forms = {"score": False} if config.fused else {"transform": compiled, "predict": in_c}
+    forms = {"score": compiled and in_c} if config.fused else {"transform": compiled, "predict": in_c}
     return {kind: has_one and config.backend == NATIVE for kind, has_one in forms.items()}
 
 

@@ -10,28 +10,23 @@ Parameters read from `config.pbtxt`, for models whose rows may hold several cand
     MAX_LIST_LENGTH   most candidates of a row, default 0: any number
 """
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from serving.backends.candidates import Candidates
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.backends.faults import is_of_the_request
-from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, names_in
+from serving.backends.served import Array, Run, ServedModel, whole_number
+from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
 from workflows.allocator import keep_freed_memory
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, RanklineError
 from workflows.tensor_names import NNZS, VALID, VALUES
 from workflows.tensors import Tensor, fill_value
 
-Array = npt.NDArray[Any]
-Run = Callable[..., Sequence[Array]]
 Batch = Sequence[Array | None]
 """One array per input of the config; None for an optional one that a request leaves out."""
 
@@ -41,39 +36,6 @@ WARM_UP_ROWS = (1, 16, 256, 4096, 16384)
 # One request with a long list must not make all others that wait with it as wide.
 _MOST_PADDING = 4  # cells for each value
 _FEW_CELLS = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedModel:
-    """What Triton says about a model that it wants served.
-
-    Attributes:
-        version: the version directory.
-        inputs, outputs: as its config declares them.
-        max_batch_size: most rows of a request, and of requests that are joined; of candidates, if rows hold several.
-        parameters: of `config.pbtxt`.
-        gpu: number of the GPU to run on, "" for all of them, or None for none.
-    """
-
-    version: Path
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    max_batch_size: int
-    parameters: Mapping[str, str]
-    gpu: str | None
-
-    @classmethod
-    def from_args(cls, args: Mapping[str, str]) -> "ServedModel":
-        """Read what Triton gives to `initialize`; `model_repository` is the model's own folder."""
-        config = json.loads(args["model_config"])
-        return cls(
-            version=Path(args["model_repository"]) / args["model_version"],
-            inputs=tuple(_declared(entry) for entry in config["input"]),
-            outputs=tuple(_declared(entry) for entry in config["output"]),
-            max_batch_size=config["max_batch_size"],
-            parameters={name: entry["string_value"] for name, entry in config.get("parameters", {}).items()},
-            gpu={"CPU": None, "GPU": args["model_instance_device_id"]}.get(args["model_instance_kind"], ""),
-        )
 
 
 class BatchingModel(ABC):
@@ -93,6 +55,15 @@ class BatchingModel(ABC):
         Raises:
             TritonModelException: the model is missing or damaged, or does not fit the config.
         """
+
+    def load_step(self, model: ServedModel) -> Run:
+        """The model, behind the workflow where the step has one at `<version>/plan`; errors as of `load`."""
+        if not (model.version / PLAN).is_dir():
+            return self.load(model)
+        from serving.backends.workflow import load_behind_workflow  # a model alone needs no Arrow
+
+        self._runs = "the ensemble"
+        return load_behind_workflow(model, self.load)
 
     def explain(self, error: Exception) -> str:
         """The line of an error of the framework that says what is wrong."""
@@ -117,7 +88,8 @@ class BatchingModel(ABC):
         self._lists = _lists_among([tensor.name for tensor in model.inputs])
         self._candidates = _candidates_of(model)
         keep_freed_memory()
-        self._run = self.load(model)
+        self._runs = self.FRAMEWORK
+        self._run = self.load_step(model)
         self._warm_up(model.max_batch_size)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -158,10 +130,13 @@ class BatchingModel(ABC):
             self._candidates.check_results(results, shape)
             return self._response(results)
         except Exception as error:
-            message = f"{self.FRAMEWORK} could not run the request: {self.explain(error)}"
+            message = f"{self._runs} could not run the request: {self._reason(error)}"
             errors = pb_utils.TritonError
             status = errors.INVALID_ARG if is_of_the_request(error) else errors.INTERNAL
             return pb_utils.InferenceResponse([], errors(message, status))
+
+    def _reason(self, error: Exception) -> str:
+        return str(error).partition("\n")[0] if isinstance(error, RanklineError) else self.explain(error)
 
     def _split(self, results: Sequence[Array], batches: Sequence[Batch]) -> list[Any]:
         *bounds, num_rows = np.cumsum([_num_rows(batch) for batch in batches])
@@ -233,19 +208,6 @@ def _concatenated(arrays: Sequence[Array]) -> Array:
     return joined
 
 
-def whole_number(parameters: Mapping[str, str], name: str, default: int) -> int:
-    """A parameter of the config.
-
-    Raises:
-        TritonModelException: it is not a whole number.
-    """
-    value = parameters.get(name, str(default))
-    try:
-        return int(value)
-    except ValueError:
-        raise pb_utils.TritonModelException(f"parameter {name} is {value!r}, expected a whole number.") from None
-
-
 def _lists_among(names: Sequence[str]) -> list[tuple[int, int]]:
     """Where the values and the lengths of each column of lists are."""
     stems = [name.removesuffix(NNZS) for name in names if name.endswith(NNZS)]
@@ -273,11 +235,6 @@ def _candidates_of(model: ServedModel) -> Candidates | None:
         max_per_row=whole_number(model.parameters, MAX_LIST_LENGTH, 0),
         max_scores=max(model.max_batch_size, 1),
     )
-
-
-def _declared(entry: Mapping[str, Any]) -> Tensor:
-    """One entry of `input` or `output` in a config."""
-    return Tensor.from_config(entry["name"], entry["data_type"], entry["dims"], optional=bool(entry.get("optional")))
 
 
 def _num_rows(batch: Batch) -> int:

@@ -22,7 +22,6 @@ from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
 
 if TYPE_CHECKING:
-    from serving.backends.batching import BatchingModel
     from serving.engines.offline import OfflineModel, ScoringModel
     from workflows.trained import ModelArtifact
 
@@ -106,11 +105,6 @@ class Engine:
             MissingExtraError: the packages that convert it are not installed.
         """
         import_module(f"{self.package}.convert").convert(trained, target)
-
-    def triton_model(self) -> "BatchingModel":
-        """Triton's side of it, for a backend that runs the model among other things."""
-        model: BatchingModel = import_module(f"{self.package}.model").TritonPythonModel()
-        return model
 
 
 @cache

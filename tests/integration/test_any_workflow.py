@@ -16,7 +16,7 @@ from serving.client import Client
 from serving.engines.tensorflow.offline import Model
 from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
-from serving.export_config import ExportConfig
+from serving.export_config import BACKENDS, ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
 from tests.support.rounding import SCORE_ROUNDING
@@ -281,10 +281,11 @@ def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: p
             assert answer == pytest.approx([expected[i]], abs=SCORE_ROUNDING)
 
 
-def test_one_process_for_both_steps_answers_the_same(
-    prepared: PreparedData, trained: TrainedModel, tmp_path: Path, client: Client, rows: pa.Table
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_step_for_both_answers_the_same(
+    prepared: PreparedData, trained: TrainedModel, tmp_path: Path, client: Client, rows: pa.Table, backend: str
 ) -> None:
-    config = ExportConfig(max_batch_size=64, fused=True)
+    config = ExportConfig(max_batch_size=64, fused=True, backend=backend)
     fused = export_ensemble(prepared, trained, tmp_path / "any", config, name="any")
     assert fused.steps == ("any_score_v1",)
     with EmbeddedServer(config_of(fused)) as server, Client(server.endpoints.grpc, "any") as of_one:

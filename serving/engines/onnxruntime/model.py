@@ -18,7 +18,8 @@ request cost as much, so `run` it is.
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel, Run, ServedModel, whole_number
+from serving.backends.batching import BatchingModel
+from serving.backends.served import Run, ServedModel, whole_number
 from serving.backends.tensors import check_tensors
 from serving.engines.onnxruntime.session import dtypes_of, make_callable, open_model, reason_of
 

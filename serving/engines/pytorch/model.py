@@ -21,7 +21,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import Array, BatchingModel, Run, ServedModel, whole_number
+from serving.backends.batching import BatchingModel
+from serving.backends.served import Array, Run, ServedModel, whole_number
 
 
 class TritonPythonModel(BatchingModel):

@@ -21,7 +21,8 @@ import sys
 
 import triton_python_backend_utils as pb_utils
 
-from serving.backends.batching import BatchingModel, Run, ServedModel, whole_number
+from serving.backends.batching import BatchingModel
+from serving.backends.served import Run, ServedModel, whole_number
 from serving.backends.tensors import check_tensors
 from serving.engines.tensorflow.session import (
     INTER_OP_THREADS,

@@ -7,7 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine.h"
+#include "triton/engine.h"
+#include "triton/workflow.h"
 
 namespace rankline {
 namespace {
@@ -271,6 +272,9 @@ void OpenBackend(const std::map<std::string, std::string>& options) {
   Do(kCreateEnv, kSayNothing, "rankline", &environment);
 }
 
-std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& model) { return std::make_unique<OnnxModel>(model); }
+std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& step) {
+  return LoadBehindWorkflow(
+      step, [](const ModelInfo& model) -> std::unique_ptr<LoadedModel> { return std::make_unique<OnnxModel>(model); });
+}
 
 }  // namespace rankline

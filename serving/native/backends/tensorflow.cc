@@ -7,7 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine.h"
+#include "triton/engine.h"
+#include "triton/workflow.h"
 
 namespace rankline {
 namespace {
@@ -371,6 +372,9 @@ void OpenBackend(const std::map<std::string, std::string>& options) {
   Find(library, "TF_Dim", tf.Dim);
 }
 
-std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& model) { return std::make_unique<SavedModel>(model); }
+std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& step) {
+  return LoadBehindWorkflow(
+      step, [](const ModelInfo& model) -> std::unique_ptr<LoadedModel> { return std::make_unique<SavedModel>(model); });
+}
 
 }  // namespace rankline

@@ -339,9 +339,9 @@ class Instance {
   };
 
   template <typename F>
-  static std::optional<Failure> Tried(F function) {
-    const auto said = [](const char* what) {
-      return std::string(kBackend.runs) + " could not run the request: " + what;
+  std::optional<Failure> Tried(F function) const {
+    const auto said = [this](const char* what) {
+      return std::string(model_.loaded->runs()) + " could not run the request: " + what;
     };
     try {
       function();
@@ -555,6 +555,8 @@ T& StateOf(TRITONSERVER_Error* (*get)(Owner*, void**), Owner* owner) {
 }
 
 }  // namespace
+
+const char* LoadedModel::runs() const { return kBackend.runs; }
 
 std::string ModelInfo::Parameter(const std::string& name, const std::string& otherwise) const {
   const auto found = parameters.find(name);

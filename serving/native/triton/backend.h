@@ -43,12 +43,15 @@ class LoadedModel {
  public:
   virtual ~LoadedModel() = default;
   virtual std::unique_ptr<Runner> MakeRunner() const = 0;
+
+  // What runs a request, for messages.
+  virtual const char* runs() const;
 };
 
 // --- what each backend defines ---
 
 struct BackendTraits {
-  const char* runs;  // what runs a request, for messages: "TensorFlow"
+  const char* runs;  // what runs a request, for messages, unless the model says it: "TensorFlow"
   bool joins;        // requests that wait together are worth one run
 };
 extern const BackendTraits kBackend;
@@ -57,7 +60,7 @@ extern const BackendTraits kBackend;
 void OpenBackend(const std::map<std::string, std::string>& options);
 
 // Throws std::exception: it is missing or damaged, or does not fit the config.
-std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& model);
+std::unique_ptr<LoadedModel> LoadModel(const ModelInfo& step);
 
 }  // namespace rankline
 

@@ -43,7 +43,7 @@ def adder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.syspath_prepend(package.parent)
     engine = Engine(name="adder", package="adder", format="model.adder")
     monkeypatch.setattr("serving.in_process.engine_of_backend", {"adder": engine}.__getitem__)
-    monkeypatch.setattr("serving.ensemble.backend_names", lambda: ("nvtabular", "fused", "adder"))
+    monkeypatch.setattr("serving.ensemble.backend_names", lambda: ("nvtabular", "adder"))
     monkeypatch.setattr("serving.ensemble.engines", lambda: {"adder": engine})
     return engine
 

@@ -45,7 +45,8 @@ def written(directory: Path, candidates: tuple[str, ...], **choices: Any) -> lis
     [
         ({}, ["", ""]),  # the server's choice
         ({"backend": "python"}, ["model.py", "model.py"]),
-        ({"fused": True}, ["model.py"]),  # has no native form
+        ({"fused": True}, [""]),
+        ({"fused": True, "backend": "python"}, ["model.py"]),
     ],
 )
 def test_a_runtime_is_named_only_where_it_must_be_pythons(

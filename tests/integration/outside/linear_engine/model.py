@@ -1,5 +1,6 @@
 from linear_engine.scoring import read, score
-from serving.backends.batching import BatchingModel, Run, ServedModel
+from serving.backends.batching import BatchingModel
+from serving.backends.served import Run, ServedModel
 
 
 class TritonPythonModel(BatchingModel):

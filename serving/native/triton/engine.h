@@ -1,6 +1,6 @@
 // What the backends for trained models share: a framework's library, opened when the server starts.
-#ifndef RANKLINE_ENGINE_H_
-#define RANKLINE_ENGINE_H_
+#ifndef RANKLINE_TRITON_ENGINE_H_
+#define RANKLINE_TRITON_ENGINE_H_
 
 #include <map>
 #include <string>
@@ -31,4 +31,4 @@ std::string FirstLine(const std::string& text);
 
 }  // namespace rankline
 
-#endif  // RANKLINE_ENGINE_H_
+#endif  // RANKLINE_TRITON_ENGINE_H_

@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "triton/engine.h"
 
 #include <dlfcn.h>
 
