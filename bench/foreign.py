@@ -13,7 +13,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -23,6 +22,7 @@ from bench import notebook
 from bench.report import Report, Turn, median_ratio, scratch_directory, take_turns
 from bench.sides import asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
 from bench.vocabulary import turn_of
+from serving.benchmark.connections import connect
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble
 from serving.export_config import ExportConfig
@@ -89,9 +89,12 @@ def _notebooks(
             export_foreign(place / "model", rows, place / "ours", config, name="ours", workflow=place / "workflow")
             notebook.export_with_merlin(place, place / "merlin")
             served = ServerConfig(repositories=(place / "ours", place / "merlin"))
-            with EmbeddedServer(served) as server, closing(grpc.insecure_channel(server.endpoints.grpc)) as channel:
+            with EmbeddedServer(served) as server, closing(connect("http2", server.endpoints.grpc)) as connection:
                 requests = laid_out(server.endpoints.grpc, "ours", rows, batch_sizes)
-                sides = {ours: asks(channel, requests), theirs: asks(channel, laid_out_for_merlin(rows, requests))}
+                sides = {
+                    ours: asks(connection, requests),
+                    theirs: asks(connection, laid_out_for_merlin(rows, requests)),
+                }
                 check_same_scores(sides, batch_sizes[-1])
                 results |= latencies(sides, batch_sizes, repeats, turn_s)
     return results

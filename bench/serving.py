@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -44,6 +43,7 @@ from serving.benchmark.workers import Workers
 from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import PYTHON, ExportConfig
+from serving.parameters import PLAN
 from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
@@ -63,8 +63,8 @@ IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
 VARIANTS = {
     IN_PYTHON: ExportConfig(backend=PYTHON),
     "onnx": ExportConfig(engine="onnx"),
-    "fused": ExportConfig(fused=True),
-    "onnx fused": ExportConfig(engine="onnx", fused=True),
+    "two steps": ExportConfig(fused=False),
+    "onnx two steps": ExportConfig(engine="onnx", fused=False),
 }
 """What else an export can choose, each an ensemble of its own."""
 CONCURRENCY = 32
@@ -116,8 +116,10 @@ def run(
             requests[IDENTITY] = laid_out(url, NAME, numbers, batch_sizes)
             requests[NATIVE_IDENTITY] = laid_out(url, NATIVE_NAME, numbers, batch_sizes)
             requests[MERLIN] = laid_out_for_merlin(merlin_rows(rows), requests[OURS])
-            with closing(grpc.insecure_channel(url)) as channel:
-                sides = {side: asks(channel, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)}
+            with closing(connect("http2", url)) as connection:
+                sides = {
+                    side: asks(connection, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)
+                }
                 check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
                 results = latencies(sides, batch_sizes, repeats, turn_s)
@@ -148,8 +150,8 @@ def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
     begin = time.perf_counter()
     with EmbeddedServer(config_of(ensemble)) as server:
         ready_s = time.perf_counter() - begin
-        with closing(grpc.insecure_channel(server.endpoints.grpc)) as channel:
-            ask = asks(channel, requests)
+        with closing(connect("http2", server.endpoints.grpc)) as connection:
+            ask = asks(connection, requests)
             for batch_size in requests:
                 ask(batch_size)
         held = sum(psutil.Process(pid).memory_full_info().pss for pid in server.process_ids())
@@ -174,7 +176,7 @@ def _measure_concurrent(
 
 def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     """A call of the served signature with encoded rows, without a server."""
-    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_transform_v1" / "1" / "plan")
+    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_score_v1" / "1" / PLAN)
     model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
     signature = model.signatures[PADDED_SIGNATURE]
     encoded: dict[int, dict[str, Any]] = {}
@@ -198,7 +200,6 @@ def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[in
         **{f"p50_vs_merlin_{size}": theirs[f"p50_ms@{size}"] / ours[f"p50_ms@{size}"] for size in between},
         "throughput_vs_merlin": ours[rate] / theirs[rate],
         "concurrent_vs_merlin": ours[concurrent] / theirs[concurrent],
-        "concurrent_vs_merlin_fused": results["fused"][concurrent] / theirs[concurrent],
         **{
             ratio: results[side][p50] / floor[p50]
             for ratio, side in (

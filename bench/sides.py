@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2
 from bench.models import MERLIN_MODEL, infer_request
 from bench.report import medians_of
 from serving.benchmark.requests import Requests, lay_out
-from serving.benchmark.transport import INFER
+from serving.benchmark.transport import OK, Transport
 from serving.client import Client
-from workflows.errors import ParityError
+from workflows.errors import ParityError, ServingError
 from workflows.tensor_names import OFFSETS, VALUES
 
 Array = npt.NDArray[Any]
@@ -30,6 +30,7 @@ _MOST_MESSAGES = 512
 _LEAST_MESSAGES = 4
 _ROWS_SENT = 32_768  # in the requests of a batch size, which are sent in turn
 _SCORE_TOLERANCE = 1e-5
+_TIMEOUT_S = 60.0
 
 
 def laid_out(url: str, model: str, rows: pa.Table, batch_sizes: Sequence[int]) -> LaidOut:
@@ -65,18 +66,23 @@ def _num_messages(batch_size: int) -> int:
     return min(_MOST_MESSAGES, max(_LEAST_MESSAGES, _ROWS_SENT // batch_size))
 
 
-def asks(channel: Any, requests: LaidOut) -> Call:
+def asks(connection: Transport, requests: LaidOut) -> Call:
     """A call that sends the next request of a batch size, and reads the first output.
 
     Args:
-        channel: of grpc.
+        connection: the client that costs least, so that what is measured is the server.
         requests: to send in turn.
     """
-    infer = channel.unary_unary(INFER, response_deserializer=service_pb2.ModelInferResponse.FromString)
     turns = {size: cycle(sent.messages) for size, sent in requests.items()}
 
     def call(batch_size: int) -> Array:
-        return np.frombuffer(infer(next(turns[batch_size])).raw_output_contents[0], np.float32)
+        connection.send(0, next(turns[batch_size]))
+        while not (answers := connection.poll(_TIMEOUT_S)):
+            pass
+        if answers[0].status != OK:
+            raise ServingError(f"the server refused a request: {answers[0].body.decode()}")
+        answer = service_pb2.ModelInferResponse.FromString(answers[0].body)
+        return np.frombuffer(answer.raw_output_contents[0], np.float32)
 
     return call
 

@@ -1,6 +1,6 @@
 """stacks: one SavedModel and one NVTabular workflow, served in the ways that people serve them.
 
-Ours (two steps, and fused), merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app, and
+Ours, merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app, and
 MLflow's own model server. Each gets the same rows from one process of the load generator, in turns, and every side's
 scores must be ours. Figures are medians over the turns; ratios are medians of the turns' ratios, above 1 where ours is
 the better.
@@ -53,8 +53,6 @@ from serving.benchmark.selfcheck import bottleneck
 from serving.benchmark.transport import Connect
 from serving.benchmark.workers import Workers
 from serving.client import Client
-from serving.export import export_ensemble
-from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServerError, ServingError
 from workflows.prepared import PreparedData
@@ -72,8 +70,7 @@ LOADS = (
     Load(batch_size=1, concurrency=32),
     Load(batch_size=1_024, concurrency=1),
 )
-OURS, FUSED, MERLIN, FASTAPI, MLFLOW = "rankline", "rankline, fused", "merlin-systems", "fastapi", "mlflow"
-_FUSED_MODEL = "movielens_fused"
+OURS, MERLIN, FASTAPI, MLFLOW = "rankline", "merlin-systems", "fastapi", "mlflow"
 _WARMUP_SHARE = 1 / 6  # of a turn, before it
 _POLL_INTERVAL_S = 0.1
 _NUM_ROWS_SENT = 65_536  # per load, in requests that are sent in turn
@@ -142,7 +139,6 @@ def run(
         url = running.enter_context(_triton(workspace, prepared, trained))
         stacks = {
             OURS: _triton_stack(url, workspace.recipe),
-            FUSED: _triton_stack(url, _FUSED_MODEL),
             MERLIN: _triton_stack(url, MERLIN_MODEL, row_shape=()),
             **running.enter_context(_over_http(prepared, trained, directory / "peers", workers)),
         }
@@ -156,11 +152,10 @@ def run(
 
 @contextmanager
 def _triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[str]:
-    """The address of a server with our exports and merlin-systems'."""
-    fused, merlin = workspace.root / "fused", workspace.root / "merlin"
-    export_ensemble(prepared, trained, fused, ExportConfig(fused=True), name=_FUSED_MODEL)
+    """The address of a server with our export and merlin-systems'."""
+    merlin = workspace.root / "merlin"
     export_with_merlin(prepared, trained, merlin)
-    config = ServerConfig(repositories=(workspace.ensemble, fused, merlin))
+    config = ServerConfig(repositories=(workspace.ensemble, merlin))
     with EmbeddedServer(config) as server:
         yield server.endpoints.grpc
 

@@ -1,9 +1,9 @@
 """Exported ensembles on disk: one directory is a Triton model repository that holds the versions of one ensemble.
 
-    NAME/config.pbtxt                 which version is active: the one file that ever changes
-    NAME/N/manifest.json              what version N is, with the checksums of all its files
-    NAME/N/config.pbtxt               what the first file says while version N is active
-    NAME_transform_vN/, NAME_predict_vN/    its steps
+    NAME/config.pbtxt      which version is active: the one file that ever changes
+    NAME/N/manifest.json   what version N is, with the checksums of all its files
+    NAME/N/config.pbtxt    what the first file says while version N is active
+    NAME_score_vN/         its step; not fused, NAME_transform_vN/ and NAME_predict_vN/
 
 The steps carry the version in their names. Triton keeps one config per model, so two versions with different columns
 could not be loaded side by side under one name, and a step that changes under a running ensemble would for a moment
@@ -274,10 +274,12 @@ def _clear_unfinished(path: Path, name: str) -> None:
 
 
 def _refuse_foreign(path: Path, name: str) -> None:
-    if path.is_dir():
+    try:
         foreign = [e.name for e in path.iterdir() if e.name not in (name, _LOCK) and not _is_part(e.name, name)]
-    else:
-        foreign = [path.name] if path.exists() else []
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        foreign = [path.name]
     if foreign:
         raise ArtifactError(
             f"{path} holds {sorted(foreign)[0]!r}, which is not of the ensemble {name!r}. Choose another path."

@@ -19,8 +19,8 @@ class ExportConfig:
             serves allow it; python runs each step in processes of Python.
         uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
             whole workflow then runs through NVTabular, which takes some milliseconds for a row.
-        fused: run workflow and model in one process of Python, which halves the latency of few rows there; else apart,
-            which work side by side on two requests.
+        fused: run workflow and model as one step, which saves a fifth of the latency of few rows, and half where they
+            run in Python; else as two, whose statistics Triton keeps apart.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
             16,384 at most, for 32,768 would take 5 GB of memory.
         max_list_length: most values of one list of a request, and most candidates of one row.
@@ -35,7 +35,7 @@ class ExportConfig:
     engine: str | None = None
     backend: str = NATIVE
     uncompiled: str = ""
-    fused: bool = False
+    fused: bool = True
     max_batch_size: int = 65_536
     max_list_length: int = 10_000
     instances: int = 0

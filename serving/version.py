@@ -1,8 +1,12 @@
-"""The files of one version of an ensemble: its two steps, and the ensemble around them.
+"""The files of one version of an ensemble: its step, or its two, and the ensemble around them.
 
-NAME/N/                config.pbtxt               platform: "ensemble"
-NAME_transform_vN/     config.pbtxt, 1/plan       backend: "nvtabular"
-NAME_predict_vN/       config.pbtxt, 1/model.*    backend: the engine's, such as "tensorflow" with model.savedmodel
+NAME/N/                config.pbtxt                       platform: "ensemble"
+NAME_score_vN/         config.pbtxt, 1/plan, 1/model.*    backend: the engine's, such as "tensorflow"
+
+or, not fused:
+
+NAME_transform_vN/     config.pbtxt, 1/plan               backend: "nvtabular"
+NAME_predict_vN/       config.pbtxt, 1/model.*            backend: the engine's
 """
 
 import json

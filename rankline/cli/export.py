@@ -70,7 +70,7 @@ def export_command(
 
     rankline export movielens --repository model_repository
 
-    rankline export movielens --engine onnx --fused
+    rankline export movielens --engine onnx --backend python
 
     rankline export --workflow saved/workflow --model saved/model --sample rows.parquet --name shop
 

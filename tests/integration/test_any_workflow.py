@@ -16,7 +16,7 @@ from serving.client import Client
 from serving.engines.tensorflow.offline import Model
 from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
-from serving.export_config import BACKENDS, ExportConfig
+from serving.export_config import NATIVE, PYTHON, ExportConfig
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
 from tests.support.rounding import SCORE_ROUNDING
@@ -276,21 +276,30 @@ def test_a_request_that_the_workflow_refuses_fails_alone(client: Client, rows: p
         answers = list(pool.map(ask, range(16)))
     for i, answer in enumerate(answers):
         if i % 4 == 0:
-            assert "the workflow could not run the request: lengths of 'history' do not fit its values" in answer
+            assert "the ensemble could not run the request: lengths of 'history' do not fit its values" in answer
         else:
             assert answer == pytest.approx([expected[i]], abs=SCORE_ROUNDING)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_step_for_both_answers_the_same(
-    prepared: PreparedData, trained: TrainedModel, tmp_path: Path, client: Client, rows: pa.Table, backend: str
+ONE_STEP, TWO_STEPS = ("any_score_v1",), ("any_transform_v1", "any_predict_v1")
+
+
+@pytest.mark.parametrize(("backend", "steps"), [(NATIVE, TWO_STEPS), (PYTHON, ONE_STEP), (PYTHON, TWO_STEPS)])
+def test_one_step_and_two_answer_the_same_in_python_too(
+    prepared: PreparedData,
+    trained: TrainedModel,
+    tmp_path: Path,
+    client: Client,
+    rows: pa.Table,
+    backend: str,
+    steps: tuple[str, ...],
 ) -> None:
-    config = ExportConfig(max_batch_size=64, fused=True, backend=backend)
-    fused = export_ensemble(prepared, trained, tmp_path / "any", config, name="any")
-    assert fused.steps == ("any_score_v1",)
-    with EmbeddedServer(config_of(fused)) as server, Client(server.endpoints.grpc, "any") as of_one:
-        assert of_one.schema == client.schema
-        np.testing.assert_array_equal(of_one.predict(rows), client.predict(rows))
+    config = ExportConfig(max_batch_size=64, fused=steps == ONE_STEP, backend=backend)
+    other = export_ensemble(prepared, trained, tmp_path / "any", config, name="any")
+    assert other.steps == steps
+    with EmbeddedServer(config_of(other)) as server, Client(server.endpoints.grpc, "any") as of_other:
+        assert of_other.schema == client.schema
+        np.testing.assert_array_equal(of_other.predict(rows), client.predict(rows))
         request: dict[str, Any] = {name: rows.slice(0, 1)[name] for name in INPUTS if name != "history"}
         with pytest.raises(RequestError, match="lengths of 'history' do not fit"):
-            of_one.predict(request | {"history__values": [[1, 2]], "history__nnzs": [9]})
+            of_other.predict(request | {"history__values": [[1, 2]], "history__nnzs": [9]})

@@ -101,7 +101,7 @@ def test_a_trained_model_is_exported_again(ensemble: str, files: Path, tmp_path:
     name = ENSEMBLES[ensemble]
     engine = ensemble.removeprefix(f"{name}_")
     trained = TrainedModel.load(files / "models" / name)
-    config = ExportConfig(engine=engine)
+    config = ExportConfig(engine=engine, fused=False)  # as all were then
     exported = export_ensemble(data_of(files, name), trained, tmp_path / "new", config, name=ensemble)
     before = ExportedEnsemble.load(files / "ensembles" / ensemble)
     assert (exported.name, exported.version, exported.steps) == (before.name, before.version, before.steps)

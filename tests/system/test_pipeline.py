@@ -400,7 +400,7 @@ def test_a_damaged_artifact_is_found_before_it_is_used(workplace: Workplace) -> 
     part = workplace.path / artifacts["prepared"] / "train/part-000.parquet"
     with damaged(part, part.read_bytes()[:-10]):
         assert_refused(workplace, r"part-000\.parquet has \d+ bytes, expected", "train", "movielens")
-    plan = workplace.path / artifacts["ensemble"] / "movielens_transform_v1/1/plan/plan.json"
+    plan = workplace.path / artifacts["ensemble"] / "movielens_score_v1/1/plan/plan.json"
     with damaged(plan, plan.read_bytes().replace(b"userId", b"userIt")):
         assert_refused(workplace, r"plan\.json does not match its checksum", "serve", "--port", "0")
     weights = next((workplace.path / artifacts["model"]).rglob("variables.data*"))
@@ -482,8 +482,8 @@ def test_bad_ratings_are_refused_and_what_was_there_stays(workplace: Workplace, 
 
 def test_an_ensemble_that_would_run_other_code_is_not_served(workplace: Workplace, tmp_path: Path) -> None:
     shutil.copytree(workplace.path / workplace.result["artifacts"]["ensemble"], tmp_path / "movielens")
-    config = tmp_path / "movielens" / "movielens_transform_v1" / "config.pbtxt"
-    config.write_text(config.read_text().replace('backend: "nvtabular"', 'backend: "python"'))
+    config = tmp_path / "movielens" / "movielens_score_v1" / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "tensorflow"', 'backend: "python"'))
     assert_refused(workplace, "is for the backend 'python', expected", "serve", "--repository", str(tmp_path))
 
 

@@ -43,9 +43,9 @@ def test_the_served_model_ranks_as_it_did_offline(result: Any) -> None:
 
 def test_the_ensemble_holds_torchscript_for_the_pytorch_backend(workplace: Path, result: Any) -> None:
     ensemble = workplace / result["artifacts"]["ensemble"]
-    predict = ensemble / f"{RECIPE}_predict_v1"
-    assert [path.name for path in (predict / "1").iterdir()] == ["model.pt"]
-    config = (predict / "config.pbtxt").read_text()
+    score = ensemble / f"{RECIPE}_score_v1"
+    assert sorted(path.name for path in (score / "1").iterdir()) == ["model.pt", "plan"]
+    config = (score / "config.pbtxt").read_text()
     assert 'backend: "pytorch"' in config
     assert 'platform: "pytorch_libtorch"' in config
     assert 'name: "score__0"' in config

@@ -240,5 +240,5 @@ def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, file: str
 
 def test_a_step_that_would_run_other_code_is_refused(tmp_path: Path) -> None:
     export(tmp_path / "m", backend="python")
-    with pytest.raises(ArtifactError, match="is for the backend 'python', expected fused, nvtabular, .*tensorflow"):
+    with pytest.raises(ArtifactError, match="is for the backend 'python', expected nvtabular, .*tensorflow"):
         ExportedEnsemble.load(tmp_path / "m")

@@ -43,10 +43,10 @@ def written(directory: Path, candidates: tuple[str, ...], **choices: Any) -> lis
 @pytest.mark.parametrize(
     ("choice", "runtimes"),
     [
-        ({}, ["", ""]),  # the server's choice
-        ({"backend": "python"}, ["model.py", "model.py"]),
-        ({"fused": True}, [""]),
+        ({"fused": True}, [""]),  # the server's choice
         ({"fused": True, "backend": "python"}, ["model.py"]),
+        ({"fused": False}, ["", ""]),
+        ({"fused": False, "backend": "python"}, ["model.py", "model.py"]),
     ],
 )
 def test_a_runtime_is_named_only_where_it_must_be_pythons(
@@ -67,7 +67,7 @@ RAW = {"user": (1,), "user__valid": (1,), "history__values": (-1,), "history__nn
 def test_candidates_and_what_is_made_of_them_are_of_any_number(
     tmp_path: Path, candidates: tuple[str, ...], width: int
 ) -> None:
-    transform, predict, ensemble = written(tmp_path, candidates)
+    transform, predict, ensemble = written(tmp_path, candidates, fused=False)
     raw = RAW | {"item": (width,), "item__valid": (width,)}
     encoded = {"user": (1,), "item_trgt": (width,), "item_pos__values": (-1,), "item_pos__nnzs": (1,)}
     assert dims(transform) == raw | encoded
@@ -76,7 +76,7 @@ def test_candidates_and_what_is_made_of_them_are_of_any_number(
 
 
 def test_each_step_and_the_ensemble_name_their_own(tmp_path: Path) -> None:
-    transform, predict, ensemble = written(tmp_path, ("item",))
+    transform, predict, ensemble = written(tmp_path, ("item",), fused=False)
     assert transform.parameters["CANDIDATES"] == "item"
     assert predict.parameters["CANDIDATES"] == "item_trgt"
     assert ensemble.parameters == {"CANDIDATES": "item", "MAX_LIST_LENGTH": "50"}
