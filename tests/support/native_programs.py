@@ -10,18 +10,24 @@ from tempfile import TemporaryDirectory
 import serving.native
 
 SOURCES = Path(serving.native.__file__).parent
-_FLAGS = (
-    *("-std=c++17", "-O0", "-ffp-contract=off", f"-I{SOURCES}"),
-    *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-)
-_OF_THE_PLAN = ("json.cc", "mapped_file.cc", "tensor.cc", "plan/[!c]*.cc", "plan/column.cc")  # all but c_api.cc
+_FLAGS = ("-std=c++17", "-O0", "-g1", "-pthread", "-ffp-contract=off", f"-I{SOURCES}", "-fno-sanitize-recover=all")
+MEMORY, THREADS = "address,undefined", "thread"
 
 
-def sanitized(program: Path) -> Path:
-    """A program beside the sources of the plan; compiling it takes some 20 seconds of processor time."""
-    sources = [program, *(path for pattern in _OF_THE_PLAN for path in sorted(SOURCES.glob(pattern)))]
-    texts = [path.read_text(encoding="utf-8") for path in (*sources, *sorted(SOURCES.rglob("*.h")))]
-    digest = hashlib.sha256("\0".join([*_FLAGS, *texts]).encode()).hexdigest()[:16]
+def sanitized(program: Path, *folders: str, by: str = MEMORY) -> Path:
+    """A program beside the sources of the plan; compiling it takes some 20 seconds of processor time.
+
+    Args:
+        program: its own source.
+        folders: of further sources.
+        by: what is looked for, `MEMORY` or `THREADS`.
+    """
+    patterns = ("*.cc", "plan/*.cc", *(f"{folder}/*.cc" for folder in folders))
+    sources = [program, *(path for pattern in patterns for path in sorted(SOURCES.glob(pattern)))]
+    flags = (*_FLAGS, f"-fsanitize={by}")
+    headers = (*sorted(SOURCES.rglob("*.h")), *sorted(program.parent.glob("*.h")))
+    texts = [path.read_text(encoding="utf-8") for path in (*sources, *headers)]
+    digest = hashlib.sha256("\0".join([*flags, *texts]).encode()).hexdigest()[:16]
     target = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline" / "native" / f"test-{digest}"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -29,10 +35,10 @@ def sanitized(program: Path) -> Path:
 
             def compiled(numbered: tuple[int, Path]) -> str:
                 made = f"{directory}/{numbered[0]}.o"
-                subprocess.run(["g++", *_FLAGS, "-c", numbered[1], "-o", made], check=True)
+                subprocess.run(["g++", *flags, "-c", numbered[1], "-o", made], check=True)
                 return made
 
             objects = list(pool.map(compiled, enumerate(sources)))
-            subprocess.run(["g++", *_FLAGS, *objects, "-o", f"{directory}/program"], check=True)
+            subprocess.run(["g++", *flags, *objects, "-o", f"{directory}/program"], check=True)
             Path(directory, "program").rename(target)
     return target

@@ -210,7 +210,7 @@ def test_the_benchmark_runs_and_shows_in_every_panel(
     while not all(series := ask(network, *expressions)):
         assert network.run(bench, [*bench.command, "--batch-sizes", "64"]).returncode == 0
     names = {found["metric"]["model"].partition("_v")[0] for found in series[-1]}
-    assert names == {"movielens", "movielens_transform", "movielens_predict"}
+    assert names == {"movielens", "movielens_score"}
     assert ask(network, 'up{job="triton"}')[0][0]["value"][1] == "1"
 
 

@@ -19,6 +19,8 @@ namespace {
 const char* const kCandidates = "CANDIDATES";
 const char* const kMaxListLength = "MAX_LIST_LENGTH";
 const char* const kManifest = "MANIFEST";
+constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor, which no machine holds
+constexpr double kMostWarmUpBytes = 1 << 28;
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
 // Triton's numbers for types, in the order of Dtype.
@@ -89,6 +91,8 @@ std::vector<TensorSpec> TensorsIn(const Json& entries) {
     spec.dtype = known->second;
     for (const Json& dim : entry["dims"].array()) {
       const int64_t length = NumberIn(dim);
+      if (length > 0 && spec.width > kMostValues / length)
+        throw ArtifactError("'" + spec.name + "' has more values than any machine holds");
       spec.width = length < 0 || spec.width < 0 ? kAnyWidth : spec.width * length;
     }
     const Json& optional = entry.Get("optional");
@@ -180,11 +184,15 @@ class Model {
 
 // Strings as they travel: each behind its length, 4 bytes.
 const void* StringsIn(std::string_view bytes, int64_t count, const std::string& name, Scratch& scratch) {
+  const auto check_there_are = [&](int64_t more) {
+    if (bytes.size() / sizeof(uint32_t) < static_cast<size_t>(more))
+      throw RequestError("input '" + name + "' ends before its " + std::to_string(count) + " strings");
+  };
+  check_there_are(count);  // before memory is had for them
   auto* strings = scratch.Take<std::string_view>(count);
   for (int64_t i = 0; i < count; ++i) {
     uint32_t length = 0;
-    if (bytes.size() < sizeof(length))
-      throw RequestError("input '" + name + "' ends before its " + std::to_string(count) + " strings");
+    check_there_are(1);
     std::memcpy(&length, bytes.data(), sizeof(length));
     bytes.remove_prefix(sizeof(length));
     if (bytes.size() < length) throw RequestError("input '" + name + "' has a string that reaches beyond its end");
@@ -385,7 +393,16 @@ class Instance {
       if (dims < 1 || dims > 2) {
         throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
       }
-      tensor = {spec.dtype, shape[0], dims == 2 ? shape[1] : 1, nullptr, static_cast<int>(dims)};
+      const int64_t width = dims == 2 ? shape[1] : 1;
+      if (shape[0] < 0 || width < 0 || (width > 0 && shape[0] > kMostValues / width)) {
+        throw RequestError("input '" + spec.name + "' has the shape [" + std::to_string(shape[0]) + ", " +
+                           std::to_string(width) + "]");
+      }
+      if (model_.info.max_batch_size > 0 && spec.width != kAnyWidth && width != spec.width) {
+        throw RequestError("input '" + spec.name + "' has " + std::to_string(width) + " values per row, expected " +
+                           std::to_string(spec.width));
+      }
+      tensor = {spec.dtype, shape[0], width, nullptr, static_cast<int>(dims)};
       const std::string_view held = BytesOf(input, buffers, bytes, spec.dtype);
       if (spec.dtype == Dtype::kString) {
         tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
@@ -403,7 +420,7 @@ class Instance {
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;
     uint64_t size = 0;
-    if (bytes == 0) return std::string_view(scratch_.Take<char>(1), 1).substr(1);
+    if (bytes == 0) return {scratch_.Take<char>(1), bytes};
     if (buffers == 1) {
       Check(TRITONBACKEND_InputBuffer(input, 0, &buffer, &size, &memory, &memory_id));
       CheckMemory(memory);
@@ -515,6 +532,12 @@ class Instance {
   void WarmUp() {
     for (const int64_t most : kWarmUpRows) {
       const int64_t rows = std::min(most, std::max<int64_t>(model_.info.max_batch_size, 1));
+      double bytes = 0;
+      for (const TensorSpec& spec : model_.info.inputs) {
+        bytes += static_cast<double>(rows) * static_cast<double>(std::max<int64_t>(spec.width, 1)) *
+                 static_cast<double>(SizeOf(spec.dtype));
+      }
+      if (bytes > kMostWarmUpBytes) return;
       Scratch scratch;
       Request zeros;
       for (const TensorSpec& spec : model_.info.inputs) {

@@ -27,7 +27,8 @@ void CheckLengths(const Request& request, const std::vector<TensorSpec>& specs) 
       const Tensor& lengths = request[k];
       if (specs[k].name != lengths_name || lengths.data == nullptr || lengths.dtype != Dtype::kInt32) continue;
       const auto* length = static_cast<const int32_t*>(lengths.data);
-      if (std::any_of(length, length + lengths.rows, [&](int32_t one) { return one > request[i].width; })) {
+      if (std::any_of(length, length + lengths.rows * lengths.width,
+                      [&](int32_t one) { return one > request[i].width; })) {
         throw std::runtime_error(lengths_name + " has lists longer than the values of a row");
       }
     }
