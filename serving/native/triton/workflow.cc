@@ -28,6 +28,8 @@ std::string Listed(const std::set<std::string>& names) {
   return text + "]";
 }
 
+std::string Shaped(const TensorSpec& spec) { return NameOf(spec.dtype) + ("[" + std::to_string(spec.width)) + "]"; }
+
 // Where each of the plan's tensors is in the config; a mask may be left out of it.
 std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std::vector<TensorSpec>& own,
                               const std::vector<TensorSpec>& declared) {
@@ -40,9 +42,9 @@ std::vector<size_t> Positions(const ModelInfo& step, const char* side, const std
     size_t at = 0;
     while (at < declared.size() && declared[at].name != spec.name) ++at;
     positions.push_back(at);
-    if (at < declared.size() ? declared[at].dtype != spec.dtype : false) {
-      throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + NameOf(declared[at].dtype) + ", " +
-                          PlanOf(step) + " has it as " + NameOf(spec.dtype) + ". Export again.");
+    if (at < declared.size() && (declared[at].dtype != spec.dtype || declared[at].width != spec.width)) {
+      throw ArtifactError("config.pbtxt has '" + spec.name + "' as " + Shaped(declared[at]) + ", " + PlanOf(step) +
+                          " has it as " + Shaped(spec) + ". Export again.");
     }
     if (!is_mask(spec)) expected.insert(spec.name);
   }
