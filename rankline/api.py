@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rankline.display import CONSOLE, Stages
 from rankline.options import Overrides, names_of
+from rankline.promotion import Bounds
 from rankline.quiet import quiet_libraries
 from rankline.recipes import Recipe, recipe_named
 from rankline.sample import check_name, read_sample
@@ -186,6 +187,8 @@ def export(
     work_dir: AnyPath = WORK_DIR,
     repository: AnyPath = REPOSITORY,
     compare_engines: bool = False,
+    promote: bool = True,
+    bounds: Bounds | None = None,
     progress: bool = True,
     **choices: Any,
 ) -> "ExportedEnsemble":
@@ -203,6 +206,8 @@ def export(
         work_dir: of all artifacts.
         repository: directory of the exported ensembles.
         compare_engines: time all engines that can serve the model.
+        promote: let it answer; the first version does in any case.
+        bounds: let it answer only if it reaches them against the version that does; of a recipe.
         progress: show the stages.
         choices: options of the verb by name, such as `engine="onnx"`, `fused=True`.
 
@@ -220,9 +225,20 @@ def export(
             raise ConfigError(f"{', '.join(extra)}: with model=PATH only, of a model that was made elsewhere.")
         chosen, workspace = _chosen(recipe, work_dir, repository)
         config = _overrides(choices, chosen.serving).apply(chosen.serving)
-        with _stages(["export"], progress) as stages:
+        with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
             prepared = PreparedData.load(workspace.prepared)
-            return pipeline.export(chosen, config, prepared, workspace, stages, compare_engines=compare_engines)
+            return pipeline.export(
+                chosen,
+                config,
+                prepared,
+                workspace,
+                stages,
+                compare_engines=compare_engines,
+                promote=promote,
+                bounds=bounds,
+            )
+    if bounds:
+        raise ConfigError("bounds are for a recipe, whose validation rows have labels.")
     if sample is None or name is None:
         raise ConfigError("model needs sample, raw rows to compare on, and name.")
     check_name(name)
@@ -239,6 +255,7 @@ def export(
             stages,
             renames=rename or {},
             compare_engines=compare_engines,
+            promote=promote,
         )
 
 

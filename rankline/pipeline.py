@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankline.display import Display, Stages
+from rankline.display import Display, Stages, note
+from rankline.promotion import Bounds, check_metric, try_out
 from rankline.recipes import Recipe
 from rankline.servers import Server, server_for
 from rankline.source import SourceConfig, obtain
@@ -24,7 +25,7 @@ from training.config import SessionConfig, WorkersConfig
 from training.world import SOLO, World
 from workflows.artifacts import write_whole
 from workflows.dask_config import DaskConfig
-from workflows.errors import ConfigError, ServingError
+from workflows.errors import ArtifactError, ConfigError, ServingError
 from workflows.extras import require
 from workflows.heads import Head, output_names
 from workflows.progress import SILENT, Progress
@@ -196,16 +197,17 @@ def train(
 
         for number in range(num_seeds):
             seed = first + number
+            seeded = replace(recipe, train=replace(recipe.train, seed=seed))
             models.append(
                 train_model(
                     prepared,
                     workspace.model if number == 0 else workspace.model_of_seed(seed),
-                    replace(recipe.train, seed=seed),
+                    seeded.train,
                     session=session,
                     tracking=TrackingConfig(
                         directory=workspace.root,
                         experiment=recipe.name,
-                        run_name=f"{recipe.name}, seed {seed}",
+                        run_name=seeded.run_name,
                         server=os.environ.get("MLFLOW_TRACKING_URI"),
                     ),
                     progress=_Share(progress, number, num_seeds),
@@ -228,6 +230,8 @@ def export(
     stages: Stages,
     *,
     compare_engines: bool = False,
+    promote: bool = True,
+    bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
     """Stage export: one ensemble of workflow and model.
 
@@ -235,13 +239,21 @@ def export(
         recipe, config, prepared, workspace: what to export, and how.
         stages: shows it.
         compare_engines: time all engines that can serve the model, which takes seconds.
+        promote: let it answer.
+        bounds: let it answer only if it reaches them against the version that does; the first version does anyway.
+
+    Raises:
+        ConfigError: the bounds are not for this data.
     """
+    if bounds:
+        check_metric(bounds.metric, prepared)
     from serving.engines import engine_for
     from workflows.trained import TrainedModel
 
     with stages.stage("export") as progress:
         trained = TrainedModel.load(workspace.model)
         engine_for(trained.format).require(feature=f"exporting {trained.path}")
+        from serving.ensemble import ExportedEnsemble
         from serving.export import export_ensemble
 
         ensemble = export_ensemble(
@@ -251,9 +263,18 @@ def export(
             config,
             name=recipe.name,
             compare=compare_engines,
+            promote=promote and bounds is None,
             progress=progress,
         )
         progress.update(1, 1, describe_export(ensemble))
+    _record(ensemble)
+    if bounds and not ensemble.is_active:
+        with stages.stage("compare") as progress:
+            champion = ExportedEnsemble.load(workspace.ensemble)
+            trial = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
+            if not trial.refusals and promote:
+                ensemble.activate()
+            progress.update(1, 1, trial.words)
     return ensemble
 
 
@@ -267,6 +288,7 @@ def export_foreign(
     *,
     renames: Mapping[str, str],
     compare_engines: bool = False,
+    promote: bool = True,
 ) -> "ExportedEnsemble":
     """Stage export of what was made elsewhere; the sample is kept for `bench`.
 
@@ -275,6 +297,7 @@ def export_foreign(
         config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
         stages: shows it.
         compare_engines: time all engines that can serve the model, which takes seconds.
+        promote: let it answer.
 
     Raises:
         ConfigError: the name is that of a recipe's ensemble.
@@ -294,6 +317,7 @@ def export_foreign(
             workflow=workflow,
             renames=renames,
             compare=compare_engines,
+            promote=promote,
             progress=progress,
         )
         publish_sample(rows, workspace.sample)
@@ -301,10 +325,21 @@ def export_foreign(
     return ensemble
 
 
+def _record(ensemble: "ExportedEnsemble") -> None:
+    """Say on the run that it was exported. A store that does not answer costs no export."""
+    from rankline.tracking.exports import record_export
+
+    try:
+        record_export(ensemble)
+    except ArtifactError as error:
+        note(f"Warning: {error}")
+
+
 def describe_export(ensemble: "ExportedEnsemble") -> str:
     """Where it is, and on how many rows it was compared."""
     num_rows = ensemble.manifest.details["parity"]["num_rows"]
-    return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
+    waiting = "" if ensemble.is_active else ", not promoted"
+    return f"{ensemble.path}, version {ensemble.version}{waiting}: parity on {num_rows:,} rows"
 
 
 def bench_sample(

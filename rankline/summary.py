@@ -1,7 +1,6 @@
 """What verbs print when they are done."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -60,11 +59,10 @@ def print_quality(quality: "Quality", console: Console) -> None:
 
 def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
     """What to type next, and what for."""
-    store = result.trained.tracking_uri.replace(f"sqlite:///{Path.cwd()}/", "sqlite:///./")
     recipe, workspace = result.recipe.called, result.workspace
     repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
     work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
-    yield f"mlflow ui --backend-store-uri {store}", "compare runs"
+    yield f"rankline ui{work_dir}", "compare runs"
     yield f"rankline serve {recipe}{repository}", "keep the server up"
     if result.recipe.file is not None:
         yield f"rankline predict {recipe} --input FILE{repository}", "score raw rows"

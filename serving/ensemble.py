@@ -123,6 +123,12 @@ class ExportedEnsemble:
         return _read_config(self.path / step / CONFIG)
 
     @property
+    def num_bytes(self) -> int:
+        """Size of its steps on disk."""
+        files = (file for step in self.steps for file in (self.path / step).rglob("*"))
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    @property
     def config(self) -> str:
         """Its configuration as JSON, which Triton takes in place of the file."""
         return str(json_format.MessageToJson(self.model_config, preserving_proto_field_name=True))
@@ -151,6 +157,17 @@ def versions(path: Path) -> list[ExportedEnsemble]:
     """
     name = _name_in(path)
     return [ExportedEnsemble.load(path, number) for number in _numbers(path / name)]
+
+
+def active_runs(repository: Path) -> frozenset[str]:
+    """MLflow runs whose models are the active versions of the ensembles under a directory; damaged ones have none."""
+    found = set()
+    for path in repository.glob("*"):
+        try:
+            found.add(ExportedEnsemble.load(path).run_id)
+        except ArtifactError:
+            continue
+    return frozenset(found)
 
 
 def before(path: Path) -> ExportedEnsemble:
@@ -200,7 +217,14 @@ class NewVersion:
 
 @contextmanager
 def publish_version(
-    path: Path, name: str, *, made_from: Mapping[str, str], details: Mapping[str, Any], keep: int, timeout_s: float = 60
+    path: Path,
+    name: str,
+    *,
+    made_from: Mapping[str, str],
+    details: Mapping[str, Any],
+    keep: int,
+    promote: bool = True,
+    timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
     """Add a version to a model repository, make it the active one, and delete the oldest.
 
@@ -212,6 +236,7 @@ def publish_version(
         made_from: name → fingerprint of what went in.
         details: for the manifest.
         keep: versions to keep, at least this one and the one before.
+        promote: make it the active one; the first version is, in any case.
         timeout_s: longest wait for another export into the same directory.
 
     Raises:
@@ -239,7 +264,8 @@ def publish_version(
             version.rename(path / name / str(number))
             sync(path / name)
             sync(path)
-            _activate(path, name, number)
+            if promote or replaced is None:
+                _activate(path, name, number)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         for old in _numbers(path / name)[: -max(keep, 2)]:

@@ -75,6 +75,7 @@ def export_ensemble(
     *,
     name: str,
     compare: bool = False,
+    promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish what was prepared and trained here.
@@ -86,6 +87,7 @@ def export_ensemble(
         config: engine and limits.
         name: of the ensemble model.
         compare: time all engines that can serve the model, which takes seconds, for the record.
+        promote: see `serving.ensemble.publish_version`.
         progress: shows the steps that are done.
 
     Raises:
@@ -112,7 +114,9 @@ def export_ensemble(
         details={"run_id": trained.run_id, "tracking_uri": trained.tracking_uri, "metrics": dict(trained.metrics)},
         candidates=prepared.candidates,
     )
-    return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
+    return publish_exportable(
+        exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
+    )
 
 
 def publish_exportable(
@@ -122,6 +126,7 @@ def publish_exportable(
     *,
     name: str,
     compare: bool = False,
+    promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
@@ -154,7 +159,12 @@ def publish_exportable(
         }
         with (
             publish_version(
-                output, name, made_from=exportable.made_from, details=details, keep=config.keep_versions
+                output,
+                name,
+                made_from=exportable.made_from,
+                details=details,
+                keep=config.keep_versions,
+                promote=promote,
             ) as version,
             quiet_nvtabular(),
         ):

@@ -9,6 +9,7 @@ from training.checkpoints import Best, Checkpoint, Checkpoints, Position, Reader
 from training.config import TrainConfig
 from training.metrics import objective_of
 from training.metrics.evaluation import evaluate
+from training.metrics.first_rows import FirstRows
 from training.observers import Mark, Observer, Throughput
 from training.schedules import Schedule
 from training.table_parts import VariableState
@@ -103,6 +104,9 @@ class TrainingRun:
         self._at, self._best = Position(), Best()
         self._objective = objective_of(data.heads)
         self._last: float | None = None  # of the objective after the last epoch, for the note
+        self._scored: FirstRows | None = None  # after the running epoch
+        self.first_rows: FirstRows | None = None
+        """Validation rows as the kept weights score them; None where these are from before the run went on."""
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Begin anew, or go on where a checkpoint was written; all workers with the state of worker 0."""
@@ -182,6 +186,7 @@ class TrainingRun:
         weights = self._trainer.weights() if patience or self._is_last else ()
         self._check_finite(weights)
         self._best = Best(metrics={**judged, "epoch": float(epoch)}, weights=weights)
+        self.first_rows = self._scored
 
     def _train_epoch(self) -> dict[str, float]:
         num_batches = len(self._data.train)
@@ -280,6 +285,7 @@ class TrainingRun:
         return RanklineError(f"{what}, expected finite numbers. {remedy}.")
 
     def _evaluate(self, split: str) -> dict[str, float]:
+        first_rows = FirstRows() if split == "valid" else None
         try:
             figures = evaluate(
                 self._trainer,
@@ -288,6 +294,7 @@ class TrainingRun:
                 group_by=self._data.group_by,
                 split=_SPLIT_NAMES[split],
                 world=self._world,
+                first_rows=first_rows,
             )
         except FloatingPointError:
             raise self._diverged(f"the model's scores are not finite after step {self._at.step}") from None
@@ -295,6 +302,7 @@ class TrainingRun:
             if split != INNER:
                 raise
             raise DataError(f"{error} Or train as many epochs as you say: early_stopping_patience 0.") from None
+        self._scored = first_rows or self._scored
         return {f"{split}_{name}": figure for name, figure in figures.items()}
 
 

@@ -8,6 +8,7 @@ Python code that came with the artifact.
 import json
 import logging
 import os
+import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,10 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
 
 SYSTEM_METRICS_INTERVAL_S = 1
+OPENS_ON_RUNS = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag of an experiment whose page MLflow opens on its runs; others open on traces."""
 _URI_VARIABLE = "MLFLOW_TRACKING_URI"
+_GIT_S = 5.0  # it looks at every file of the checkout
 _PYFUNC_PACKAGES = ("numpy", "pandas")
 
 
@@ -64,7 +68,12 @@ class TrackingConfig:
     @property
     def uri(self) -> str:
         """The tracking URI, for `mlflow ui --backend-store-uri`."""
-        return self.server or f"sqlite:///{self.directory.absolute() / 'mlflow.db'}"
+        return store_uri(self.directory, self.server)
+
+
+def store_uri(directory: Path, server: str | None = None) -> str:
+    """Tracking URI of the store that runs of a work directory are in: the server, or `mlflow.db` in the directory."""
+    return server or f"sqlite:///{directory.absolute() / 'mlflow.db'}"
 
 
 class RunLog:
@@ -113,6 +122,12 @@ class RunLog:
         """Record figures at a step or epoch. With `model_id` they also stand at the model, for the valid data."""
         dataset = self._datasets.get("valid") if model_id else None
         mlflow.log_metrics(dict(metrics), step=step, run_id=self.run_id, model_id=model_id, dataset=dataset)
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record what runs are told apart by."""
+        client = mlflow.MlflowClient(self.uri)
+        for name, value in tags.items():
+            client.set_tag(self.run_id, name, value)
 
     def note(self, text: str) -> None:
         """Add a remark to what MLflow shows as the description of the run."""
@@ -256,13 +271,29 @@ def _experiment_id(config: TrackingConfig) -> str:
     if experiment is None:
         # A store elsewhere says itself where its artifacts go.
         location = None if config.server else (config.directory.absolute() / "mlartifacts").as_uri()
-        return str(mlflow.create_experiment(config.experiment, artifact_location=location))
+        return str(mlflow.create_experiment(config.experiment, artifact_location=location, tags=OPENS_ON_RUNS))
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
         raise ConfigError(
             f"experiment {config.experiment!r} was deleted in {config.uri}. "
             f"Restore it (mlflow experiments restore -x {experiment.experiment_id}) or choose another name."
         )
     return str(experiment.experiment_id)
+
+
+def code_version() -> str:
+    """Rankline's version, and where this is a Git checkout its commit, with "-dirty" where files were changed."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_S,
+        )
+        commit = f", commit {described.stdout.strip()}"
+    except (OSError, subprocess.SubprocessError):  # no Git, or no checkout
+        commit = ""
+    return f"rankline {version('rankline')}{commit}"
 
 
 def _signature(spec: FeatureSpec) -> ModelSignature:

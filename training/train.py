@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,14 +22,16 @@ from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
 from training.frameworks import Framework
 from training.holdout import inner_spec
-from training.loader.splits import first_rows
+from training.loader.splits import first_rows as first_rows_of
+from training.metrics.first_rows import FirstRows
 from training.models import check_rows
 from training.observers import Observer, Observers, check_session, observers_of
 from training.run import INNER, OpenData, Span, TrainingRun
 from training.splitting import Splitting, splitting
-from training.tracking import RunLog, SilentLog, TrackingConfig, tracked_run
+from training.tracking import RunLog, SilentLog, TrackingConfig, code_version, tracked_run
 from training.trainers import trainer_for
 from training.trainers.base import Array, Batches, Trainer
+from training.validation import FOLDER, ValidationScores
 from training.world import SOLO, World
 from workflows.artifacts import Manifest, publish, refuse_foreign
 from workflows.errors import ConfigError
@@ -42,6 +45,7 @@ from workflows.trained import KIND, TrainedModel
 _EVALUATION_BATCH_SIZE = 16_384
 _LONG_ROWS_EVALUATION_BATCH_SIZE = 4_096  # of rows with histories, 16,384 of which take 2.4 GB
 _NUM_EXAMPLE_ROWS = 3
+_SHORT_DIGEST = 12  # as messages show it
 
 
 class OpenSplit(Protocol):
@@ -131,7 +135,8 @@ def train(
             chosen: Mapping[str, float] = resumed.chosen if resumed else {}
             if inner and not chosen:
                 chosen = fitting.choose(inner, rows_after=data.train.num_rows * world.size * job.config.epochs)
-            trainer, metrics = fitting.fit(data, chosen)
+            trainer, metrics, first_rows = fitting.fit(data, chosen)
+            scored = first_rows.gathered(world) if first_rows else None
             details = {
                 "run_id": log.run_id,
                 "tracking_uri": log.uri,
@@ -145,6 +150,8 @@ def train(
                 trainer.send_tables()
                 return _model_of(job, details)
             _publish(job, trainer, details, log)
+            if scored:
+                _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
         if checkpoint is None:
             fitting.remove_checkpoint()
         return TrainedModel.load(output)
@@ -302,16 +309,16 @@ class _Fitting:
         config = self._job.config
         span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
-        _, chosen = self._run(data, span, _CheckpointsOnly(self._observer), progress, {})
+        _, chosen, _ = self._run(data, span, _CheckpointsOnly(self._observer), progress, {})
         gc.collect()  # the model, of which the next one needs the memory
         self._rows_before = progress.total
         return chosen
 
-    def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float]]:
+    def fit(self, data: OpenData, chosen: Mapping[str, float]) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
         """Train the model to publish, for as many epochs as were chosen, if they were.
 
         Returns:
-            It, and its metrics.
+            It, its metrics, and see `TrainingRun.first_rows`.
         """
         config = self._job.config
         if chosen:
@@ -328,7 +335,7 @@ class _Fitting:
 
     def _run(
         self, data: OpenData, span: Span, observer: Observer, progress: Progress, chosen: Mapping[str, float]
-    ) -> tuple[Trainer, Mapping[str, float]]:
+    ) -> tuple[Trainer, Mapping[str, float], FirstRows | None]:
         job, resumed, self._resumed = self._job, self._resumed, None
         if resumed and job.workers.is_elastic:
             resumed = resized(resumed, data.train)
@@ -360,7 +367,8 @@ class _Fitting:
             progress=progress,
         )
         run.begin(resumed)
-        return trainer, run.run()
+        metrics = run.run()
+        return trainer, metrics, run.first_rows
 
 
 class _CheckpointsOnly(Observer):
@@ -428,11 +436,14 @@ def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Obs
 
 def _log_inputs(job: _Job, log: RunLog) -> None:
     """Record choices and data."""
+    num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
     if not log.has_params:
         log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
-    for split in ("train", "valid"):
-        num_rows = job.spec.source(split).num_rows
-        log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=num_rows)
+        source = job.data.manifest.details.get("source")
+        log.note(f"{source}: {num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows.")
+        log.set_tags({"data": job.fingerprint[:_SHORT_DIGEST], "code": code_version()})
+    for split, count in num_rows.items():
+        log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=count)
 
 
 def _log_generation(job: _Job, log: RunLog, generation: Generation, resumed: Checkpoint | None) -> None:
@@ -477,6 +488,15 @@ def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLo
         log.log_artifact(job.data.path / "workflow")
 
 
+def _log_validation(scores: ValidationScores, log: RunLog) -> None:
+    """Put the scored validation rows, and pictures of them, into MLflow."""
+    with TemporaryDirectory(prefix="rankline-validation-") as directory:
+        folder = Path(directory) / FOLDER
+        folder.mkdir()
+        scores.write(folder)
+        log.log_artifact(folder)
+
+
 def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
     """What worker 0 publishes, for a worker that may be on another machine."""
     return TrainedModel(
@@ -490,7 +510,7 @@ def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
 
 
 def _example_rows(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:
-    rows = first_rows(prepared, spec, "valid", _NUM_EXAMPLE_ROWS)
+    rows = first_rows_of(prepared, spec, "valid", _NUM_EXAMPLE_ROWS)
     return pd.DataFrame({name: _plain(column) for name, column in rows.items()})
 
 

@@ -80,7 +80,7 @@ def bench_command(
     from rankline.pipeline import write_json
     from rankline.report_tables import print_report
     from rankline.sample import is_foreign, load_sample
-    from rankline.tracking import find_report
+    from rankline.tracking.reports import find_report
     from serving.benchmark.load import check_batch_sizes
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData

@@ -9,6 +9,7 @@ import typer
 from rankline.cli.arguments import Repository, WorkDir
 from rankline.display import CONSOLE, say
 from rankline.options import Overrides, with_options
+from rankline.promotion import Bounds
 from rankline.recipes import available
 from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.export_config import ExportConfig
@@ -62,6 +63,27 @@ def export_command(
     compare_engines: Annotated[
         bool, typer.Option("--compare-engines", help="Time all engines that can serve the model; takes seconds.")
     ] = False,
+    promote: Annotated[
+        bool, typer.Option("--promote/--no-promote", help="Let the new version answer. The first one does anyway.")
+    ] = True,
+    if_better: Annotated[
+        str | None,
+        typer.Option(
+            "--if-better",
+            metavar="METRIC",
+            help="Let it answer only if it is surely better in auc, logloss or rmse than the version that does: both "
+            "score the validation rows through one server.",
+        ),
+    ] = None,
+    by: Annotated[
+        float | None, typer.Option("--by", help="With --if-better: by so much at least.", show_default=False)
+    ] = None,
+    p99: Annotated[
+        str | None,
+        typer.Option(
+            "--p99", metavar="TIME", help="With --if-better: and 99 % of requests with one row take no longer."
+        ),
+    ] = None,
     overrides: Overrides,
 ) -> None:
     """Workflow and model to a new version of one Triton ensemble, if both agree with what is served.
@@ -71,6 +93,8 @@ def export_command(
     rankline export movielens --repository model_repository
 
     rankline export movielens --engine onnx --backend python
+
+    rankline export movielens --if-better auc --by 0.001 --p99 10ms
 
     rankline export --workflow saved/workflow --model saved/model --sample rows.parquet --name shop
 
@@ -89,6 +113,9 @@ def export_command(
         raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
     elif sample is None or name is None:
         raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
+    bounds = Bounds.parse(if_better, by, p99)
+    if bounds and model:
+        raise ConfigError("--if-better is for a recipe, whose validation rows have labels.")
     ensemble = api.export(
         recipe,
         model=model or None,
@@ -99,9 +126,15 @@ def export_command(
         work_dir=work_dir,
         repository=repository,
         compare_engines=compare_engines,
+        promote=promote,
+        bounds=bounds,
         **overrides.values,
     )
     print_engines(ensemble, CONSOLE)
+    if not ensemble.is_active:
+        say(f"another version answers; to let this one: rankline promote {ensemble.name} --to {ensemble.version}")
+        if bounds:
+            raise typer.Exit(1)
     if model:
         _show_next(str(name), str(sample), work_dir, repository)
 

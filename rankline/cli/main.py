@@ -22,10 +22,11 @@ from rankline.cli.prepare import prepare_command
 from rankline.cli.recipe_options import RecipeCommand
 from rankline.cli.recommend import recommend_command
 from rankline.cli.run import run_command
+from rankline.cli.runs import compare_command, runs_command, ui_command
 from rankline.cli.serve import serve_command
 from rankline.cli.train import train_command
 from rankline.cli.transcode import transcode_command
-from rankline.cli.versions import rollback_command, versions_command
+from rankline.cli.versions import promote_command, rollback_command, versions_command
 from rankline.display import ERRORS, in_a_line, say
 from rankline.quiet import quiet_libraries, show_all
 from rankline.recipes import available
@@ -101,10 +102,14 @@ app.command("train", cls=RecipeCommand)(train_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("versions")(versions_command)
+app.command("promote")(promote_command)
 app.command("rollback")(rollback_command)
 app.command("predict", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(predict_command)
 app.command("recommend")(recommend_command)
 app.command("bench")(bench_command)
+app.command("runs")(runs_command)
+app.command("compare")(compare_command)
+app.command("ui")(ui_command)
 app.command("doctor")(doctor_command)
 
 

@@ -16,7 +16,7 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
     Raises:
         ArtifactError: it could not be saved completely.
     """
-    from rankline.tracking import log_report
+    from rankline.tracking.reports import log_report
 
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""

@@ -1,4 +1,4 @@
-"""The verbs `versions` and `rollback`."""
+"""The verbs `versions`, `promote` and `rollback`."""
 
 from typing import Annotated
 
@@ -20,6 +20,29 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
     from serving.ensemble import versions as versions_in
 
     print_versions(versions_in(workspace_of(recipe, repository=repository).ensemble), CONSOLE)
+
+
+def promote_command(
+    recipe: RecipeName = "movielens",
+    *,
+    to: Annotated[int | None, typer.Option("--to", help="Version; without it the newest one.", min=1)] = None,
+    repository: Repository = REPOSITORY,
+) -> None:
+    """Make a version that was exported with --no-promote, or not good enough, the active one.
+
+    **Examples**
+
+    rankline promote movielens
+
+    rankline promote movielens --to 3
+    """
+    from serving.ensemble import ExportedEnsemble
+    from serving.ensemble import versions as versions_in
+
+    path = workspace_of(recipe, repository=repository).ensemble
+    wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
+    wanted.activate()
+    say(f"{path}: version {wanted.version} is active")
 
 
 def rollback_command(

@@ -26,6 +26,7 @@ class Recipe:
         train: model and hyperparameters.
         serving: how the ensemble is served.
         file: that it was read from, where it is no Python.
+        unchanged: what `train` was before options of the command line replaced some of it; None if none did.
 
     Raises:
         ConfigError: the encoding is of another kind of data.
@@ -39,6 +40,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     serving: ExportConfig = field(default_factory=ExportConfig)
     file: Path | None = None
+    unchanged: TrainConfig | None = None
 
     def __post_init__(self) -> None:
         if type(self.encoding) is not self.dataset.encoding:
@@ -57,6 +59,18 @@ class Recipe:
         """The configs whose fields are the recipe's options, with the recipe's values."""
         return self.prepare, self.encoding, self.train
 
+    @property
+    def run_name(self) -> str:
+        """What MLflow calls a run: its model, what differs from the recipe, and the seed."""
+        train, own = self.train, self.unchanged or self.train
+        if train.model.name != own.model.name:
+            own = own.with_choices(model=type(train.model)())
+        before = own.to_dict()
+        changed = {name: value for name, value in train.to_dict().items() if value != before[name] and name != "seed"}
+        return ", ".join(
+            [train.model.name, *(f"{name} {value}" for name, value in changed.items()), f"seed {train.seed}"]
+        )
+
     def with_overrides(self, overrides: Overrides) -> "Recipe":
         """The recipe with options of the command line in place of its own values."""
         return replace(
@@ -65,4 +79,5 @@ class Recipe:
             encoding=overrides.apply(self.encoding),
             train=overrides.apply(self.train),
             serving=overrides.apply(self.serving),
+            unchanged=self.unchanged or self.train,
         )

@@ -34,6 +34,11 @@ class Load:
         return rows if self.concurrency == 1 else f"{rows}/concurrency_{self.concurrency}"
 
     @property
+    def series(self) -> str:
+        """What is in front of the name of a curve over the rows of a request: nothing, concurrency_8/, rate_500/."""
+        return "".join(f"{part}/" for part in self.name.split("/")[1:])
+
+    @property
     def words(self) -> str:
         """For reading: rows 16, concurrency 8."""
         return self.name.replace("_", " ").replace("/", ", ")

@@ -55,6 +55,7 @@ def export_foreign(
     workflow: Path | nvt.Workflow | None = None,
     renames: Mapping[str, str] | None = None,
     compare: bool = False,
+    promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Match workflow and model, compare, write and publish.
@@ -68,6 +69,7 @@ def export_foreign(
         workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
         renames: column of the workflow → what the model calls it.
         compare: time all engines that can serve the model.
+        promote: see `serving.ensemble.publish_version`.
         progress: shows the steps that are done.
 
     Raises:
@@ -103,7 +105,9 @@ def export_foreign(
             columns=_columns_of(feeds),
             refuses_missing=True,
         )
-        return publish_exportable(exportable, output, config, name=name, compare=compare, progress=progress)
+        return publish_exportable(
+            exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ _LONGEST_REQUEST = 1 << 20
 _MODULES = (
     "mlflow.store.tracking.sqlalchemy_store",
     "rankline.recommend",
-    "rankline.tracking",
+    "rankline.tracking.reports",
     "serving.benchmark.load",
     "serving.export",
     "training.train",

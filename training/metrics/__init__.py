@@ -101,7 +101,7 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
     figures: dict[str, float] = {}
     losses = []
     prefixes = _prefixes([head.column for head in heads])
-    for prefix, (head, own) in zip(prefixes, _by_head(heads, rows), strict=True):
+    for prefix, (head, own) in zip(prefixes, split_by_head(heads, rows), strict=True):
         of_head = measured_as(head.task, own)
         figures |= {prefix + name: figure for name, figure in of_head.items()}
         losses.append(_loss(head, of_head))
@@ -171,14 +171,17 @@ def _prefixes(columns: Sequence[str]) -> list[str]:
 def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
     """The mean of the heads' losses by their weights, of labels (N, heads) and scores (N, sum of widths)."""
     losses = []
-    for head, own in _by_head(heads, ScoredRows.of(labels, scores)):
+    for head, own in split_by_head(heads, ScoredRows.of(labels, scores)):
         name = _loss_name(head)
         losses.append(_loss(head, {name: METRICS[name].measure(own)}))
     return _weighted(heads, losses)
 
 
-def _by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
-    """Each head, and the rows that have its label."""
+def split_by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
+    """Each head, and the rows that have its label; rows as `measured` takes them."""
+    if len(heads) == 1:
+        yield heads[0], rows
+        return
     end = 0
     for number, head in enumerate(heads):
         begin, end = end, end + head.width

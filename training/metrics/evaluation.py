@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from training.metrics import measured
+from training.metrics.first_rows import FirstRows
 from training.metrics.rows import Tally
 from training.trainers.base import Batches, Trainer
 from training.world import SOLO, World
@@ -13,7 +14,14 @@ from workflows.labels import expected_labels
 
 
 def evaluate(
-    trainer: Trainer, batches: Batches, heads: Sequence[Head], *, group_by: str | None, split: str, world: World = SOLO
+    trainer: Trainer,
+    batches: Batches,
+    heads: Sequence[Head],
+    *,
+    group_by: str | None,
+    split: str,
+    world: World = SOLO,
+    first_rows: FirstRows | None = None,
 ) -> dict[str, float]:
     """Score a split with the averaged weights, if there are any, and measure the scores.
 
@@ -24,6 +32,7 @@ def evaluate(
         group_by: input whose values are the groups of `gauc`; None, or no input, for none.
         split: what the split is called, such as "validation"; for messages.
         world: the workers that score the split together; what is measured are the scores of all.
+        first_rows: takes this worker's first rows in.
 
     Returns:
         See `training.metrics.measured`; the same for all workers, bit by bit.
@@ -39,6 +48,8 @@ def evaluate(
             scored = trainer.array(label), trainer.score(inputs), groups
             with _explained(heads, split):
                 tally.add(*scored)
+            if first_rows is not None:
+                first_rows.add(*scored[:2])
     rows = tally.rows(world)
     with _explained(heads, split):
         # Workers on different machines may round differently, and would not stop at the same epoch.

@@ -68,3 +68,14 @@ def test_a_recipe_may_have_a_name_of_ones_own() -> None:
         recipe_named("../x=movielens")
     with pytest.raises(ConfigError, match="no recipe 'movielense'"):
         recipe_named("churn=movielense")
+
+
+def test_a_run_is_named_by_what_differs_from_the_recipe() -> None:
+    recipe = recipe_named("movielens")
+    assert recipe.run_name == "mlp, seed 0"
+    assert recipe.with_overrides(Overrides({"epochs": recipe.train.epochs})).run_name == "mlp, seed 0"
+    changed = recipe.with_overrides(Overrides({"learning_rate": 0.5, "seed": 3}))
+    assert changed.run_name == "mlp, learning_rate 0.5, seed 3"
+    assert changed.with_overrides(Overrides({"epochs": 1})).run_name == "mlp, learning_rate 0.5, epochs 1, seed 3"
+    other = recipe.with_overrides(Overrides({"model": TorchMLPConfig(embedding_dim_cap=7)}))
+    assert other.run_name == "torch_mlp, embedding_dim_cap 7, seed 0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.ensemble import ExportedEnsemble, active_version, before, publish_version, versions
+from serving.ensemble import ExportedEnsemble, active_runs, active_version, before, publish_version, versions
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from tests.support.disk_calls import DiskCalls
 from workflows.artifacts import Manifest
@@ -24,11 +24,15 @@ def export(
     keep: int = 3,
     content: str = "plan",
     backend: str = "nvtabular",
+    promote: bool = True,
     timeout_s: float = 60,
     fail: BaseException | None = None,
 ) -> int:
     """Publish a version with one step that holds one file; its number."""
-    with publish_version(path, "m", made_from={}, details={"run_id": "r"}, keep=keep, timeout_s=timeout_s) as new:
+    about = {"run_id": f"r{content}"}
+    with publish_version(
+        path, "m", made_from={}, details=about, keep=keep, promote=promote, timeout_s=timeout_s
+    ) as new:
         step = ModelConfig(
             name=f"m_transform_v{new.number}",
             backend=backend,
@@ -59,11 +63,27 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
+def test_a_version_that_is_not_promoted_waits_and_the_active_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    assert export(path, content="first", promote=False) == 1
+    assert ExportedEnsemble.load(path).version == 1  # one has to answer
+    for _ in range(4):
+        export(path, content="waiting", keep=2, promote=False)
+    assert ExportedEnsemble.load(path).version == 1
+    assert [version.version for version in versions(path)] == [1, 4, 5]
+    assert active_runs(tmp_path) == {"rfirst"}
+    ExportedEnsemble.load(path, 5).activate()
+    assert active_runs(tmp_path) == {"rwaiting"}
+    assert before(path).version == 4
+    (path / "m" / "config.pbtxt").write_text("damaged")
+    assert active_runs(tmp_path) == frozenset()
+
+
 def test_each_export_adds_a_version_and_answers(tmp_path: Path) -> None:
     assert [export(tmp_path / "m") for _ in range(3)] == [1, 2, 3]
     assert [version.version for version in versions(tmp_path / "m")] == [1, 2, 3]
     active = ExportedEnsemble.load(tmp_path / "m")
-    assert (active.version, active.name, active.steps, active.run_id) == (3, "m", ("m_transform_v3",), "r")
+    assert (active.version, active.name, active.steps, active.run_id) == (3, "m", ("m_transform_v3",), "rplan")
     assert [version.is_active for version in versions(tmp_path / "m")] == [False, False, True]
 
 

@@ -20,6 +20,7 @@ from training.saved_model import load_signature
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.tensorflow import _Average
+from training.validation import ValidationScores
 from workflows.artifacts import load_manifest
 from workflows.auc import exact_auc
 from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
@@ -100,7 +101,17 @@ def test_the_run_has_params_metrics_data_and_the_model(trained: TrainedModel, pr
         ("prepared-train", fingerprint[:36]),
         ("prepared-valid", fingerprint[:36]),
     }
-    assert {entry.path for entry in client.list_artifacts(trained.run_id)} == {"feature_spec.yaml", "workflow"}
+    assert {entry.path for entry in client.list_artifacts(trained.run_id)} == {
+        *("feature_spec.yaml", "validation", "workflow")
+    }
+    assert {Path(file.path).name for file in client.list_artifacts(trained.run_id, "validation")} == {
+        *("quality.png", "scores.parquet")
+    }
+    scores = ValidationScores.read(Path(client.download_artifacts(trained.run_id, "validation/scores.parquet")))
+    assert exact_auc(scores.labels, scores.scores) == pytest.approx(trained.metrics["valid_auc"])
+    assert run.data.tags["data"] == fingerprint[:12]
+    assert run.data.tags["code"].startswith("rankline ")
+    assert "training rows" in run.data.tags["mlflow.note.content"]
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     linked = {metric.key: (metric.value, metric.dataset_name) for metric in model.metrics or []}
     assert linked["model/valid_auc"] == (trained.metrics["valid_auc"], "prepared-valid")

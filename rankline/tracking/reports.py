@@ -1,13 +1,15 @@
-"""Benchmark reports in the MLflow run that trained the model: the one importer of MLflow in rankline/."""
+"""Benchmark reports in the MLflow run that trained the model."""
 
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mlflow import MlflowClient
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from serving.benchmark.html import to_html
@@ -16,16 +18,20 @@ from serving.benchmark.report import BenchmarkReport
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
 
+FIGURES = ("p50_ms", "p99_ms", "rows_per_s")
+"""What a run is told by, as metrics under serving/: latency of the smallest requests, one by one; the most rows/s."""
 _FOLDER = "bench"  # among the artifacts of a run
 _JSON = "bench.json"
+_MOST_METRICS = 1000  # that MLflow takes at once
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
     """Write JSON, table, raw histograms, page and plot into `directory`, and log them with the figures to a run.
 
-    Figures become metrics such as `bench/rows_1/p50_ms` or `bench/rows_1/rate_500/p99_ms`, so that `mlflow ui` compares
-    models by them as columns beside the AUC; measuring again adds a newer value. What is not reported becomes none. One
-    file that cannot be written or drawn keeps no other from being written, nor the run from getting it.
+    Figures become metrics such as `bench/p50_ms` or `bench/rate_500/p99_ms`: curves, whose step is the rows of a
+    request. Those of `FIGURES` are single ones, which `rankline ui` shows beside the AUC. Measuring again adds a newer
+    value. What is not reported becomes none. One file that cannot be written or drawn keeps no other from being
+    written, nor the run from getting it.
 
     Args:
         report: what was measured.
@@ -144,13 +150,30 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
 
 
 def _log_figures(report: BenchmarkReport, client: MlflowClient, run_id: str) -> None:
-    for result in report.bench:
-        for name, found in result.metrics.items():
-            if found.value is not None:
-                client.log_metric(run_id, f"bench/{result.load.name}/{name}", found.value)
-    for batch_size, search in (report.searches or {}).items():
-        if search.rate_per_s is not None:
-            client.log_metric(run_id, f"bench/rows_{batch_size}/highest_requests_per_s", search.rate_per_s)
+    now = int(time.time() * 1000)
+    metrics = [
+        Metric(f"bench/{result.load.series}{name}", found.value, now, result.batch_size)
+        for result in report.bench
+        for name, found in result.metrics.items()
+        if found.value is not None
+    ]
+    metrics += [
+        Metric("bench/highest_requests_per_s", search.rate_per_s, now, batch_size)
+        for batch_size, search in (report.searches or {}).items()
+        if search.rate_per_s is not None
+    ]
+    metrics += [Metric(f"serving/{name}", value, now, 0) for name, value in _key_figures(report).items()]
+    for begin in range(0, len(metrics), _MOST_METRICS):
+        client.log_batch(run_id, metrics[begin : begin + _MOST_METRICS])
+
+
+def _key_figures(report: BenchmarkReport) -> dict[str, float]:
+    """`FIGURES`, as far as they were measured."""
+    one_by_one = [result for result in report.bench if result.concurrency == 1]
+    smallest = min(one_by_one, key=lambda result: result.batch_size, default=None)
+    latency = {name: smallest.value(name) for name in FIGURES if name.endswith("_ms")} if smallest else {}
+    most = max((result.rows_per_s for result in report.bench), default=0.0)
+    return {name: value for name, value in {**latency, "rows_per_s": most or None}.items() if value is not None}
 
 
 def _in_a_line(error: Exception) -> str:

@@ -1,0 +1,147 @@
+"""The verbs `runs`, `compare` and `ui`: what was trained, and which is better."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankline.cli.arguments import JsonFile, Repository, WorkDir
+from rankline.cli.checks import check_writable
+from rankline.display import CONSOLE, say
+from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from workflows.errors import ConfigError
+
+
+def runs_command(
+    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Whose runs; of all without it.")] = None,
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, the latest first.")] = 20,
+    json_file: JsonFile = None,
+) -> None:
+    """List what was trained: how good, how fast, exported as which version, and which of them answers.
+
+    **Examples**
+
+    rankline runs
+
+    rankline runs movielens --limit 5 --json runs.json
+    """
+    check_writable(json_file)
+    from rankline.pipeline import write_json
+    from rankline.run_tables import print_runs
+    from rankline.tracking.runs import runs_in
+    from rankline.tracking.store import open_store, uri_of
+    from serving.ensemble import active_runs
+
+    uri = uri_of(work_dir)
+    if not (found := runs_in(open_store(uri), recipe, limit)):
+        raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
+    live = active_runs(repository)
+    if json_file:
+        write_json({"runs": [{**run.to_dict(), "is_live": run.run_id in live} for run in found]}, json_file)
+    print_runs(found, live, CONSOLE)
+
+
+def compare_command(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN…", help="Ids, beginnings of ids, or versions such as movielens@3; each against the first."
+        ),
+    ],
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say which run is better, and how sure that is: quality on the same rows, latency, throughput, what differs.
+
+    **Examples**
+
+    rankline compare movielens@1 movielens@2
+
+    rankline compare 3f2a9c1d 8b1e77aa --html compare.html
+    """
+    for file in (html, json_file):
+        check_writable(file)
+    if len(runs) < 2:
+        raise ConfigError(f"{len(runs)} run was given, expected two or more. `rankline runs` lists them.")
+    from rankline.comparison_page import to_html
+    from rankline.pipeline import write_json
+    from rankline.run_tables import print_run_comparison
+    from rankline.tracking.comparison import compare_runs
+    from rankline.tracking.runs import find_run
+    from rankline.tracking.store import open_store, uri_of
+    from workflows.artifacts import write_whole
+
+    client = open_store(uri_of(work_dir))
+    first, *others = [find_run(client, _run_of(named, repository)) for named in runs]
+    comparisons = [compare_runs(client, first, other) for other in others]
+    if json_file:
+        write_json({"comparisons": [found.to_dict() for found in comparisons]}, json_file)
+    if html:
+        write_whole(html, to_html(comparisons).encode())
+    for number, found in enumerate(comparisons):
+        if number:
+            CONSOLE.print()
+        print_run_comparison(found, CONSOLE)
+
+
+def _run_of(named: str, repository: Path) -> str:
+    """Id of the run that a version such as movielens@3 was exported from; anything else as it is."""
+    from serving.ensemble import ExportedEnsemble
+
+    name, is_version, number = named.partition("@")
+    if not is_version:
+        return named
+    if not number.isdecimal():
+        raise ConfigError(f"{named!r} names no version, expected such as movielens@3.")
+    ensemble = ExportedEnsemble.load(workspace_of(name, repository=repository).ensemble, int(number))
+    if not ensemble.run_id:
+        raise ConfigError(f"the model of {named} was trained elsewhere, and has no run.")
+    return ensemble.run_id
+
+
+def ui_command(
+    *,
+    work_dir: WorkDir = WORK_DIR,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of MLflow's page; 0 picks a free one.")] = 5000,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser, where there is one.")
+    ] = True,
+) -> None:
+    """Open MLflow where the runs are, with the columns and charts that count, until Ctrl-C.
+
+    Where MLFLOW_TRACKING_URI names a server, its page is laid out so, and its address is printed.
+
+    **Example**
+
+    rankline ui --port 0
+    """
+    import webbrowser
+
+    from rankline.tracking.store import open_store, uri_of
+    from rankline.tracking.view import lay_out
+    from rankline.ui import serve_pages
+
+    uri = uri_of(work_dir)
+    pages = lay_out(open_store(uri))
+    if not pages:
+        raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
+    with serve_pages(uri, port) as (address, wait):
+        for name, path in pages.items():
+            say(f"{name}  {address}{path}")
+        if open_browser:
+            webbrowser.open(address + next(iter(pages.values())))
+        if wait:
+            stop = threading.Event()
+            signal.signal(signal.SIGINT, lambda *_: stop.set())
+            signal.signal(signal.SIGTERM, lambda *_: stop.set())
+            say("Ctrl-C stops it")
+            wait(stop)
+            say("stopped")

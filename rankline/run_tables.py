@@ -1,0 +1,111 @@
+"""Runs and what they differ in, on the terminal."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from rankline.display import heading, print_whole
+from serving.benchmark.table import number
+
+if TYPE_CHECKING:
+    from rankline.tracking.comparison import RunComparison
+    from rankline.tracking.runs import RunSummary
+
+_SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "megabytes": "MB"}
+
+
+def print_runs(runs: "Sequence[RunSummary]", live: frozenset[str], console: Console) -> None:
+    """One line for each run; a column that no run fills is left out.
+
+    Args:
+        runs: those to show.
+        live: ids of the runs whose model answers.
+        console: where to.
+    """
+    columns = {
+        "run": [one.short_id for one in runs],
+        **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
+        **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
+        "engine": [one.engine for one in runs],
+        "version": [one.version for one in runs],
+        "": [_state(one, live) for one in runs],
+        "started": [f"{one.started.astimezone():%Y-%m-%d %H:%M}" for one in runs],
+        "data": [one.data for one in runs],
+        "what": [f"{one.recipe}: {one.name}" for one in runs],
+    }
+    shown = {title: cells for title, cells in columns.items() if set(cells) - {"", "–"}}
+    cells = {title: [value if title == "" else escape(value) for value in values] for title, values in shown.items()}
+    print_whole(console, cells)
+
+
+def print_run_comparison(found: "RunComparison", console: Console) -> None:
+    """The verdict, then what it rests on."""
+    console.print(f"[bold]{escape(found.verdict)}[/]", soft_wrap=True)
+    for title, columns in tables_of(found):
+        heading(console, title)
+        print_whole(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
+    for remark in found.remarks:
+        console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
+
+
+def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Title, and heading → cells, of each table that has rows; the same on the terminal and on the page."""
+    before, after = (f"{run.short_id}, {run.name}" for run in (found.before, found.after))
+    if found.quality:
+        rows = "the same rows" if found.is_paired else "other rows"
+        quality = found.quality
+        yield (
+            f"quality on {rows}",
+            {
+                "": [one.title for one in quality],
+                before: [f"{one.found.before:.4f}" for one in quality],
+                after: [f"{one.found.after:.4f}" for one in quality],
+                "change": [f"{one.found.change:+.4f}" for one in quality],
+                "95 % interval": [f"{one.found.bounds[0]:+.4f} to {one.found.bounds[1]:+.4f}" for one in quality],
+                "verdict": [
+                    ("better" if one.is_better else "worse") if one.found.is_sure else "the same" for one in quality
+                ],
+            },
+        )
+    if found.serving:
+        loads = [one for one in found.serving.differences if one.figure in ("p50_ms", "p99_ms", "rows_per_s")]
+        yield (
+            "serving",
+            {
+                "": [f"{one.load.replace('_', ' ').replace('/', ', ')}: {one.figure}" for one in loads],
+                before: [number(one.before) for one in loads],
+                after: [number(one.after) for one in loads],
+                "change": [f"{one.change:+.1%}" for one in loads],
+                "95 % interval": [f"{_share(one.low)} to {_share(one.high)}" for one in loads],
+            },
+        )
+    if found.differing:
+        yield (
+            "what differs",
+            {
+                "": list(found.differing),
+                before: [values[0] for values in found.differing.values()],
+                after: [values[1] for values in found.differing.values()],
+            },
+        )
+
+
+def _titles(runs: "Sequence[RunSummary]") -> list[str]:
+    """What the runs are judged by."""
+    return list(dict.fromkeys(one.objective[0] for one in runs if one.objective))
+
+
+def _figure(run: "RunSummary", title: str) -> str:
+    return f"{run.objective[1]:.4f}" if run.objective and run.objective[0] == title else "–"
+
+
+def _state(run: "RunSummary", live: frozenset[str]) -> str:
+    if run.run_id in live:
+        return "[green]live[/]"
+    return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{value:+.1%}"

@@ -1,0 +1,1 @@
+"""What is recorded in MLflow beside training: reports and exports of a run, and what is read back. Imports MLflow."""

@@ -1,0 +1,36 @@
+"""Which ensemble was exported from a run, on the run."""
+
+from typing import TYPE_CHECKING
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from workflows.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from serving.ensemble import ExportedEnsemble
+
+VERSION, ENGINE = "version", "engine"
+"""Tags of a run."""
+MEGABYTES = "serving/megabytes"
+
+
+def record_export(ensemble: "ExportedEnsemble") -> None:
+    """Say on the run that trained a model which version of which ensemble it was exported as, its engine and size.
+
+    Raises:
+        ArtifactError: the store does not take it.
+    """
+    if not ensemble.run_id:  # trained elsewhere
+        return
+    try:
+        client = MlflowClient(tracking_uri=ensemble.tracking_uri)
+        client.set_tag(ensemble.run_id, VERSION, f"{ensemble.name} {ensemble.version}")
+        client.set_tag(ensemble.run_id, ENGINE, str(ensemble.manifest.details["engine"]))
+        client.log_metric(ensemble.run_id, MEGABYTES, ensemble.num_bytes / 1e6)
+    except (MlflowException, OSError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ArtifactError(
+            f"MLflow run {ensemble.run_id} in {ensemble.tracking_uri} does not say that it was exported as version "
+            f"{ensemble.version}: {reason}. The ensemble is whole."
+        ) from None

@@ -1,0 +1,75 @@
+"""A new version answers only if it is better, by what both score through one server."""
+
+from pathlib import Path
+
+import pytest
+
+from serving.ensemble import ExportedEnsemble, active_version
+from tests.support.command_line import rankline
+from workflows.datasets.movielens_generator import generate_movielens
+
+ENSEMBLE = Path("model_repository") / "movielens"
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1 has learned next to nothing, and the model that is there now is better."""
+    path = tmp_path_factory.mktemp("promotion")
+    generate_movielens(path / "ratings", num_rows=20_000, seed=5)
+    for command in (
+        "prepare movielens --data-dir ratings",
+        "train movielens --epochs 1 --learning-rate 1e-6",
+        "export movielens",
+        "train movielens --epochs 2",
+    ):
+        done = rankline(*command.split(), cwd=path)
+        assert done.returncode == 0, done.stderr
+    return path
+
+
+def answering(workplace: Path) -> int:
+    return active_version(workplace / ENSEMBLE, "movielens")
+
+
+def test_versions_take_over_as_they_are_better(workplace: Path) -> None:
+    export = ["export", "movielens", "--if-better"]
+    slow = rankline(*export, "auc", "--p99", "0.001ms", cwd=workplace)
+    assert slow.returncode == 1
+    assert "version 1 keeps answering: p99 " in slow.stdout
+    assert "expected at most 0.001" in slow.stdout
+    assert answering(workplace) == 1
+
+    better = rankline(*export, "logloss", "--by", "0.0001", "--p99", "60s", cwd=workplace)
+    assert better.returncode == 0, better.stdout + better.stderr
+    assert "version 3 is better than version 1: logloss " in better.stdout
+    assert answering(workplace) == 3
+
+    again = rankline(*export, "auc", cwd=workplace)
+    assert again.returncode == 1
+    assert "version 3 keeps answering: AUC is not surely better" in again.stdout
+    assert "rankline promote movielens --to 4" in again.stdout
+    assert answering(workplace) == 3
+
+    assert rankline("promote", "movielens", cwd=workplace).returncode == 0
+    assert answering(workplace) == 4
+    assert rankline("rollback", "movielens", cwd=workplace).returncode == 0
+    assert answering(workplace) == 3
+    assert ExportedEnsemble.load(workplace / ENSEMBLE).version == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--if-better", "rmse"], "--if-better is 'rmse', expected auc or logloss: the task is binary"),
+        (["--if-better", "auc", "--p99", "soon"], "p99=soon"),
+        (["--by", "1"], "--by: with --if-better METRIC only"),
+    ],
+)
+def test_bounds_that_are_not_for_this_data_are_told_before_anything_is_exported(
+    workplace: Path, options: list[str], expected: str
+) -> None:
+    before = sorted(path.name for path in (workplace / ENSEMBLE).iterdir())
+    done = rankline("export", "movielens", *options, cwd=workplace)
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert sorted(path.name for path in (workplace / ENSEMBLE).iterdir()) == before

@@ -1,0 +1,24 @@
+import numpy as np
+import pytest
+
+from training.metrics import first_rows
+from training.metrics.first_rows import FirstRows
+
+
+def test_the_first_rows_are_kept_in_their_order_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_rows, "MOST_ROWS", 25)
+    kept = FirstRows()
+    labels, scores = np.arange(40) % 2, np.arange(80).reshape(40, 2)
+    for begin in range(0, 40, 10):
+        batch = slice(begin, begin + 10)
+        kept.add(labels[batch], scores[batch])
+    found = kept.gathered()
+    np.testing.assert_array_equal(found[0], labels[:25])
+    np.testing.assert_array_equal(found[1], scores[:25])
+
+
+def test_a_batch_that_is_used_again_changes_nothing() -> None:
+    kept, batch = FirstRows(), np.zeros(4)
+    kept.add(batch, batch)
+    batch += 1
+    assert not kept.gathered()[0].any()
