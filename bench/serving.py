@@ -63,8 +63,8 @@ IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
 VARIANTS = {
     IN_PYTHON: ExportConfig(backend=PYTHON),
     "onnx": ExportConfig(engine="onnx"),
+    "one step": ExportConfig(fused=True),
     "two steps": ExportConfig(fused=False),
-    "onnx two steps": ExportConfig(engine="onnx", fused=False),
 }
 """What else an export can choose, each an ensemble of its own."""
 CONCURRENCY = 32
@@ -176,7 +176,8 @@ def _measure_concurrent(
 
 def _calls_in_process(workspace: Workspace, rows: pa.Table) -> Call:
     """A call of the served signature with encoded rows, without a server."""
-    plan = TransformPlan.load(workspace.ensemble / f"{workspace.recipe}_score_v1" / "1" / PLAN)
+    first = ExportedEnsemble.load(workspace.ensemble).steps[0]
+    plan = TransformPlan.load(workspace.ensemble / first / "1" / PLAN)
     model = tf.saved_model.load(str(TrainedModel.load(workspace.model).saved_model))
     signature = model.signatures[PADDED_SIGNATURE]
     encoded: dict[int, dict[str, Any]] = {}

@@ -93,7 +93,7 @@ def _parameter(config: Any, field: "Field[Any]") -> inspect.Parameter:
     hint = typing.get_type_hints(type(config))[name]
     parser, metavar = _PARSERS.get(typing.get_origin(hint) or hint, (None, None))
     option = typer.Option(
-        f"{_flag(name)}/--no-{name.replace('_', '-')}" if hint is bool else _flag(name),
+        f"{_flag(name)}/--no-{name.replace('_', '-')}" if hint in (bool, bool | None) else _flag(name),
         help=_help(config, name),
         rich_help_panel=re.sub(r"Config$", "", type(config).__name__) + " options",
         show_default=False,

@@ -88,7 +88,8 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
     """Which engine runs the model, and which is the fastest for how many rows, where they were compared."""
     details = ensemble.manifest.details
     compared = f"; {EngineComparison(**details['engines']).summary()}" if details["engines"] else ""
-    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{compared}", soft_wrap=True)
+    steps = ", two steps" if len(details["native"]) > 1 else ""
+    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}{compared}", soft_wrap=True)
     if about := details.get("uncompiled"):
         console.print(
             f"not compiled: {', '.join(about['operators'])}; the workflow runs through NVTabular and takes "

@@ -142,6 +142,7 @@ def publish_exportable(
             exportable.offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates
         )
         optional = optional_columns(plan, heldout, candidates, parity.nulls_not_compared)
+        config = config.settled(optional)
         comparison = None
         if compare:
             progress.update(3, 5, "compare engines")

@@ -1,7 +1,8 @@
 """The choices of `export`, light to import: the command line makes its options from them."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from workflows.errors import ConfigError
 
@@ -20,7 +21,8 @@ class ExportConfig:
         uncompiled: operators of the workflow that have no compiled form, such as LambdaOp, separated by commas: the
             whole workflow then runs through NVTabular, which takes some milliseconds for a row.
         fused: run workflow and model as one step, which saves a fifth of the latency of few rows, and half where they
-            run in Python; else as two, whose statistics Triton keeps apart.
+            run in Python; else as two. By default one, but two where rows lack values: Triton runs requests together
+            that have the same inputs, and a missing value is an input more, which the model no longer sees.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
             16,384 at most, for 32,768 would take 5 GB of memory.
         max_list_length: most values of one list of a request, and most candidates of one row.
@@ -35,7 +37,7 @@ class ExportConfig:
     engine: str | None = None
     backend: str = NATIVE
     uncompiled: str = ""
-    fused: bool = True
+    fused: bool | None = None
     max_batch_size: int = 65_536
     max_list_length: int = 10_000
     instances: int = 0
@@ -54,6 +56,10 @@ class ExportConfig:
     def most_rows(self, *, with_candidates: bool) -> int:
         """Most rows of one request, or most candidates of all its rows."""
         return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
+
+    def settled(self, optional: Collection[str]) -> "ExportConfig":
+        """With `fused` as it comes to, given the raw columns that a request may leave out."""
+        return self if self.fused is not None else replace(self, fused=not optional)
 
     @property
     def uncompiled_operators(self) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def write_version(
     Raises:
         LoweringError: the plan cannot be run for several candidates.
     """
-    steps = _steps(plan, served, config, name, version, candidates, optional)
+    steps = _steps(plan, served, config.settled(optional), name, version, candidates, optional)
     for step in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)
         (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")

@@ -33,7 +33,7 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
     assert report["environment"]["command"].startswith("python -m bench serving")
     results, ratios = report["results"], report["ratios"]
     assert list(results) == [
-        *("rankline", "python", "onnx", "two steps", "onnx two steps", "merlin-systems"),
+        *("rankline", "python", "onnx", "one step", "two steps", "merlin-systems"),
         *("identity", "native identity", "in process"),
     ]
     assert all(name.endswith("_small_layers") for name in ratios)  # not what the recipe as it is comes to

@@ -106,6 +106,20 @@ def test_the_config_and_the_client_know_what_may_be_left_out(tmp_path: Path) -> 
         check({"key": [1], "word": ["a"]}, schema)
 
 
+@pytest.mark.parametrize(
+    ("fused", "optional", "num_steps"), [(None, (), 1), (None, ("word",), 2), (True, ("word",), 1), (False, (), 2)]
+)
+def test_the_model_is_a_step_of_its_own_where_rows_lack_values(
+    fused: bool | None, optional: tuple[str, ...], num_steps: int, tmp_path: Path
+) -> None:
+    (tmp_path / "model.x").write_text("")
+    served = Served(engine=Engine(name="x", package="x", format="model.x"), path=tmp_path / "model.x")
+    config = ExportConfig(fused=fused)
+    *steps, _ = write_version(tmp_path / "new", plan_of(), served, config, name="m", version=1, optional=optional)
+    assert len(steps) == num_steps
+    assert config.settled(optional).fused == (num_steps == 1)
+
+
 def test_rows_without_any_column_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.x").write_text("")
     served = Served(engine=Engine(name="x", package="x", format="model.x"), path=tmp_path / "model.x")
