@@ -52,7 +52,7 @@ def print_run_comparison(found: "RunComparison", console: Console) -> None:
 
 def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
     """Title, and heading → cells, of each table that has rows; the same on the terminal and on the page."""
-    before, after = (f"{run.short_id}, {run.name}" for run in (found.before, found.after))
+    before, after = (run.short_id for run in (found.before, found.after))
     if found.quality:
         rows = "the same rows" if found.is_paired else "other rows"
         quality = found.quality
@@ -81,15 +81,15 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
                 "95 % interval": [f"{_share(one.low)} to {_share(one.high)}" for one in loads],
             },
         )
-    if found.differing:
-        yield (
-            "what differs",
-            {
-                "": list(found.differing),
-                before: [values[0] for values in found.differing.values()],
-                after: [values[1] for values in found.differing.values()],
-            },
-        )
+    differing = {"name": [found.before.name, found.after.name], **found.differing}
+    yield (
+        "what differs",
+        {
+            "": list(differing),
+            before: [values[0] for values in differing.values()],
+            after: [values[1] for values in differing.values()],
+        },
+    )
 
 
 def _titles(runs: "Sequence[RunSummary]") -> list[str]:

@@ -12,8 +12,6 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
-from serving.benchmark.html import to_html
-from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
@@ -117,6 +115,9 @@ def read_report(tracking_uri: str, run_id: str) -> BenchmarkReport:
 
 def _write(report: BenchmarkReport, directory: Path) -> list[str]:
     """Write all that can be written, what is drawn last; what was not, and why."""
+    from serving.benchmark.html import to_html  # which draw, and are not needed to read
+    from serving.benchmark.plot import write_plot
+
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

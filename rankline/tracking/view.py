@@ -17,7 +17,6 @@ from training.tracking import OPENS_ON_RUNS
 KEY = "rankline"
 _FOR_TRAINING = "workflowType=machine_learning"  # the menu of runs and models, not that of traces
 _TAG = f"mlflow.sharedViewState.{KEY}"
-_NAME_WIDTH = 320  # pixels; a name says what differs
 _KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABYTES)
 
 
@@ -56,7 +55,6 @@ def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | Non
         "orderByKey": "attributes.start_time",
         "orderByAsc": False,
         "selectedColumns": columns,
-        "columnWidths": {"attributes.`Run Name`": _NAME_WIDTH},
         "compareRunCharts": charts,
         "compareRunSections": [
             {"uuid": name, "name": name, "display": True, "isReordered": False, "deleted": False, "isGenerated": False}
