@@ -1,12 +1,12 @@
 """What verbs print when they are done."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.display import heading, plain_table
+from rankline.display import heading, plain_table, print_whole
 from rankline.doctor import Check
 from rankline.report_tables import print_report
 from rankline.workspace import REPOSITORY, WORK_DIR
@@ -14,6 +14,7 @@ from serving.engines.comparison import EngineComparison
 
 if TYPE_CHECKING:
     from rankline.pipeline import Quality, RunResult
+    from rankline.status import Status
     from serving.ensemble import ExportedEnsemble
 
 
@@ -126,6 +127,26 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
             "[green]active[/]" if version.is_active else "",
         )
     console.print(table)
+
+
+def print_statuses(found: "Sequence[Status]", console: Console) -> None:
+    """One line for each ensemble; a server that has another version loaded stands out."""
+    columns = {
+        "ensemble": [escape(one.name) for one in found],
+        "version": [str(one.version) for one in found],
+        "server": ["" if one.served is None else _served(one) for one in found],
+        "since": [f"{one.since.astimezone():%Y-%m-%d %H:%M}" for one in found],
+        "quality": [" ".join(_objective_figure(one.metrics)) if one.metrics else "–" for one in found],
+        "engine": [one.engine for one in found],
+        "MLflow run": [one.run_id[:8] or "–" for one in found],
+        "data": [one.data or "–" for one in found],
+        "also there": [", ".join(map(str, one.others)) or "–" for one in found],
+    }
+    print_whole(console, {name: cells for name, cells in columns.items() if any(cells)})
+
+
+def _served(status: "Status") -> str:
+    return "the same" if status.served == status.version else f"[bold yellow]has {status.served}[/]"
 
 
 def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:

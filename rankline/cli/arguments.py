@@ -32,4 +32,8 @@ BenchUrl = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC of a running server; without it one is started for the call."
     ),
 ]
+ServedUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="HOST:PORT", help="gRPC of a running server: also say which version it has loaded."),
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON.")]

@@ -1,10 +1,11 @@
-"""The verbs `versions`, `promote` and `rollback`."""
+"""The verbs `status`, `versions`, `promote` and `rollback`."""
 
 from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import RecipeName, Repository
+from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl
+from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, workspace_of
 
@@ -20,6 +21,26 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
     from serving.ensemble import versions as versions_in
 
     print_versions(versions_in(workspace_of(recipe, repository=repository).ensemble), CONSOLE)
+
+
+def status_command(*, repository: Repository = REPOSITORY, url: ServedUrl = None, json_file: JsonFile = None) -> None:
+    """Say of each exported ensemble which version answers, since when, of which run and data.
+
+    **Examples**
+
+    rankline status
+
+    rankline status --url 127.0.0.1:8001
+    """
+    check_writable(json_file)
+    from rankline.pipeline import write_json
+    from rankline.status import statuses
+    from rankline.summary import print_statuses
+
+    found = list(statuses(repository, url))
+    if json_file:
+        write_json({"ensembles": [one.to_dict() for one in found]}, json_file)
+    print_statuses(found, CONSOLE)
 
 
 def promote_command(

@@ -319,6 +319,27 @@ def test_bench_compares_with_an_earlier_report_and_keeps_what_can_be_kept(workpl
     assert run_id in json.loads((workplace.path / "now.json").read_text())["environment"]["command"]
 
 
+def test_status_says_what_answers_and_what_a_server_has(
+    workplace: Workplace, url: str, free_port: int, tmp_path: Path
+) -> None:
+    done = rankline("status", "--url", url, "--json", str(tmp_path / "status.json"), cwd=workplace.path)
+    assert done.returncode == 0, done.stderr
+    assert "the same" in done.stdout
+    (status,) = json.loads((tmp_path / "status.json").read_text())["ensembles"]
+    artifacts = workplace.result["artifacts"]
+    assert (status["name"], status["version"], status["served"], status["others"]) == ("movielens", 1, 1, [])
+    assert status["run_id"] == artifacts["run_id"]
+    assert status["metrics"]["valid_auc"] == workplace.result["quality"]["seeds"]["0"]["valid_auc"]
+    manifest = json.loads((workplace.path / artifacts["prepared"] / "manifest.json").read_text())
+    assert manifest["fingerprint"].startswith(status["data"])
+    nobody = rankline("status", "--url", f"127.0.0.1:{free_port}", cwd=workplace.path)
+    assert nobody.returncode == 1
+    assert f"127.0.0.1:{free_port} does not say what it has of 'movielens'" in nobody.stderr
+    nothing = rankline("status", cwd=tmp_path)
+    assert nothing.returncode == 1
+    assert "model_repository holds no ensemble. Export one: rankline export movielens" in nothing.stderr
+
+
 def test_a_wrongly_typed_or_missing_input_is_refused_by_name(workplace: Workplace, url: str) -> None:
     cases = {
         ("--userId", "one", "--movieId", "31"): "userId",

@@ -1,0 +1,96 @@
+"""What answers: the active version of each ensemble, since when, of which run and data; and what a server has loaded."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workflows.errors import ArtifactError, ServerError
+
+if TYPE_CHECKING:
+    from serving.ensemble import ExportedEnsemble
+
+_SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Of one ensemble.
+
+    Attributes:
+        name: of the ensemble.
+        version: that is active.
+        since: when it became so, UTC.
+        run_id: MLflow run that trained it; empty for a model that was made elsewhere.
+        metrics: of its model on the validation rows.
+        data: fingerprint of what it was trained on, its beginning; empty where that is not known.
+        engine: that runs the model.
+        others: versions that could answer in its place.
+        served: version that the server has loaded; None where none was asked.
+    """
+
+    name: str
+    version: int
+    since: datetime
+    run_id: str
+    metrics: dict[str, float]
+    data: str
+    engine: str
+    others: tuple[int, ...]
+    served: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "since": self.since.isoformat(timespec="seconds"), "others": list(self.others)}
+
+
+def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
+    """One for each ensemble under a directory, by name.
+
+    Args:
+        repository: holds the ensembles.
+        url: HOST:PORT of gRPC of a server, of which is said what it has loaded.
+
+    Raises:
+        ArtifactError: there is none, or one is damaged.
+        ServerError: no server answers, or it does not have an ensemble.
+    """
+    from serving.ensemble import CONFIG, ExportedEnsemble, versions
+    from workflows.prepared import KIND
+
+    paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
+    if not paths:
+        raise ArtifactError(f"{repository} holds no ensemble. Export one: rankline export movielens")
+    for path in paths:
+        directory = path.parent
+        active = ExportedEnsemble.load(directory)
+        changed = (directory / active.name / CONFIG).stat().st_mtime
+        yield Status(
+            name=active.name,
+            version=active.version,
+            since=datetime.fromtimestamp(changed, timezone.utc),
+            run_id=active.run_id,
+            metrics=active.offline_metrics,
+            data=active.manifest.made_from.get(KIND, "")[:_SHORT],
+            engine=str(active.manifest.details["engine"]),
+            others=tuple(one.version for one in versions(directory) if one.version != active.version),
+            served=_served(url, active) if url else None,
+        )
+
+
+def _served(url: str, ensemble: "ExportedEnsemble") -> int:
+    """Version whose steps a server runs."""
+    from tritonclient.grpc import InferenceServerClient
+    from tritonclient.utils import InferenceServerException
+
+    try:
+        with InferenceServerClient(url) as client:
+            config = client.get_model_config(ensemble.name).config
+    except InferenceServerException as error:
+        raise ServerError(f"{url} does not say what it has of {ensemble.name!r}: {error.message()}.") from None
+    found = re.fullmatch(r".*_v(\d+)", config.ensemble_scheduling.step[0].model_name)
+    if found is None:
+        raise ServerError(f"{url} has a {ensemble.name!r} that Rankline did not export.")
+    return int(found.group(1))
