@@ -1,4 +1,4 @@
-"""What answers: the active version of each ensemble, since when, of which run and data; and what a server has loaded."""
+"""What answers: the active version of each ensemble, since when, of which run and data; what a server has loaded."""
 
 import re
 from collections.abc import Iterator
