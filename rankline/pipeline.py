@@ -273,7 +273,7 @@ def export(
             champion = ExportedEnsemble.load(workspace.ensemble)
             trial = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
             if not trial.refusals and promote:
-                ensemble.activate()
+                ensemble.activate(in_place_of=champion.version)
             progress.update(1, 1, trial.words)
     return ensemble
 

@@ -103,9 +103,22 @@ class ExportedEnsemble:
                 "Export again."
             )
 
-    def activate(self) -> None:
-        """Make this the active version; a server that watches the directory switches to it."""
+    def activate(self, *, in_place_of: int | None = None) -> None:
+        """Make this the active version; a server that watches the directory switches to it.
+
+        Args:
+            in_place_of: the version that it was compared with; None for any.
+
+        Raises:
+            ArtifactError: another version has become the active one since.
+        """
         with _locked(self.path):
+            active = _replaced_version(self.path, self.name)
+            if in_place_of not in (None, active):
+                raise ArtifactError(
+                    f"{self.path}: version {self.version} was compared with version {in_place_of}, and version {active} "
+                    "has taken over since. Export again, to compare with that one."
+                )
             _activate(self.path, self.name, self.version)
 
     @property

@@ -79,6 +79,20 @@ def test_a_version_that_is_not_promoted_waits_and_the_active_one_stays(tmp_path:
     assert active_runs(tmp_path) == frozenset()
 
 
+def test_of_two_that_take_over_at_once_the_second_one_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    export(path)
+    for _ in range(2):
+        export(path, promote=False)
+    first, second = (ExportedEnsemble.load(path, number) for number in (2, 3))
+    first.activate(in_place_of=1)
+    with pytest.raises(ArtifactError, match="version 3 was compared with version 1, and version 2 has taken over"):
+        second.activate(in_place_of=1)
+    assert ExportedEnsemble.load(path).version == 2
+    second.activate()
+    assert ExportedEnsemble.load(path).version == 3
+
+
 def test_each_export_adds_a_version_and_answers(tmp_path: Path) -> None:
     assert [export(tmp_path / "m") for _ in range(3)] == [1, 2, 3]
     assert [version.version for version in versions(tmp_path / "m")] == [1, 2, 3]
