@@ -116,8 +116,8 @@ class ExportedEnsemble:
             active = _replaced_version(self.path, self.name)
             if in_place_of not in (None, active):
                 raise ArtifactError(
-                    f"{self.path}: version {self.version} was compared with version {in_place_of}, and version {active} "
-                    "has taken over since. Export again, to compare with that one."
+                    f"{self.path}: version {self.version} was compared with version {in_place_of}, and version "
+                    f"{active} has taken over since. Export again, to compare with that one."
                 )
             _activate(self.path, self.name, self.version)
 
