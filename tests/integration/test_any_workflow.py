@@ -134,7 +134,7 @@ def trained(prepared: PreparedData) -> TrainedModel:
 @pytest.fixture(scope="module")
 def ensemble(prepared: PreparedData, trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
     output = tmp_path_factory.mktemp("repository") / "any"
-    return export_ensemble(prepared, trained, output, ExportConfig(max_batch_size=64), name="any")
+    return export_ensemble(prepared, trained, output, ExportConfig(max_batch_size=64, fused=True), name="any")
 
 
 @pytest.fixture(scope="module")
