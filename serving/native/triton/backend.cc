@@ -20,6 +20,7 @@ const char* const kCandidates = "CANDIDATES";
 const char* const kMaxListLength = "MAX_LIST_LENGTH";
 const char* const kManifest = "MANIFEST";
 constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor, which no machine holds
+constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, also of one without any values in them
 constexpr double kMostWarmUpBytes = 1 << 28;
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
@@ -394,7 +395,7 @@ class Instance {
         throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
       }
       const int64_t width = dims == 2 ? shape[1] : 1;
-      if (shape[0] < 0 || width < 0 || (width > 0 && shape[0] > kMostValues / width)) {
+      if (shape[0] < 0 || shape[0] > kMostRows || width < 0 || width > kMostValues / std::max<int64_t>(shape[0], 1)) {
         throw RequestError("input '" + spec.name + "' has the shape [" + std::to_string(shape[0]) + ", " +
                            std::to_string(width) + "]");
       }
