@@ -439,8 +439,9 @@ def _log_inputs(job: _Job, log: RunLog) -> None:
     num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
     if not log.has_params:
         log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
+        rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."
         source = job.data.manifest.details.get("source")
-        log.note(f"{source}: {num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows.")
+        log.note(f"{source}: {rows}" if source else rows)
         log.set_tags({"data": job.fingerprint[:_SHORT_DIGEST], "code": code_version()})
     for split, count in num_rows.items():
         log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=count)

@@ -169,7 +169,13 @@ def _prefixes(columns: Sequence[str]) -> list[str]:
 
 
 def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
-    """The mean of the heads' losses by their weights, of labels (N, heads) and scores (N, sum of widths)."""
+    """The mean of the heads' losses by their weights.
+
+    Args:
+        heads: what the labels are.
+        labels: shape (N,), of several heads (N, heads).
+        scores: shape (N,), or (N, sum of widths).
+    """
     losses = []
     for head, own in split_by_head(heads, ScoredRows.of(labels, scores)):
         name = _loss_name(head)

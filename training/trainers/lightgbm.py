@@ -93,8 +93,8 @@ class LightGBMTrainer(Trainer):
         self._step += 1
         if self._step % self._steps_per_epoch == 0:
             self._grow()
-            rows, labels = self._rows[0], self._labels[0]
-            self._total_loss += len(rows) * losses_of(self._spec.heads, labels, self.model.scores(rows))
+            labels, scores = self.array(self._labels[0]), self.array(self.model.scores(self._rows[0]))
+            self._total_loss += len(labels) * losses_of(self._spec.heads, labels, scores)
 
     def _grow(self) -> None:
         """Have the trees of the epochs that are done."""

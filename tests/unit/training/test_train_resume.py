@@ -49,6 +49,7 @@ CONFIGS = {
     "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
+ROWS = "4,000 training rows, 1,000 validation rows."
 # One process imports both frameworks, and each run is a fork of it.
 KILLED = """
 import json, os, signal, sys
@@ -225,7 +226,7 @@ def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
     assert_same(model, straight("tensorflow"))
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
     assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
-    assert run.data.tags["mlflow.note.content"] == "Step 14: worker 1 was lost. 1 worker goes on."
+    assert run.data.tags["mlflow.note.content"] == f"{ROWS} Step 14: worker 1 was lost. 1 worker goes on."
     assert history(model, "workers") == {14: 1}
     assert not checkpoint_path(output).exists()
 
@@ -262,7 +263,7 @@ def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
     model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
     assert_same(model, straight("tensorflow"))
     run = client.get_run(model.run_id)
-    assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone."
+    assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone. {ROWS}"
     assert run.data.params["batch_size"] == "400"
 
 
@@ -376,7 +377,7 @@ def test_with_another_learning_rate_the_rest_is_learnt_with_that(
         if left.state[name].dtype == np.float32:
             np.testing.assert_allclose(later.state[name], left.state[name], atol=1e-6, err_msg=name)
     note = mlflow.MlflowClient(tracking.uri).get_run(left.run_id).data.tags["mlflow.note.content"]
-    assert note == "Since step 9 the learning rate is 1e-12."
+    assert note == f"{ROWS} Since step 9 the learning rate is 1e-12."
 
 
 @pytest.mark.parametrize(("model", "trace"), [("mlp", "*.xplane.pb"), ("torch_mlp", "*.pt.trace.json")])
