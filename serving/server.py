@@ -380,6 +380,14 @@ class EmbeddedServer:
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
+    def is_ready(self, model: str, version: int) -> bool:
+        """Whether the server has a version of a model ready; one that does not answer in a second is taken to.
+
+        Raises:
+            ServerError: the server is not running.
+        """
+        return self._running_control().is_model_ready(model, version)
+
     def interrupt(self) -> None:
         """End the server without waiting for it, so that `start` or `load` in another thread fails; `stop` follows."""
         if (launcher := self._launcher) is not None:
