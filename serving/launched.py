@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serving.server_log import ServerLog
@@ -43,8 +43,13 @@ class Launched:
             self.stop()
             raise
 
-    def run(self, *command: str) -> int:
+    def run(self, *command: str, hidden: Sequence[str] = ()) -> int:
         """Start the program.
+
+        Args:
+            command: the program and its arguments.
+            hidden: further arguments, which other users of this machine do not see in the list of processes, where the
+                system lets a process hold the one that it starts (ptrace).
 
         Returns:
             Its process id.
@@ -54,7 +59,7 @@ class Launched:
         """
         assert self._process.stdin is not None
         with self._process.stdin as pipe:
-            pipe.writelines(os.fsencode(part) + b"\0" for part in command)
+            pipe.writelines(os.fsencode(part) + b"\0" for part in (str(len(hidden)), *command, *hidden))
         return int(self._read_line())
 
     def set_at_work(self) -> None:

@@ -281,13 +281,12 @@ class EmbeddedServer:
                     home / "backends",
                     native.libraries,
                     shm_prefix=server_id,
-                    key=self._control.key,
-                    shared_memory_key=self.shared_memory_key,
                 ),
                 f"--id={server_id}",
                 f"--grpc-port={grpc_port}",
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
+                hidden=_keys(self.config, self._control.key, self.shared_memory_key),
             )
             self._wait_until_ready(self._control, server_id, may_hang=may_hang)
         except EOFError:
@@ -437,6 +436,8 @@ class EmbeddedServer:
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
+        if control.key in " ".join(psutil.Process(self.pid).cmdline()):
+            _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
 
     def _cpu_seconds_of_models(self) -> float | None:
         """What the processes of models have used, as the server's own grows with each question; None without any."""
@@ -510,15 +511,9 @@ def _flags(
     libraries: Mapping[str, Path],
     *,
     shm_prefix: str,
-    key: str,
-    shared_memory_key: str,
 ) -> list[str]:
-    """Everything but the ports and repositories; hardened after Triton's deployment guide."""
+    """Everything but the ports, the keys and the repositories; hardened after Triton's deployment guide."""
     names = sorted(folder.name for folder in backends.iterdir())
-    closed = {
-        "model-repository,trace,logging" if config.models else "trace,logging": key,
-        "shared-memory": shared_memory_key,
-    }
     return [
         f"--backend-directory={backends}",
         f"--model-control-mode={'explicit' if config.models else 'none'}",
@@ -530,8 +525,6 @@ def _flags(
         f"--grpc-address={config.host}",
         f"--http-address={config.http_host}",
         f"--metrics-address={config.host}",
-        *(f"--grpc-restricted-protocol={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
-        *(f"--http-restricted-api={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
         "--allow-gpu-metrics=false",
         *_tls_flags(config.tls),
         *_age_flags(config.max_connection_age_s),
@@ -539,6 +532,19 @@ def _flags(
         *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},library={path}" for name, path in libraries.items()),
+    ]
+
+
+def _keys(config: ServerConfig, key: str, shared_memory_key: str) -> list[str]:
+    """What is closed to all who do not show a key."""
+    closed = {
+        "model-repository,trace,logging" if config.models else "trace,logging": key,
+        "shared-memory": shared_memory_key,
+    }
+    return [
+        f"{flag}={names}:{KEY_HEADER}={secret}"
+        for flag in ("--grpc-restricted-protocol", "--http-restricted-api")
+        for names, secret in closed.items()
     ]
 
 

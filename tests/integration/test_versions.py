@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import signal
 import threading
 import time
@@ -317,6 +318,14 @@ def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
         client.register_system_shared_memory("x", "/x", 8)
     client.close()
     assert served.ask() == 10
+
+
+def test_keys_are_not_in_the_list_of_processes(served: Served) -> None:
+    keys = re.findall(r":rankline-key=(\w{32})\b", "\0".join(psutil.Process(served.server.pid).environ().values()))
+    assert served.server.shared_memory_key in keys  # its own user's alone
+    assert len(set(keys)) == 2
+    for process in served.server.process_ids():
+        assert not [key for key in keys if key in "\0".join(psutil.Process(process).cmdline())]
 
 
 def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) -> None:
