@@ -31,7 +31,7 @@ from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
 from serving.parameters import PLAN
 from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
-from workflows.durable import sync, sync_all
+from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
@@ -119,7 +119,20 @@ class ExportedEnsemble:
                     f"{self.path}: version {self.version} was compared with version {in_place_of}, and version "
                     f"{active} has taken over since. Export again, to compare with that one."
                 )
+            if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
+                raise _deleted(self)
             _activate(self.path, self.name, self.version)
+
+    def use(self) -> Use:
+        """Keep exports from deleting this version for as long as the object lives that is returned.
+
+        Raises:
+            ArtifactError: one has deleted it.
+        """
+        try:
+            return Use(self.path / self.name / str(self.version))
+        except OSError:
+            raise _deleted(self) from None
 
     @property
     def is_active(self) -> bool:
@@ -160,6 +173,14 @@ class ExportedEnsemble:
     def offline_metrics(self) -> dict[str, float]:
         """Metrics of the model on the validation rows, as training measured them."""
         return dict(self.manifest.details["metrics"])
+
+
+def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
+    numbers = ", ".join(map(str, _numbers(ensemble.path / ensemble.name)))
+    return ArtifactError(
+        f"{ensemble.path}: version {ensemble.version} was deleted by an export since, see --keep-versions. "
+        f"Available: {numbers}."
+    )
 
 
 def versions(path: Path) -> list[ExportedEnsemble]:
@@ -239,7 +260,7 @@ def publish_version(
     promote: bool = True,
     timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
-    """Add a version to a model repository, make it the active one, and delete the oldest.
+    """Add a version to a model repository, make it the active one, and delete the oldest but those that a server runs.
 
     Whatever happens before the last step, the old version stays as it was.
 
@@ -279,11 +300,12 @@ def publish_version(
             sync(path)
             if promote or replaced is None:
                 _activate(path, name, number)
+            for old in _numbers(path / name)[: -max(keep, 2)]:
+                directory = path / name / str(old)
+                if old != replaced and not is_used(directory):  # a rollback goes back to that one
+                    directory.rename(staging / f"{old}.old")  # from here on nobody sees a part of it
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        for old in _numbers(path / name)[: -max(keep, 2)]:
-            if old != replaced:  # which servers still run, and which a rollback goes back to
-                shutil.rmtree(path / name / str(old))
         _clear_unfinished(path, name)
 
 

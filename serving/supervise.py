@@ -95,6 +95,7 @@ class Supervisor:
         self.serving = ensemble
         """The active version."""
         self._server, self._report = server, report
+        self._use = ensemble.use()  # so that no export deletes what this server may have to load again
         self._follower = Follower(ensemble, report) if follow_versions else None
         self._down: set[str] = set()
         self._rejected: ExportedEnsemble | None = None  # Triton may yet finish loading it
@@ -152,6 +153,7 @@ class Supervisor:
         old = self.serving
         if self._rejected is not None:
             self._go_back()
+        use = new.use()
         self._report(f"loading version {new.version}")
         try:
             for step in new.steps:
@@ -165,7 +167,7 @@ class Supervisor:
                 self._go_back()
             raise
         self._rejected = None
-        self.serving = new
+        self.serving, self._use = new, use
         self._report(f"version {new.version} is active")
         try:
             self._server.unload(*old.steps)
