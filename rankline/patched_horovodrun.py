@@ -125,7 +125,7 @@ class WithoutKey:
 class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
     """What a worker leaves is bounded, and nobody replaces it: a second one under the same number is refused."""
 
-    def do_PUT(self) -> None:  # noqa: D102  (as its parent)
+    def do_PUT(self) -> None:  # noqa: N802  (as its parent)
         length, parts = self.headers.get("Content-Length", ""), self.path.split("/")
         if not (length.isascii() and length.isdecimal()) or int(length) > MOST_BYTES or len(parts) != 3:
             self.send_status_code(http_server.BAD_REQUEST)
@@ -144,19 +144,19 @@ class MembersServer(http_server.RendezvousHTTPServer):  # type: ignore[misc]
 
     members: frozenset[str] | None = None
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002, D102  (as its parent)
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  (as its parent)
         return self.members is None or client_address[0] in self.members
 
 
 class MembersRendezvous(http_server.RendezvousServer):  # type: ignore[misc]
     """A rendezvous with such a store and handler."""
 
-    def start(self, handler_cls: Any = MembersHandler) -> Any:  # noqa: D102  (as its parent)
+    def start(self, handler_cls: Any = MembersHandler) -> Any:
         self._httpd, port = http_server.find_port(lambda address: MembersServer(address, handler_cls, self._verbose))
         self._listen_thread = http_server.in_thread(target=self._httpd.serve_forever)
         return port
 
-    def init(self, host_alloc_plan: Any) -> None:  # noqa: D102  (as its parent)
+    def init(self, host_alloc_plan: Any) -> None:
         super().init(host_alloc_plan)
         if "--network-interface" not in sys.argv:
             self._httpd.members = _FOUND | addresses_of({slot.hostname for slot in host_alloc_plan})

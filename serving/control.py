@@ -54,7 +54,9 @@ class ModelControl:
     def is_model_ready(self, model: str, version: int) -> bool:
         """Whether the server does not say that a version of a model is not ready, or that it has none."""
         try:
-            return self._request("GET", f"/v2/models/{model}/versions/{version}/ready", timeout_s=1)[0] not in _NOT_READY
+            return (
+                self._request("GET", f"/v2/models/{model}/versions/{version}/ready", timeout_s=1)[0] not in _NOT_READY
+            )
         except (OSError, http.client.HTTPException):
             return True  # it is busy, or has ended, for which others look
 

@@ -183,7 +183,7 @@ def test_a_version_that_was_refused_is_tried_again_later(served: Served) -> None
     content = file.read_bytes()
     file.write_bytes(content[:-1])  # it is still being copied, say
     tried_s = []
-    for now_s in range(60):  # noqa: B007  (the clock reads it)
+    for now_s in range(60):  # which the clock reads
         num_before = len([line for line in served.events if line == "loading version 2"])
         follower.step(served.supervisor.switch_to)
         tried_s += [now_s] * (len([line for line in served.events if line == "loading version 2"]) - num_before)

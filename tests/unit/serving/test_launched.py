@@ -16,7 +16,11 @@ def run(tmp_path: Path, *command: str, hidden: tuple[str, ...]) -> list[str]:
     """The lines that a program says."""
     log = FileLog(tmp_path / "log")
     launched = Launched(
-        tmp_path / "home", log, environment=dict(os.environ), stop_timeout_s=5, shm_prefix=f"rankline-test-{os.getpid()}"
+        tmp_path / "home",
+        log,
+        environment=dict(os.environ),
+        stop_timeout_s=5,
+        shm_prefix=f"rankline-test-{os.getpid()}",
     )
     launched.run(*command, hidden=hidden)
     assert launched.wait() == 0

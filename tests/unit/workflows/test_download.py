@@ -176,7 +176,9 @@ def test_what_would_fill_the_disk_is_not_unpacked(site, tmp_path):
         bundle.writestr("ml/ratings.csv", b"0" * 10_000_000)
     site.files["ml.zip"] = stream.getvalue()
     archive = Archive(name="ml", url=site.url("ml.zip"))
-    with pytest.raises(DownloadError, match=r"would unpack to 10,000,000 bytes in 1 files, expected at most .* Not unp"):
+    with pytest.raises(
+        DownloadError, match=r"would unpack to 10,000,000 bytes in 1 files, expected at most .* Not unp"
+    ):
         download(archive, tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.suffix != ".part"]
 
