@@ -411,6 +411,8 @@ def _replaced_version(path: Path, name: str) -> int | None:
 def _refuse_entries(directory: Path, expected: set[str]) -> None:
     if not directory.is_dir():
         raise ArtifactError(f"{directory} is missing from the {KIND}. Export again.")
+    if directory.is_symlink():
+        raise ArtifactError(f"{directory} is a link. An {KIND} holds files alone: put the directory in its place.")
     if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
         raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Remove it.")
 

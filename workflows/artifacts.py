@@ -91,11 +91,32 @@ class Manifest:
                     f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
                 )
             files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
-            return cls(files=files, **document)
+            manifest = cls(files=files, **document)
+            manifest._check_types()
+            return manifest
         except FileNotFoundError:
             raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
+
+    def _check_types(self) -> None:
+        """Refuse what no `to_json` writes.
+
+        Raises:
+            TypeError, ValueError: a part is of another type, or a file lies elsewhere.
+        """
+        texts = [self.kind, self.fingerprint, self.created_at]
+        for name, mapping in (("made_from", self.made_from), ("details", self.details), ("versions", self.versions)):
+            if not isinstance(mapping, dict):
+                raise TypeError(f"{name} is not an object")
+        texts += [*self.made_from.values(), *self.versions.values(), *(file.sha256 for file in self.files.values())]
+        if odd := [text for text in texts if not isinstance(text, str)]:
+            raise TypeError(f"{odd[0]!r} is not a text")
+        for name, record in self.files.items():
+            if type(record.num_bytes) is not int or record.num_bytes < 0:
+                raise TypeError(f"{name} has {record.num_bytes!r} bytes")
+            if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+                raise ValueError(f"{name!r} would lie outside")
 
 
 @contextmanager
@@ -160,6 +181,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
     check_files(directory, manifest.files, kind)
+    refuse_links(directory, kind)
     if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
         raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
     return manifest
@@ -186,6 +208,17 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
             )
         if sha256_of(path) != expected.sha256:
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
+
+
+def refuse_links(directory: Path, kind: str) -> None:
+    """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change.
+
+    Raises:
+        ArtifactError: there is one.
+    """
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink():
+            raise ArtifactError(f"{path} is a link. A {kind} holds files alone: put the file in its place.")
 
 
 def remedy(kind: str, directory: Path) -> str:
