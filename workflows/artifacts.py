@@ -25,6 +25,7 @@ from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+_LONGEST_NAME = 255  # what Linux takes for one part of a path
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
     "nvidia-pytriton",
@@ -115,8 +116,9 @@ class Manifest:
         for name, record in self.files.items():
             if type(record.num_bytes) is not int or record.num_bytes < 0:
                 raise TypeError(f"{name} has {record.num_bytes!r} bytes")
-            if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
-                raise ValueError(f"{name!r} would lie outside")
+            parts = Path(name).parts
+            if Path(name).is_absolute() or ".." in parts or "\0" in name or len(name) > _LONGEST_NAME:
+                raise ValueError(f"{name!r:.200} is not the path of a file of it")
 
 
 @contextmanager
