@@ -296,7 +296,7 @@ def test_says_why_a_model_cannot_be_loaded(models: Mapping[str, Path], tmp_path:
 
 
 def hostile_models(directory: Path, marker: str) -> dict[str, Path]:
-    """SavedModels that do more than compute where they are served; their names begin with an operation that they run."""
+    """SavedModels that do more than compute where they are served; each is named by an operation that it runs."""
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
