@@ -33,6 +33,7 @@ from workflows.tensors import side_by_side
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble

@@ -15,6 +15,7 @@ is its.
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
@@ -39,6 +40,7 @@ def main() -> None:
     parent_pid, home, shm_prefix, stop_timeout_s = sys.argv[1:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
     Path(home).mkdir(mode=0o700)
+    fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_SH)  # as long as we live: then nobody else clears it up
     try:
         _report(b"\n")
         num_hidden, *command = sys.stdin.buffer.read().split(b"\0")[:-1] or [b"0"]
@@ -87,7 +89,8 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
         is_held = bool(os.read(reading, 1))
         os.close(reading)
         if is_held:
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT).si_code == os.CLD_TRAPPED:
+            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            if state is not None and state.si_code == os.CLD_TRAPPED:
                 _lead_to_environment(pid, num_hidden)
             libc.ptrace(_PTRACE_DETACH, pid, 0, 0)
         return pid

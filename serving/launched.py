@@ -1,13 +1,36 @@
 """A program that never outlives this process: `launch.py` runs it and clears up after it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from serving.server_log import ServerLog
+from workflows.durable import is_used
+
+_YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
+
+
+def remove_left(directory: Path, prefix: str) -> None:
+    """Remove what is left of programs whose `launch.py` was killed: its directory, and shared memory of the same name.
+
+    Args:
+        directory: has the directories.
+        prefix: of their names.
+    """
+    for home in directory.glob(f"{prefix}*"):
+        with suppress(OSError):  # another user's, or gone
+            found = home.stat()
+            if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_used(home):
+                continue
+            for segment in Path("/dev/shm").glob(f"{home.name}*"):
+                segment.unlink(missing_ok=True)
+            shutil.rmtree(home, ignore_errors=True)
 
 
 class Launched:

@@ -31,7 +31,7 @@ from serving.installation import (
     make_stub_environment,
     remove_environments,
 )
-from serving.launched import Launched
+from serving.launched import Launched, remove_left
 from serving.native.objects import native_backends
 from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
@@ -42,6 +42,7 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MOST_STARTS = 3
+_HOME = "rankline-server-"
 _IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
@@ -251,8 +252,9 @@ class EmbeddedServer:
             )
         )
         self._begun_at = time.time()
-        server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
-        home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
+        home = Path(tempfile.gettempdir(), f"{_HOME}{os.getpid()}-{secrets.token_hex(4)}")
+        remove_left(home.parent, _HOME)
+        server_id = home.name
         try:
             path = self.config.log_path
             self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
