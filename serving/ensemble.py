@@ -103,6 +103,15 @@ class ExportedEnsemble:
                 "Export again."
             )
 
+    def check_fingerprint(self, expected: str | None) -> None:
+        """Refuse another version than the one that was meant; None takes any.
+
+        Raises:
+            ArtifactError: its fingerprint is another one.
+        """
+        if expected is not None:
+            self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
+
     def activate(self, *, in_place_of: int | None = None) -> None:
         """Make this the active version; a server that watches the directory switches to it.
 

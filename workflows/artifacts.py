@@ -100,6 +100,22 @@ class Manifest:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
 
+    def check_fingerprint(self, expected: str, source: Path) -> None:
+        """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one.
+
+        Args:
+            expected: fingerprint, as whoever made the artifact has told.
+            source: where the manifest is, for messages.
+
+        Raises:
+            ArtifactError: it is another one. That the files are as the manifest says is checked when they are loaded.
+        """
+        found = _fingerprint(self.kind, self.made_from, self.files)
+        if found != expected.lower():
+            raise ArtifactError(
+                f"{source} has the fingerprint {found}, expected {expected}. Get the right {self.kind}."
+            )
+
     def _check_types(self) -> None:
         """Refuse what no `to_json` writes.
 
@@ -292,16 +308,20 @@ def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: 
     files = {
         name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }
-    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
     return Manifest(
         kind=kind,
-        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+        fingerprint=_fingerprint(kind, made_from, files),
         made_from=made_from,
         details=details,
         files=files,
         versions=versions(),
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _fingerprint(kind: str, made_from: Mapping[str, str], files: Mapping[str, FileRecord]) -> str:
+    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -54,11 +54,8 @@ def pid_of(server: EmbeddedServer) -> int:
 
 def leftovers() -> set[Path]:
     """Shared memory and temporary directories of this process's servers."""
-    temporary = Path(tempfile.gettempdir())
-    return {
-        *Path("/dev/shm").glob(f"rankline-server-{os.getpid()}-*"),
-        *temporary.glob(f"rankline-server-{os.getpid()}-*"),
-    }
+    name = f"rankline-server-{os.getpid()}-*"
+    return {*Path("/dev/shm").glob(name), *Path(tempfile.gettempdir()).glob(name)}
 
 
 def test_stopping_leaves_nothing_behind(identity: ServerConfig, tmp_path: Path) -> None:

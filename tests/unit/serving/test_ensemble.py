@@ -154,6 +154,20 @@ def test_a_version_that_a_server_runs_is_not_deleted(tmp_path: Path) -> None:
     assert [version.version for version in versions(tmp_path / "m")] == [5, 6]
 
 
+def test_another_version_than_was_meant_is_refused_whatever_it_says_of_itself(tmp_path: Path) -> None:
+    export(tmp_path / "m", content="ours")
+    ensemble = ExportedEnsemble.load(tmp_path / "m")
+    told = ensemble.manifest.fingerprint
+    ensemble.check_fingerprint(told)
+    ensemble.check_fingerprint(told.upper())
+    ensemble.check_fingerprint(None)
+    export(tmp_path / "m", content="theirs")
+    manifest = tmp_path / "m" / "m" / "2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(Manifest.read(manifest.parent).fingerprint, told))
+    with pytest.raises(ArtifactError, match=f"m/2 has the fingerprint .*, expected {told}"):
+        ExportedEnsemble.load(tmp_path / "m").check_fingerprint(told)
+
+
 def test_a_version_that_is_deleted_meanwhile_is_not_gone_back_to(tmp_path: Path) -> None:
     export(tmp_path / "m")
     first = ExportedEnsemble.load(tmp_path / "m")
