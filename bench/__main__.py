@@ -28,7 +28,7 @@ BENCHMARKS = {
     "quality": "how good a model is, and what it ranks first, against ALS and item-kNN; knows --recipe, --data",
     "etl": "preparing Criteo rows by two Dask workers against one",
     "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
-    "soak": "half an hour at 70 % of the peak: errors and memory",
+    "soak": "half an hour at 70 % of the peak: errors and memory; with --check-every, whether every answer is right",
     "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
     "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
@@ -49,6 +49,10 @@ def main(
         Path | None,
         typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is no part of the project."),
     ] = None,
+    check_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="soak compares each so many-th answer, of all layouts, a minute of each per repeat."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
@@ -59,12 +63,12 @@ def main(
         raise typer.Exit(1)
     quiet_libraries()
     run = import_module(f"bench.{name}").run
-    chosen = {
-        option: value for option, value in (("recipe", recipe), ("device", device), ("data", data)) if value is not None
-    }
+    given = {"recipe": recipe, "device": device, "data": data, "check_every": check_every}
+    chosen = {option: value for option, value in given.items() if value is not None}
     if unknown := chosen.keys() - inspect.signature(run).parameters.keys():
         option = min(unknown)
-        raise typer.BadParameter(f"{name} knows no {option}, got --{option} {chosen[option]}. Leave it out.")
+        flag = option.replace("_", "-")
+        raise typer.BadParameter(f"{name} knows no {flag}, got --{flag} {chosen[option]}. Leave it out.")
     if busy := busyness():
         warn_busy(busy)
     try:

@@ -33,6 +33,7 @@ from workflows.tensors import side_by_side
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from serving.client import Client
     from serving.ensemble import ExportedEnsemble
@@ -356,37 +357,58 @@ def bench_sample(
     Raises:
         ServingError: the scores differ.
     """
-    import numpy as np
-
     from rankline.rows import select
-    from serving.benchmark.load import measure
     from serving.in_process import open_ensemble
 
     with open_ensemble(ensemble) as own:
         columns = own.schema.columns
         required = [column.name for column in columns if column.is_required]
         rows = select(rows, required, [column.name for column in columns if not column.is_required])
-        expected = own.predict(rows)
     with ExitStack() as stack:
         client, identity = _clients(server, ensemble, stack)
-        scores = client.predict(rows)
-        apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
-        if not (worst := float(apart.max(initial=0))) <= config.tolerance:
-            raise ServingError(
-                f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
-                "serves another export: restart it."
-            )
-        report = measure(
-            client,
-            rows,
-            batch_sizes,
-            config=config,
-            expected=expected,
-            identity=identity,
-            process_ids=server.process_ids,
-            progress=progress,
+        return _measure(server, client, identity, rows, client.predict(rows), ensemble, batch_sizes, config, progress)
+
+
+def _measure(
+    server: Server,
+    client: "Client",
+    identity: "Client | None",
+    rows: "pa.Table",
+    scores: "NDArray[Any]",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    progress: Progress,
+) -> BenchmarkReport:
+    """Compare the server's scores of rows with those of the same ensemble in this process, then measure.
+
+    Raises:
+        ServingError: the scores differ.
+    """
+    import numpy as np
+
+    from serving.benchmark.load import measure
+    from serving.in_process import open_ensemble
+
+    with open_ensemble(ensemble) as own:
+        expected = own.predict(rows)
+    apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
+    if not (worst := float(apart.max(initial=0))) <= config.tolerance:
+        raise ServingError(
+            f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
+            "serves another export: restart it."
         )
-    return replace(report, version=ensemble.version)
+    return measure(
+        client,
+        rows,
+        batch_sizes,
+        config=config,
+        expected=expected,
+        version=ensemble.version,
+        identity=identity,
+        process_ids=server.process_ids,
+        progress=progress,
+    )
 
 
 def _clients(server: Server, ensemble: "ExportedEnsemble", stack: ExitStack) -> "tuple[Client, Client | None]":
@@ -415,7 +437,6 @@ def bench(
         ArtifactError: the ensemble was exported from other data.
         ServingError: the served scores are not as good as the model was offline.
     """
-    from serving.benchmark.load import measure
     from training.metrics import objective_of, qualities
 
     ensemble.check_made_from(prepared.manifest)
@@ -431,18 +452,9 @@ def bench(
         in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
         served = qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order)))[objective.name]
         _check_served(objective.title, served, ensemble.offline_metrics[f"valid_{objective.name}"])
-        report = measure(
-            client,
-            rows,
-            batch_sizes,
-            config=config,
-            expected=scores,
-            identity=identity,
-            process_ids=server.process_ids,
-            progress=progress,
-        )
+        report = _measure(server, client, identity, rows, scores, ensemble, batch_sizes, config, progress)
     quality = {**ensemble.offline_metrics, f"served_{objective.name}": served}
-    return replace(report, version=ensemble.version, quality=quality), served
+    return replace(report, quality=quality), served
 
 
 def run(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from rankline.rows import Block
@@ -29,6 +31,7 @@ _ROWS_AT_ONCE = 8_192
 _LONG_ROWS_AT_ONCE = 1_024
 """Of rows that hold a history, which takes memory."""
 _BLOCKS_AHEAD = 2
+_FORMULA, _NUMBER = r"^[=+\-@\t\r]", r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"  # what a spreadsheet takes a text for
 
 Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
 
@@ -124,10 +127,30 @@ def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
     def write(rows: pa.Table) -> None:
         nonlocal is_first
-        csv.write_csv(rows, sink, csv.WriteOptions(include_header=is_first))
+        csv.write_csv(without_formulas(rows), sink, csv.WriteOptions(include_header=is_first))
         is_first = False
 
     return write
+
+
+def without_formulas(rows: pa.Table) -> pa.Table:
+    """The same for a spreadsheet, which would run a text that begins like a formula and is no number.
+
+    Such texts, and such names of columns, get an apostrophe before them.
+    """
+    columns = []
+    for column in rows.columns:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            is_one = pc.and_not(pc.match_substring_regex(column, _FORMULA), pc.match_substring_regex(column, _NUMBER))
+            column = pc.if_else(
+                is_one,
+                pc.binary_join_element_wise(pa.scalar("'", column.type), column, pa.scalar("", column.type)),
+                column,
+            )
+        columns.append(column)
+    return pa.table(columns, [re.sub(_FORMULA, r"'\g<0>", name) for name in rows.column_names])
 
 
 def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:

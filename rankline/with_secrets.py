@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 SECRETS = (
     *("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN"),
@@ -9,13 +10,24 @@ SECRETS = (
 )
 """Variables that MLflow and its stores sign in with."""
 
+KEY_VARIABLE = "RANKLINE_HOROVOD_KEY"
+"""Has the key of horovodrun's processes that look for the interfaces of hosts (`rankline/patched_horovodrun.py`)."""
+
+GIVEN = (*SECRETS, KEY_VARIABLE)
+
+
+def with_key(settings: Any) -> Any:
+    """horovodrun's settings with the key that this process was given; it is not handed on."""
+    settings.key = bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    return settings
+
 
 def main() -> None:
     """Run the command that the arguments of this process are."""
     reading, writing = os.pipe()
     # A pipe takes 64 KiB before anybody reads, more than an environment has in such variables.
     with os.fdopen(writing, "w") as pipe:
-        pipe.writelines(f"{name}={os.environ[name]}\n" for name in SECRETS if "\n" not in os.environ.get(name, "\n"))
+        pipe.writelines(f"{name}={os.environ[name]}\n" for name in GIVEN if "\n" not in os.environ.get(name, "\n"))
         pipe.write("\n")
     os.dup2(reading, sys.stdin.fileno())
     os.execvp(sys.argv[1], sys.argv[1:])

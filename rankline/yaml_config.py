@@ -45,6 +45,8 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{place}: not YAML ({error.problem}). Mend the line, or the one before.") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not a recipe (it holds lists in lists without end).") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())}).") from None
     if node is None:

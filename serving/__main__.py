@@ -42,6 +42,9 @@ def _serve(options: argparse.Namespace) -> None:
     if options.tls_certificate:
         tls = Tls(certificate=options.tls_certificate, key=options.tls_key, client_root=options.tls_client_root)
     ensemble = ExportedEnsemble.load(options.repository)
+    if options.watch and options.expect_fingerprint:
+        raise ConfigError("--expect-fingerprint names one version, and --watch takes others. Leave out one of the two.")
+    ensemble.check_fingerprint(options.expect_fingerprint)
     config = config_of(
         ensemble,
         host=options.host,
@@ -73,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
         "--repository", type=Path, required=True, help="the ensemble, such as model_repository/movielens"
     )
     parser.add_argument("--watch", action="store_true", help="switch to new versions")
+    parser.add_argument(
+        "--expect-fingerprint", metavar="SHA256", help="refuse any other version; not with --watch (see manifest.json)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address of gRPC and metrics (default: %(default)s)")
     parser.add_argument("--grpc-port", type=int, default=8001, help="default: %(default)s; 0 takes a free one")
     parser.add_argument("--http-port", type=int, default=8000, help="on loopback only (default: %(default)s)")

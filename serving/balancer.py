@@ -7,13 +7,16 @@ are taken over by a graceful reload: new worker processes take the connections, 
 """
 
 import contextlib
+import grp
 import http.client
 import os
+import pwd
 import re
 import resource
 import secrets
 import shutil
 import signal
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -128,6 +131,7 @@ class Balancer:
             self._launched = Launched(
                 home, self._log, environment=os.environ, stop_timeout_s=_STOP_TIMEOUT_S, shm_prefix=home.name
             )
+            home.chmod(0o711)  # workers of another user have their files in it
             generation = self._configure(upstreams)
             self._pid = self._launched.run(str(self._program), "-e", "stderr", "-p", f"{home}/", "-c", _CONFIG)
             self._wait_for(generation)
@@ -255,9 +259,8 @@ def nginx_config(config: BalancerConfig, upstreams: Sequence[Upstream], *, gener
     """
     is_empty = not upstreams
     num_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    user = [("user", "root", "root")] if os.geteuid() == 0 else []  # else its workers could not enter their directory
     directives: list[Directive] = [
-        *user,
+        *_user(),
         ("daemon", "off"),
         ("pid", "nginx.pid"),
         ("error_log", "stderr", "error"),
@@ -285,6 +288,20 @@ def nginx_config(config: BalancerConfig, upstreams: Sequence[Upstream], *, gener
         ),
     ]
     return "\n".join(_lines(directives)) + "\n"
+
+
+def _user() -> list[Directive]:
+    """Who its workers run as where we are root: a user with no rights, as nothing that they read needs any."""
+    if os.geteuid() != 0:
+        return []
+    home = Path(tempfile.gettempdir(), "home").resolve()
+    if not all(parent.stat().st_mode & stat.S_IXOTH for parent in home.parents):
+        return [("user", "root", "root")]  # others could not enter their directory
+    try:
+        nobody = pwd.getpwnam("nobody")
+        return [("user", nobody.pw_name, grp.getgrgid(nobody.pw_gid).gr_name)]
+    except KeyError:
+        return [("user", "root", "root")]
 
 
 def _upstream(name: str, addresses: Sequence[str]) -> list[Directive]:

@@ -17,6 +17,7 @@ from workflows.errors import ServerError
 KEY_HEADER = "rankline-key"
 _NATIVE = re.compile(r"^load failed for model '[^']+': version \d+ is at UNAVAILABLE state: [A-Z][a-z ]+: ")
 """What Triton puts before the message of a native backend, with the status code last."""
+_NOT_READY = (http.client.BAD_REQUEST, http.client.NOT_FOUND)
 _LOADED = ("READY", "LOADING", "UNLOADING")
 
 
@@ -49,6 +50,15 @@ class ModelControl:
             return named and self._request("GET", "/v2/health/ready", timeout_s=1)[0] == http.client.OK
         except (OSError, http.client.HTTPException, ValueError, AttributeError):
             return False
+
+    def is_model_ready(self, model: str, version: int) -> bool:
+        """Whether the server does not say that a version of a model is not ready, or that it has none."""
+        try:
+            return (
+                self._request("GET", f"/v2/models/{model}/versions/{version}/ready", timeout_s=1)[0] not in _NOT_READY
+            )
+        except (OSError, http.client.HTTPException):
+            return True  # it is busy, or has ended, for which others look
 
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.

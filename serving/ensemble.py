@@ -31,7 +31,7 @@ from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
 from serving.parameters import PLAN
 from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
-from workflows.durable import sync, sync_all
+from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
@@ -103,6 +103,15 @@ class ExportedEnsemble:
                 "Export again."
             )
 
+    def check_fingerprint(self, expected: str | None) -> None:
+        """Refuse another version than the one that was meant; None takes any.
+
+        Raises:
+            ArtifactError: its fingerprint is another one.
+        """
+        if expected is not None:
+            self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
+
     def activate(self, *, in_place_of: int | None = None) -> None:
         """Make this the active version; a server that watches the directory switches to it.
 
@@ -119,7 +128,20 @@ class ExportedEnsemble:
                     f"{self.path}: version {self.version} was compared with version {in_place_of}, and version "
                     f"{active} has taken over since. Export again, to compare with that one."
                 )
+            if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
+                raise _deleted(self)
             _activate(self.path, self.name, self.version)
+
+    def use(self) -> Use:
+        """Keep exports from deleting this version for as long as the object lives that is returned.
+
+        Raises:
+            ArtifactError: one has deleted it.
+        """
+        try:
+            return Use(self.path / self.name / str(self.version))
+        except OSError:
+            raise _deleted(self) from None
 
     @property
     def is_active(self) -> bool:
@@ -160,6 +182,14 @@ class ExportedEnsemble:
     def offline_metrics(self) -> dict[str, float]:
         """Metrics of the model on the validation rows, as training measured them."""
         return dict(self.manifest.details["metrics"])
+
+
+def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
+    numbers = ", ".join(map(str, _numbers(ensemble.path / ensemble.name)))
+    return ArtifactError(
+        f"{ensemble.path}: version {ensemble.version} was deleted by an export since, see --keep-versions. "
+        f"Available: {numbers}."
+    )
 
 
 def versions(path: Path) -> list[ExportedEnsemble]:
@@ -239,7 +269,7 @@ def publish_version(
     promote: bool = True,
     timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
-    """Add a version to a model repository, make it the active one, and delete the oldest.
+    """Add a version to a model repository, make it the active one, and delete the oldest but those that a server runs.
 
     Whatever happens before the last step, the old version stays as it was.
 
@@ -279,11 +309,12 @@ def publish_version(
             sync(path)
             if promote or replaced is None:
                 _activate(path, name, number)
+            for old in _numbers(path / name)[: -max(keep, 2)]:
+                directory = path / name / str(old)
+                if old != replaced and not is_used(directory):  # a rollback goes back to that one
+                    directory.rename(staging / f"{old}.old")  # from here on nobody sees a part of it
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        for old in _numbers(path / name)[: -max(keep, 2)]:
-            if old != replaced:  # which servers still run, and which a rollback goes back to
-                shutil.rmtree(path / name / str(old))
         _clear_unfinished(path, name)
 
 
@@ -389,6 +420,8 @@ def _replaced_version(path: Path, name: str) -> int | None:
 def _refuse_entries(directory: Path, expected: set[str]) -> None:
     if not directory.is_dir():
         raise ArtifactError(f"{directory} is missing from the {KIND}. Export again.")
+    if directory.is_symlink():
+        raise ArtifactError(f"{directory} is a link. An {KIND} holds files alone: put the directory in its place.")
     if foreign := sorted(entry.name for entry in directory.iterdir() if entry.name not in expected):
         raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Remove it.")
 

@@ -3,8 +3,9 @@
     python -I -S launch.py PARENT_PID HOME SHARED_MEMORY_PREFIX STOP_TIMEOUT_S
 
 A process of its own, so that it outlives a parent that is killed. It makes the directory HOME, writes an empty line to
-standard output, reads the program and its arguments from standard input up to its end, each ended by a NUL, starts the
-program in HOME, and writes its process id. The program's output goes to standard error.
+standard output, reads from standard input up to its end, each ended by a NUL, how many of the arguments nobody else may
+see, the program and its arguments, those last; starts the program in HOME, and writes its process id. The program's
+output goes to standard error.
 
 SIGTERM stops the program. SIGUSR1 says that it is now at work, so that it is from then on asked to stop, and killed
 only after STOP_TIMEOUT_S, or when its own processes have ended and all its threads sleep; before, there is nothing that
@@ -14,16 +15,21 @@ is its.
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import shutil
 import signal
+import struct
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_PTRACE_TRACEME, _PTRACE_DETACH = 0, 17  # linux/ptrace.h
+_STACK_BEGIN = 25  # in what `_stat` gives: startstack, where a new program finds its number of arguments
+_HIDDEN = b"RANKLINE_HIDDEN_%d="
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_INTERVAL_S = 0.1
@@ -34,10 +40,11 @@ def main() -> None:
     parent_pid, home, shm_prefix, stop_timeout_s = sys.argv[1:]
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # they wait until `sigtimedwait` takes them
     Path(home).mkdir(mode=0o700)
+    fcntl.flock(os.open(home, os.O_RDONLY), fcntl.LOCK_SH)  # as long as we live: then nobody else clears it up
     try:
         _report(b"\n")
-        command = sys.stdin.buffer.read().split(b"\0")[:-1]
-        status = _run(command, home, int(parent_pid), float(stop_timeout_s)) if command else 0
+        num_hidden, *command = sys.stdin.buffer.read().split(b"\0")[:-1] or [b"0"]
+        status = _run(command, int(num_hidden), home, int(parent_pid), float(stop_timeout_s)) if command else 0
     finally:
         for segment in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
             segment.unlink(missing_ok=True)
@@ -56,30 +63,76 @@ def _report(line: bytes) -> None:
         os.write(sys.stdout.fileno(), line)
 
 
-def _run(command: list[bytes], home: str, parent_pid: int, stop_timeout_s: float) -> int:
+def _run(command: list[bytes], num_hidden: int, home: str, parent_pid: int, stop_timeout_s: float) -> int:
     libc = ctypes.CDLL(None)
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    libc.ptrace.restype = ctypes.c_long
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what any process below us leaves when it dies becomes a child of ours
-    pid = _start(command, home, libc)
+    pid = _start(command, num_hidden, home, libc)
     _report(b"%d\n" % pid)
     if _watch(pid, parent_pid):
         _ask_to_stop(pid, stop_timeout_s)
     return _end_all()[pid]
 
 
-def _start(command: list[bytes], home: str, libc: ctypes.CDLL) -> int:
+def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) -> int:
+    """Start the program; its last arguments are hidden from other users if this system lets us.
+
+    Everybody can read the memory that the kernel lays arguments out in, /proc/PID/cmdline, and nobody but the user the
+    one of the environment behind it. So the hidden ones are put there, and before the program's first instruction the
+    places of its arguments are made to lead there.
+    """
+    reading, writing = os.pipe()  # the other end is closed when the program has begun
     pid = os.fork()  # safe: this process has one thread
     if pid:
+        os.close(writing)
+        is_held = bool(os.read(reading, 1))
+        os.close(reading)
+        if is_held:
+            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            if state is not None and state.si_code == os.CLD_TRAPPED:
+                _lead_to_environment(pid, num_hidden)
+            libc.ptrace(_PTRACE_DETACH, pid, 0, 0)
         return pid
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.chdir(home)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execv(command[0], command)
+        environment = dict(os.environb)
+        if num_hidden and libc.ptrace(_PTRACE_TRACEME, 0, 0, 0) == 0:  # holds this process where the program begins
+            os.write(writing, b"h")
+            for number, argument in enumerate(command[-num_hidden:]):
+                environment[_HIDDEN[:-1] % number] = argument
+            command[-num_hidden:] = [b"-"] * num_hidden
+        os.execve(command[0], command, environment)
     except OSError as error:
         print(f"{os.fsdecode(command[0])} cannot be run: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(127)
+
+
+def _lead_to_environment(pid: int, num_hidden: int) -> None:
+    """Let the last arguments of a program that has not begun be what its environment has for them."""
+    word = struct.Struct("=L" if struct.calcsize("P") == 4 else "=Q")
+    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+
+        def read(at: int, size: int = word.size) -> bytes:
+            memory.seek(at)
+            return memory.read(size)
+
+        # The number of arguments, where each is, a zero, and where each variable is.
+        arguments = int(_stat(Path(f"/proc/{pid}"))[_STACK_BEGIN]) + word.size
+        (count,) = word.unpack(read(arguments - word.size))
+        names = {_HIDDEN % number: number for number in range(num_hidden)}
+        longest = max(map(len, names))
+        variables = arguments + (count + 1) * word.size
+        while (place := word.unpack(read(variables))[0]) != 0:
+            variables += word.size
+            name = read(place, longest).partition(b"=")[0] + b"="
+            if name in names:
+                memory.seek(arguments + (count - num_hidden + names[name]) * word.size)
+                memory.write(word.pack(place + len(name)))
 
 
 def _watch(pid: int, parent_pid: int) -> bool:

@@ -1,13 +1,36 @@
 """A program that never outlives this process: `launch.py` runs it and clears up after it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from serving.server_log import ServerLog
+from workflows.durable import is_used
+
+_YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
+
+
+def remove_left(directory: Path, prefix: str) -> None:
+    """Remove what is left of programs whose `launch.py` was killed: its directory, and shared memory of the same name.
+
+    Args:
+        directory: has the directories.
+        prefix: of their names.
+    """
+    for home in directory.glob(f"{prefix}*"):
+        with suppress(OSError):  # another user's, or gone
+            found = home.stat()
+            if found.st_uid != os.getuid() or found.st_mtime > time.time() - _YOUNG_S or is_used(home):
+                continue
+            for segment in Path("/dev/shm").glob(f"{home.name}*"):
+                segment.unlink(missing_ok=True)
+            shutil.rmtree(home, ignore_errors=True)
 
 
 class Launched:
@@ -43,8 +66,13 @@ class Launched:
             self.stop()
             raise
 
-    def run(self, *command: str) -> int:
+    def run(self, *command: str, hidden: Sequence[str] = ()) -> int:
         """Start the program.
+
+        Args:
+            command: the program and its arguments.
+            hidden: further arguments, which other users of this machine do not see in the list of processes, where the
+                system lets a process hold the one that it starts (ptrace).
 
         Returns:
             Its process id.
@@ -54,7 +82,7 @@ class Launched:
         """
         assert self._process.stdin is not None
         with self._process.stdin as pipe:
-            pipe.writelines(os.fsencode(part) + b"\0" for part in command)
+            pipe.writelines(os.fsencode(part) + b"\0" for part in (str(len(hidden)), *command, *hidden))
         return int(self._read_line())
 
     def set_at_work(self) -> None:

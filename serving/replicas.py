@@ -195,7 +195,7 @@ class Replica:
             if num_misses > _MOST_MISSES:
                 raise ServerError(f"it did not answer {num_misses} health checks.")
             self._set_well(server, is_well=not (down or num_misses))
-            if down:
+            if down or supervisor.has_to_go_back:
                 with self._changing:
                     supervisor.step()
             if self._stopping.wait(INTERVAL_S):

@@ -31,7 +31,7 @@ from serving.installation import (
     make_stub_environment,
     remove_environments,
 )
-from serving.launched import Launched
+from serving.launched import Launched, remove_left
 from serving.native.objects import native_backends
 from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
@@ -42,6 +42,7 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MOST_STARTS = 3
+_HOME = "rankline-server-"
 _IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
@@ -251,8 +252,9 @@ class EmbeddedServer:
             )
         )
         self._begun_at = time.time()
-        server_id = f"rankline_{os.getpid()}_{secrets.token_hex(4)}_"
-        home = Path(tempfile.gettempdir(), f"rankline-server-{os.getpid()}-{secrets.token_hex(4)}")
+        home = Path(tempfile.gettempdir(), f"{_HOME}{os.getpid()}-{secrets.token_hex(4)}")
+        remove_left(home.parent, _HOME)
+        server_id = home.name
         try:
             path = self.config.log_path
             self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
@@ -281,13 +283,12 @@ class EmbeddedServer:
                     home / "backends",
                     native.libraries,
                     shm_prefix=server_id,
-                    key=self._control.key,
-                    shared_memory_key=self.shared_memory_key,
                 ),
                 f"--id={server_id}",
                 f"--grpc-port={grpc_port}",
                 f"--http-port={http_port}",
                 f"--metrics-port={metrics_port}",
+                hidden=_keys(self.config, self._control.key, self.shared_memory_key),
             )
             self._wait_until_ready(self._control, server_id, may_hang=may_hang)
         except EOFError:
@@ -380,6 +381,14 @@ class EmbeddedServer:
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
+    def is_ready(self, model: str, version: int) -> bool:
+        """Whether the server has a version of a model ready; one that does not answer in a second is taken to.
+
+        Raises:
+            ServerError: the server is not running.
+        """
+        return self._running_control().is_model_ready(model, version)
+
     def interrupt(self) -> None:
         """End the server without waiting for it, so that `start` or `load` in another thread fails; `stop` follows."""
         if (launcher := self._launcher) is not None:
@@ -429,6 +438,8 @@ class EmbeddedServer:
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
+        if control.key in " ".join(psutil.Process(self.pid).cmdline()):
+            _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
 
     def _cpu_seconds_of_models(self) -> float | None:
         """What the processes of models have used, as the server's own grows with each question; None without any."""
@@ -502,15 +513,9 @@ def _flags(
     libraries: Mapping[str, Path],
     *,
     shm_prefix: str,
-    key: str,
-    shared_memory_key: str,
 ) -> list[str]:
-    """Everything but the ports and repositories; hardened after Triton's deployment guide."""
+    """Everything but the ports, the keys and the repositories; hardened after Triton's deployment guide."""
     names = sorted(folder.name for folder in backends.iterdir())
-    closed = {
-        "model-repository,trace,logging" if config.models else "trace,logging": key,
-        "shared-memory": shared_memory_key,
-    }
     return [
         f"--backend-directory={backends}",
         f"--model-control-mode={'explicit' if config.models else 'none'}",
@@ -522,8 +527,6 @@ def _flags(
         f"--grpc-address={config.host}",
         f"--http-address={config.http_host}",
         f"--metrics-address={config.host}",
-        *(f"--grpc-restricted-protocol={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
-        *(f"--http-restricted-api={names}:{KEY_HEADER}={secret}" for names, secret in closed.items()),
         "--allow-gpu-metrics=false",
         *_tls_flags(config.tls),
         *_age_flags(config.max_connection_age_s),
@@ -531,6 +534,19 @@ def _flags(
         *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},library={path}" for name, path in libraries.items()),
+    ]
+
+
+def _keys(config: ServerConfig, key: str, shared_memory_key: str) -> list[str]:
+    """What is closed to all who do not show a key."""
+    closed = {
+        "model-repository,trace,logging" if config.models else "trace,logging": key,
+        "shared-memory": shared_memory_key,
+    }
+    return [
+        f"{flag}={names}:{KEY_HEADER}={secret}"
+        for flag in ("--grpc-restricted-protocol", "--http-restricted-api")
+        for names, secret in closed.items()
     ]
 
 

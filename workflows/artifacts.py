@@ -25,6 +25,7 @@ from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+_LONGEST_NAME = 255  # what Linux takes for one part of a path
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
     "nvidia-pytriton",
@@ -91,11 +92,49 @@ class Manifest:
                     f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
                 )
             files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
-            return cls(files=files, **document)
+            manifest = cls(files=files, **document)
+            manifest._check_types()
+            return manifest
         except FileNotFoundError:
             raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
+
+    def check_fingerprint(self, expected: str, source: Path) -> None:
+        """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one.
+
+        Args:
+            expected: fingerprint, as whoever made the artifact has told.
+            source: where the manifest is, for messages.
+
+        Raises:
+            ArtifactError: it is another one. That the files are as the manifest says is checked when they are loaded.
+        """
+        found = _fingerprint(self.kind, self.made_from, self.files)
+        if found != expected.lower():
+            raise ArtifactError(
+                f"{source} has the fingerprint {found}, expected {expected}. Get the right {self.kind}."
+            )
+
+    def _check_types(self) -> None:
+        """Refuse what no `to_json` writes.
+
+        Raises:
+            TypeError, ValueError: a part is of another type, or a file lies elsewhere.
+        """
+        texts = [self.kind, self.fingerprint, self.created_at]
+        for name, mapping in (("made_from", self.made_from), ("details", self.details), ("versions", self.versions)):
+            if not isinstance(mapping, dict):
+                raise TypeError(f"{name} is not an object")
+        texts += [*self.made_from.values(), *self.versions.values(), *(file.sha256 for file in self.files.values())]
+        if odd := [text for text in texts if not isinstance(text, str)]:
+            raise TypeError(f"{odd[0]!r} is not a text")
+        for name, record in self.files.items():
+            if type(record.num_bytes) is not int or record.num_bytes < 0:
+                raise TypeError(f"{name} has {record.num_bytes!r} bytes")
+            parts = Path(name).parts
+            if Path(name).is_absolute() or ".." in parts or "\0" in name or len(name) > _LONGEST_NAME:
+                raise ValueError(f"{name!r:.200} is not the path of a file of it")
 
 
 @contextmanager
@@ -160,6 +199,7 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
     check_files(directory, manifest.files, kind)
+    refuse_links(directory, kind)
     if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
         raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
     return manifest
@@ -186,6 +226,17 @@ def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> 
             )
         if sha256_of(path) != expected.sha256:
             raise ArtifactError(f"{path} does not match its checksum in the manifest. Make the {kind} again.")
+
+
+def refuse_links(directory: Path, kind: str) -> None:
+    """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change.
+
+    Raises:
+        ArtifactError: there is one.
+    """
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink():
+            raise ArtifactError(f"{path} is a link. A {kind} holds files alone: put the file in its place.")
 
 
 def remedy(kind: str, directory: Path) -> str:
@@ -257,16 +308,20 @@ def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: 
     files = {
         name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }
-    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
     return Manifest(
         kind=kind,
-        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+        fingerprint=_fingerprint(kind, made_from, files),
         made_from=made_from,
         details=details,
         files=files,
         versions=versions(),
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _fingerprint(kind: str, made_from: Mapping[str, str], files: Mapping[str, FileRecord]) -> str:
+    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -5,6 +5,7 @@ that all workers see under the same paths. Before the work begins it is made sur
 same software as this process. A worker that dies costs the tasks that it was at: Dask gives them to another one.
 
 Whoever may talk to a scheduler may run code on its workers: keep it in a network of your own, or give it certificates.
+Workers on this machine have some of their own.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.diagnostics.progressbar import ProgressBar
+from distributed.security import Security
 
 from workflows.artifacts import code_fingerprint
 from workflows.dask_config import DaskConfig
@@ -73,14 +75,19 @@ def open_pool(config: DaskConfig, shared: Path) -> Iterator[Pool]:
 def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
     """The address of a scheduler with workers, and a client of it."""
     if not config.is_local:
-        with _connected(config, config.dask) as client:
+        with _connected(config, config.dask, None) as client:
             yield config.dask, client
         return
+    # Whoever talks to a scheduler can run code, and other users of this machine reach its ports: only who has the
+    # certificate is heard, which is made for this run and never written down.
+    security = Security.temporary()  # by cryptography, which MLflow brings
     # Spilled data go where there is room for the prepared ones; the system's folder may be in memory.
     with TemporaryDirectory(prefix=".dask.", dir=shared) as scratch, _quiet(), dask.config.set(_UNOBSERVED):
         try:
             cluster = LocalCluster(
                 n_workers=config.num_local,
+                protocol="tls",
+                security=security,
                 threads_per_worker=1,  # pandas holds Python's lock
                 memory_limit=config.dask_memory,
                 local_directory=scratch,
@@ -92,18 +99,18 @@ def _cluster(config: DaskConfig, shared: Path) -> Iterator[tuple[str, Client]]:
         except (OSError, RuntimeError, *_TIMEOUTS) as error:
             raise ClusterError(f"no Dask workers could be started on this machine: {error}.") from None
         try:
-            with _connected(config, cluster.scheduler_address) as client:
+            with _connected(config, cluster.scheduler_address, security) as client:
                 yield config.dask, client
         finally:
             cluster.close(timeout=_STOP_S)
 
 
 @contextmanager
-def _connected(config: DaskConfig, address: str) -> Iterator[Client]:
+def _connected(config: DaskConfig, address: str, security: Security | None) -> Iterator[Client]:
     timeout_s = config.dask_timeout_s
     with _quiet():
         try:
-            client = Client(address, timeout=timeout_s, set_as_default=False)
+            client = Client(address, timeout=timeout_s, set_as_default=False, security=security)
         except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is no scheduler
             raise ClusterError(
                 f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import os
 import re
 import urllib.error
 import urllib.request
@@ -17,6 +18,8 @@ from workflows.errors import DownloadError
 from workflows.progress import SILENT, Progress
 
 _BLOCK_BYTES = 1 << 18
+_MOST_UNPACKED = 100  # times as large as the zip; texts of numbers come to ten
+_MOST_FILES = 10_000
 _INSTEAD = "Use files that are already on disk with --data-dir DIR, or generate data: leave out --download."
 
 
@@ -180,8 +183,19 @@ def _unpack(archive: Archive, part: Path, target: Path) -> None:
 
 def _extract(archive: Archive, stream: BinaryIO, directory: Path) -> None:
     with zipfile.ZipFile(stream) as bundle:
+        entries = bundle.infolist()
+        num_bytes, limit = sum(entry.file_size for entry in entries), _MOST_UNPACKED * _size_of(stream)
+        if num_bytes > limit or len(entries) > _MOST_FILES:
+            raise DownloadError(
+                f"{archive.url} would unpack to {num_bytes:,} bytes in {len(entries):,} files, expected at most "
+                f"{limit:,} in {_MOST_FILES:,}. Not unpacked."
+            )
         for name in bundle.namelist():
             path = PurePosixPath(name.replace("\\", "/"))
             if path.is_absolute() or ".." in path.parts:
                 raise DownloadError(f"{archive.url} holds {name!r}, which would lie outside its folder. Not unpacked.")
         bundle.extractall(directory)
+
+
+def _size_of(stream: BinaryIO) -> int:
+    return os.fstat(stream.fileno()).st_size

@@ -59,6 +59,43 @@ def remove(directory: Path) -> None:
         sync(directory.parent)
 
 
+class Use:
+    """A directory that is in use, as `is_used` sees, until this is closed or this process has ended.
+
+    Args:
+        directory: which may be on a file system that is mounted for reading alone.
+
+    Raises:
+        OSError: there is none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor: int | None = None  # `close` finds it, also where there is no directory
+        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):  # a file system without locks: nobody sees it there
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """It is not used from here any more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def is_used(directory: Path) -> bool:
+    """Whether a process of this machine has a `Use` of a directory."""
+    try:
+        with _locked(directory, fcntl.LOCK_NB):
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+
+
 def _made(prefix: str, parent: Path, at_end: ExitStack) -> Path:
     """A new directory that is locked, so that nobody takes it for one that was left."""
     while True:

@@ -31,6 +31,13 @@ def serve_command(
     watch: Annotated[
         bool, typer.Option("--watch", help="Switch to what `rankline export` and `rankline rollback` make active.")
     ] = False,
+    expect_fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHA256",
+            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch.',
+        ),
+    ] = None,
     log_file: Annotated[
         Path | None,
         typer.Option(help="Write the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
@@ -55,6 +62,9 @@ def serve_command(
     if port == 1:
         raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
     ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
+    if watch and expect_fingerprint:
+        raise ConfigError("--expect-fingerprint names one version, and --watch takes others. Leave out one of the two.")
+    ensemble.check_fingerprint(expect_fingerprint)
     ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
     server: EmbeddedServer | ReplicaSet
     if replicas == 1:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workflows.artifacts import Manifest, check_files, files_below
+from workflows.artifacts import Manifest, check_files, files_below, refuse_links
 from workflows.errors import ArtifactError
 
 MANIFEST_PARAMETER = "MANIFEST"
@@ -23,5 +23,6 @@ def check_step(model: Path, manifest: str) -> None:
     files = Manifest.read((repository / manifest).parent).files
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     check_files(repository, own, "ensemble")
+    refuse_links(model, "ensemble")
     if foreign := sorted({f"{model.name}/{name}" for name, _ in files_below(model)} - set(own)):
         raise ArtifactError(f"{repository / foreign[0]} is not in the manifest of the ensemble. Remove it.")

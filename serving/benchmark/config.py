@@ -73,6 +73,7 @@ class LoadConfig:
             Unless given, 0 for held-out rows and 1 for generated ones.
         seed: seed of the drawn rows and of Poisson arrivals.
         tolerance: largest accepted difference from an expected score.
+        check_every: of the answers, each so many-th is compared with the expected scores; 1 compares all.
     """
 
     concurrency: tuple[int, ...] = (1,)
@@ -92,9 +93,10 @@ class LoadConfig:
     skew: float | None = None
     seed: int = 0
     tolerance: float = 1e-5
+    check_every: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("min_requests", "processes", "window_s", "timeout_s", "min_duration_s"):
+        for name in ("min_requests", "check_every", "processes", "window_s", "timeout_s", "min_duration_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected more than 0.")
         for name in ("warmup_s", "stability", "skew", "tolerance"):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from serving.benchmark.again import Resent, send_again
 from serving.benchmark.breakdown import Statistics
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import GENERATED, LoadConfig, Slo
+from serving.benchmark.connections import connect
 from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
+from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult, highest_rate
@@ -38,6 +42,7 @@ from workflows.progress import SILENT, Progress
 _DEFAULT = LoadConfig()
 _FIRST_RATE = 100.0
 _NUM_GENERATED = 1 << 16
+_NUM_BESIDE = 1_000  # different requests beside one that is sent again
 _KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
 
 
@@ -48,6 +53,7 @@ def measure(
     *,
     config: LoadConfig = _DEFAULT,
     expected: npt.NDArray[Any] | None = None,
+    version: int | None = None,
     identity: Client | None = None,
     process_ids: Callable[[], Sequence[int]] = tuple,
     progress: Progress = SILENT,
@@ -64,6 +70,7 @@ def measure(
         config: how much load.
         expected: [rows.num_rows], what the model scores these rows; a sample of the scores that come back is compared.
             Made-up rows are scored before the measurement, alone, where this is given.
+        version: of the ensemble that is to answer; None for any.
         identity: connected to a model on the same server that returns its input; measures the client's own cost.
         process_ids: of the server, if it is on this machine.
         progress: told after each measurement.
@@ -90,7 +97,8 @@ def measure(
         expected,
         client.schema.outputs,
         config.tolerance,
-        ask_again=lambda row: float(client.predict(rows.slice(row, 1)).reshape(-1)[0]),
+        version=version,
+        send_again=partial(_send_again, client, rows, config),
     )
     with Workers(config.processes) as workers:
         program = _Program(config, progress)
@@ -111,7 +119,14 @@ def measure(
         searches=program.searches or None,
         problem=program.problem,
         busy=busy,
+        version=version,
     )
+
+
+def _send_again(client: Client, rows: pa.Table, config: LoadConfig, message: bytes) -> Resent:
+    """A request once more, alone and among others of one row."""
+    others = lay_out(client, rows, 1, _NUM_BESIDE, np.random.default_rng(config.seed)).messages
+    return send_again(partial(connect, config.transport, client.url), message, others)
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:

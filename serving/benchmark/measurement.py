@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from serving.benchmark.arrivals import ConstantArrivals, Times, TraceArrivals, share
 from serving.benchmark.breakdown import Breakdown, Reading, Statistics
-from serving.benchmark.checks import ScoreCheck
+from serving.benchmark.checks import Answered, ScoreCheck
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.connections import connect
 from serving.benchmark.engine import Job
@@ -26,7 +26,6 @@ from serving.client import Client
 from workflows.errors import ServerError
 
 _CLOSED_LOOP_REQUESTS = 20_000
-_SAMPLE_EVERY = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class Bench:
                 warmup_s=config.warmup_s,
                 time_limit_s=time_limit_s,
                 timeout_s=config.timeout_s,
-                sample_every=_SAMPLE_EVERY,
+                sample_every=config.check_every,
                 concurrency=_part(load.concurrency, number, num_processes),
                 due_ns=None if due_ns is None else share(due_ns, number, num_processes),
             )
@@ -89,8 +88,16 @@ class Bench:
             is_enough=lambda slices: self._is_enough(slices, windows, config),
             on_end=lambda: self._look(readings, self.meter.end),
         )
+        numbered = ((message * num_processes + process, process, body) for process, message, body in outcome.samples)
         self.check.compare(
-            (requests.draws[message * num_processes + process], body) for process, message, body in outcome.samples
+            Answered(
+                number=number,
+                process=process,
+                rows=requests.draws[number],
+                sent=requests.messages[number],
+                body=body,
+            )
+            for number, process, body in numbered
         )
         return self._sum_up(load, config, outcome, readings, num_processes)
 

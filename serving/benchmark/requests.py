@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from serving.benchmark.inputs import zipf
 from serving.client import Client, ModelSchema
+from workflows.errors import ServingError
 
 _MOST_REQUESTS = 100_000
 _MOST_BYTES = 256 << 20
+_NUM_COMPARED = 16  # of the requests, with what the client makes of the same rows alone
 _MOST_ONE_BY_ONE = 2_000  # of those that cannot be cut out of larger ones, and take a millisecond each
 
 
@@ -23,7 +25,7 @@ class Requests:
     """What can be sent.
 
     Attributes:
-        messages: one for each request.
+        messages: one for each request, whose id is its number, so that an answer says what it answers.
         draws: [num_requests, batch_size], which rows each holds.
     """
 
@@ -67,8 +69,24 @@ def lay_out(
     for begin in range(0, count, per_block):
         block = draws[begin : begin + per_block]
         (message,) = client.prepare(rows.take(pa.array(block.ravel()))).messages
-        messages += _cut(message, len(block), batch_size, masks)
-    return Requests(messages=messages, draws=draws)
+        messages += _cut(message, begin, len(block), batch_size, masks)
+    requests = Requests(messages=messages, draws=draws)
+    _check_layout(client, rows, requests)
+    return requests
+
+
+def _check_layout(client: Client, rows: pa.Table, requests: Requests) -> None:
+    """Compare some requests with what the client makes of their rows alone.
+
+    Raises:
+        ServingError: one holds something else.
+    """
+    for number in range(0, len(requests.messages), max(len(requests.messages) // _NUM_COMPARED, 1)):
+        (alone,) = client.prepare(rows.take(pa.array(requests.draws[number]))).messages
+        found = type(alone).FromString(requests.messages[number])
+        found.id = alone.id
+        if found != alone:
+            raise ServingError(f"request {number} of the load generator is not laid out as the client does. Report it.")
 
 
 def draw(rng: np.random.Generator, num_rows: int, shape: tuple[int, int], skew: float = 0.0) -> npt.NDArray[np.int64]:
@@ -109,12 +127,13 @@ def _parts(entry: Any, content: bytes, count: int) -> list[bytes]:
     return [content[begin:end] for begin, end in pairwise(ends)]
 
 
-def _cut(message: Any, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
-    """`count` requests of `batch_size` rows out of one that holds all their rows.
+def _cut(message: Any, first: int, count: int, batch_size: int, masks: Container[str]) -> Iterator[bytes]:
+    """`count` requests of `batch_size` rows, from number `first` on, out of one that holds all their rows.
 
     A mask is left out of the requests that lack nothing, as the client does.
     """
     if count == 1:
+        message.id = str(first)
         yield message.SerializeToString()
         return
     entries = [type(entry).FromString(entry.SerializeToString()) for entry in message.inputs]
@@ -124,7 +143,8 @@ def _cut(message: Any, count: int, batch_size: int, masks: Container[str]) -> It
     for entry in entries:
         entry.shape[0] = batch_size
     shown: list[int] = []
-    for parts in zip(*contents, strict=True):
+    for number, parts in enumerate(zip(*contents, strict=True), first):
+        message.id = str(number)
         kept = [i for i, entry in enumerate(entries) if entry.name not in masks or b"\0" in parts[i]]
         if kept != shown:
             del message.inputs[:]

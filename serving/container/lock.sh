@@ -6,5 +6,5 @@ cd "$(dirname "$0")"
 for name in requirements requirements-mlflow; do
     grep -v '^numpy==' ../../constraints.txt | ../../.venv/bin/uv pip compile --no-config --quiet --constraint /dev/stdin \
         --python-version 3.12 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
-        --no-annotate --no-header --output-file "$name.txt" "$name.in"
+        --no-annotate --no-header --generate-hashes --output-file "$name.txt" "$name.in"
 done

@@ -1,6 +1,6 @@
 """SavedModels that Keras 2, Keras 3 or a plain `tf.Module` wrote: the signature `serving_default` is what is served.
 
-`serving.foreign.graph_operations` looks through the graph before it is loaded, since loading runs a part of it.
+`serving.engines.tensorflow.operations` looks through the graph before it is loaded, since loading runs a part of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.engines.tensorflow.operations import check_loaded
 from serving.foreign import ForeignModel
-from serving.foreign.graph_operations import check_operations
 from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_of
 from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
@@ -38,7 +38,7 @@ class Model(ForeignModel):
 
     def __init__(self, path: Path) -> None:
         require("tensorflow", feature=f"serving {path}", extra="cpu")
-        check_operations(path)
+        check_loaded(path)
         import tensorflow as tf
 
         try:

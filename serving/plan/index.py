@@ -51,6 +51,12 @@ class KeyIndex:
     strings: pa.LargeBinaryArray | None = None
     seed: int = 0
 
+    @property
+    def row_bounds(self) -> tuple[int, int]:
+        """The first and the last row that a key may lead to."""
+        rows = [*((self.rows.min(), self.rows.max()) if self.rows.size else ()), self.missing_row, self.num_unknown - 1]
+        return int(min(rows)), int(max(rows))
+
     @classmethod
     def build(cls, input_name: str | int, keys: Values, num_unknown: int = 1, missing_row: int = 0) -> "KeyIndex":
         """Index distinct keys, none of them missing; the i-th key gets row `num_unknown + i`."""

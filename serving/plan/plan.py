@@ -45,6 +45,9 @@ class ColumnSpec:
     dtype: str
     width: int | None = None
 
+    def __post_init__(self) -> None:
+        _ = self.numpy_dtype  # a name of none is refused here
+
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """Of a single value."""
@@ -256,6 +259,20 @@ class TransformPlan:
             else:
                 _check_references((column.index if isinstance(column, Column) else column.source,), names, made)
 
+    def _check_rows(self) -> None:
+        """Every row that an index leads to is in the column's table, as a file may say otherwise.
+
+        Raises:
+            ValueError: one is not.
+        """
+        results = (*self.indexes, *self.steps)
+        for column in self.columns:
+            if isinstance(column, Column) and isinstance(index := results[column.index], KeyIndex):
+                first, last = index.row_bounds
+                length = min(len(column.values), len(column.values if column.lengths is None else column.lengths))
+                if first < 0 or last >= length:
+                    raise ValueError(f"an index leads to rows {first} to {last} of {length} of column {column.name!r}")
+
     @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(spec.name for spec in self.inputs)
@@ -357,8 +374,20 @@ class TransformPlan:
                 name: tuple(decode(entry, _KINDS, directory) for entry in document[name])
                 for name in ("inputs", "indexes", "steps", "stacks", "columns")
             }
-            return cls(**parts)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, pa.ArrowException) as error:
+            plan = cls(**parts)
+            plan._check_rows()
+            return plan
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            pa.ArrowException,
+            RecursionError,
+            OverflowError,
+        ) as error:
             raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
 
 

@@ -5,8 +5,10 @@ The JSON holds the fields of the dataclasses of `serving.plan`, which it may onl
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +77,29 @@ def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
     if "strings_file" in value:
         return _read(directory, value["strings_file"])
     parts = {name: decode(part, kinds, directory) for name, part in value.items() if name != "kind"}
-    return kinds[value["kind"]](**parts)
+    kind = kinds[value["kind"]]
+    for name, hint in _hints(kind).items():
+        if name in parts and not _fits(parts[name], hint):
+            raise TypeError(f"{name} of {kind.__name__} is {parts[name]!r:.100}, expected {hint}")
+    return kind(**parts)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type, as far as the type says."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and (arguments[-1] is not ... or all(_fits(v, arguments[0]) for v in value))
+    if hint in (int, float):  # a bool is neither
+        return type(value) is int or type(value) is hint
+    kind = origin or hint
+    return isinstance(value, kind) if isinstance(kind, type) else True
 
 
 def _read(directory: Path, name: str) -> pa.Array:

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import Client
 from serving.engines.onnxruntime import ENGINE as ONNX
-from serving.model_config import ModelConfig
+from serving.model_config import PYTHON_RUNTIME, ModelConfig
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import TABLE_ROWS, columns, reasons_of_refusal, table_config, wait_for_more, write_model
 from workflows.artifacts import publish
@@ -293,3 +293,63 @@ def test_says_why_a_model_cannot_be_loaded(models: Mapping[str, Path], tmp_path:
         for name, fault in kind.faults.items():
             reason = reasons[f"{backend}_{name}"]
             assert re.search(fault.reason, reason), (backend, name, reason)
+
+
+def hostile_models(directory: Path, marker: str) -> dict[str, Path]:
+    """SavedModels that do more than compute where they are served; each is named by an operation that it runs."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    spec = tf.TensorSpec([None, 1], tf.float32, name="weight")
+
+    def save(how: str, score: Callable[[Any], Any]) -> Path:
+        module = tf.Module()
+        module.weight = tf.Variable([1.0])
+        module.score = tf.function(lambda weight: {"score": score(weight) * module.weight}, input_signature=[spec])
+        tf.saved_model.save(module, str(directory / how), signatures={"serving_padded": module.score})
+        return directory / how
+
+    def writing(weight: Any) -> Any:
+        with tf.control_dependencies([tf.io.write_file(marker, "x")]):
+            return tf.identity(weight)
+
+    def changed(path: Path, change: Callable[[Any], None]) -> Path:
+        saved = SavedModel.FromString((path / "saved_model.pb").read_bytes())
+        change(saved.meta_graphs[0])
+        (path / "saved_model.pb").write_bytes(saved.SerializeToString())
+        return path
+
+    def saver_of(graph: Any) -> str:
+        """The node that saves variables wherever it is told to, which is in every SavedModel."""
+        return str(graph.saver_def.save_tensor_name.partition(":")[0])
+
+    def score_after_saving(graph: Any) -> None:
+        output = graph.signature_def["serving_padded"].outputs["score"].name.partition(":")[0]
+        next(node for node in graph.graph_def.node if node.name == output).input.append(f"^{saver_of(graph)}")
+
+    def restore_by_saving(graph: Any) -> None:
+        graph.saver_def.restore_op_name = saver_of(graph)
+
+    def begin_by_saving(graph: Any) -> None:
+        graph.collection_def["saved_model_main_op"].node_list.value[:] = [saver_of(graph)]
+
+    return {
+        "WriteFile": save("WriteFile", writing),
+        "SaveV2": changed(save("SaveV2", tf.identity), score_after_saving),
+        "MergeV2Checkpoints": changed(save("MergeV2Checkpoints", tf.identity), restore_by_saving),
+        "SaveV2_first": changed(save("SaveV2_first", tf.identity), begin_by_saving),
+    }
+
+
+@pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
+def test_a_saved_model_that_does_more_than_compute_is_refused_unrun(runtime: str, tmp_path: Path) -> None:
+    marker = tmp_path / "it ran"
+    config = replace(KINDS["tensorflow"].config, inputs=(WEIGHT,), runtime=runtime)
+    for name, path in hostile_models(tmp_path / "made", str(marker)).items():
+        shutil.copytree(path, write_model(tmp_path / "repository", replace(config, name=name)) / "model.savedmodel")
+    reasons = reasons_of_refusal(tmp_path / "repository")
+    assert set(reasons) == {"WriteFile", "SaveV2", "SaveV2_first", "MergeV2Checkpoints"}
+    for name, reason in reasons.items():
+        operation = name.partition("_")[0]
+        assert re.search(rf"runs the operations \[.*'{operation}'.*\], which do more than compute", reason), reason
+    assert not marker.exists()

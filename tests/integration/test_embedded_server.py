@@ -54,8 +54,8 @@ def pid_of(server: EmbeddedServer) -> int:
 
 def leftovers() -> set[Path]:
     """Shared memory and temporary directories of this process's servers."""
-    temporary = Path(tempfile.gettempdir())
-    return {*Path("/dev/shm").glob(f"rankline_{os.getpid()}_*"), *temporary.glob(f"rankline-server-{os.getpid()}-*")}
+    name = f"rankline-server-{os.getpid()}-*"
+    return {*Path("/dev/shm").glob(name), *Path(tempfile.gettempdir()).glob(name)}
 
 
 def test_stopping_leaves_nothing_behind(identity: ServerConfig, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def start_parent(repository: Path, backends: Path, home: Path) -> "subprocess.Po
 def remains(home: Path, parent_pid: int) -> list[object]:
     """Processes, shared memory and temporary files of servers that `start_parent` started."""
     processes = [process.pid for process in psutil.process_iter(["cmdline"]) if str(home) in str(process.info)]
-    return [*processes, *Path("/dev/shm").glob(f"rankline_{parent_pid}_*"), *home.glob("rankline-server-*")]
+    return [*processes, *Path("/dev/shm").glob(f"rankline-server-{parent_pid}-*"), *home.glob("rankline-server-*")]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from serving.ensemble import ExportedEnsemble, before
 from serving.model_config import PYTHON_RUNTIME
 from serving.native.objects import NativeBackends
 from serving.server import EmbeddedServer
-from serving.supervise import Supervisor, config_of
+from serving.supervise import Follower, Supervisor, config_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from tests.support.waiting import wait_until
 from workflows.errors import ServerError, ServingError
@@ -139,6 +140,69 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one_answering(served: Se
     assert served.ask() == 30
 
 
+class LateServer(EmbeddedServer):
+    """Says that the next loads of the ensemble took too long; Triton has finished them all the same."""
+
+    num_late = 0
+
+    def load(self, model: str, config: str | None = None) -> None:
+        super().load(model, config)
+        if model == NAME and self.num_late:
+            self.num_late -= 1
+            raise ServerError("timed out")
+
+
+@pytest.mark.parametrize("num_late", [1, 2], ids=["the new ensemble", "the old one after it, too"])
+def test_a_takeover_that_fails_at_its_end_leaves_no_gap(tmp_path: Path, num_late: int) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    events: list[str] = []
+    with LateServer(config_of(ensemble)) as server:
+        supervisor = Supervisor(server, ensemble, follow_versions=True, report=events.append)
+        served = Served(tmp_path / NAME, server, supervisor, events)
+        with load(served) as seen:
+            served.publish(20)
+            server.num_late = num_late
+            supervisor.step()
+            assert supervisor.has_to_go_back == (num_late == 2)
+            assert served.loaded("predict") == ([1] if num_late == 1 else [1, 2])  # whichever ensemble Triton has
+            supervisor.step()
+            assert (served.loaded("predict"), served.ask()) == ([1], 10)
+            served.publish(30)  # another one is not made to wait
+            supervisor.step()
+            wait_until(lambda: seen.answers[-1] == 30)
+    assert seen.errors == []
+    assert events[:2] == ["loading version 2", "version 2 cannot be loaded, version 1 stays active: timed out"]
+    assert events[2:] == ["loading version 3", "version 3 is active"]
+
+
+def test_a_version_that_was_refused_is_tried_again_later(served: Served) -> None:
+    now_s = 0.0
+    new = served.publish(20)
+    follower = Follower(served.supervisor.serving, served.events.append, clock=lambda: now_s)
+    file = new.path / f"{NAME}_predict_v2" / "1" / "plan" / "plan.json"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])  # it is still being copied, say
+    tried_s = []
+    for now_s in range(60):  # which the clock reads
+        num_before = len([line for line in served.events if line == "loading version 2"])
+        follower.step(served.supervisor.switch_to)
+        tried_s += [now_s] * (len([line for line in served.events if line == "loading version 2"]) - num_before)
+    assert tried_s == [0, 5, 15, 35]
+    assert len([line for line in served.events if "cannot be loaded" in line]) == 1  # for one reason
+    file.write_bytes(content)
+    now_s = 75.0
+    follower.step(served.supervisor.switch_to)
+    assert served.ask() == 20
+
+
+def test_an_ensemble_that_is_not_ready_is_loaded_again(served: Served) -> None:
+    served.server.unload(NAME)  # by whoever: Triton has let it go
+    assert served.supervisor.find_down() == {NAME}
+    served.supervisor.step()
+    assert (served.ask(), served.supervisor.find_down()) == (10, set())
+    assert served.events == [f"{NAME} is not ready; loading it again", f"{NAME} is back"]
+
+
 @pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
 def test_a_damaged_version_is_not_started(tmp_path: Path, runtime: str) -> None:
     ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
@@ -186,7 +250,7 @@ def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, st
     assert all(text.startswith("ServerError") or "has no model" in text for text in texts), texts  # while it is loaded
     assert max((took_s for _, took_s in seen.errors), default=0) < 10  # nobody hangs
     assert served.events == [
-        f"a process of {NAME}_{step}_v1 has ended; loading it again",
+        f"{NAME}_{step}_v1 has lost a process; loading it again",
         f"{NAME}_{step}_v1 is back",
     ]
 
@@ -254,6 +318,14 @@ def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
         client.register_system_shared_memory("x", "/x", 8)
     client.close()
     assert served.ask() == 10
+
+
+def test_keys_are_not_in_the_list_of_processes(served: Served) -> None:
+    keys = re.findall(r":rankline-key=(\w{32})\b", "\0".join(psutil.Process(served.server.pid).environ().values()))
+    assert served.server.shared_memory_key in keys  # its own user's alone
+    assert len(set(keys)) == 2
+    for process in served.server.process_ids():
+        assert not [key for key in keys if key in "\0".join(psutil.Process(process).cmdline())]
 
 
 def test_a_supervisor_that_does_not_follow_versions_leaves_them(served: Served) -> None:

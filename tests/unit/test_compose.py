@@ -251,10 +251,24 @@ DISTRIBUTIONS = {
 }  # fmt: skip
 
 
+def pinned_in(name: str) -> dict[str, str]:
+    """Package → release; each has the hashes of its files behind it."""
+    text = (CONTAINER / name).read_text(encoding="utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^\S", text, re.MULTILINE))
+    return {package: release for package, release, _ in entries}
+
+
+def test_images_install_what_was_hashed_alone() -> None:
+    installs = re.findall(r"pip install [^\n&]*", (CONTAINER / "Dockerfile").read_text(encoding="utf-8"))
+    assert len(installs) == 2
+    assert all("--require-hashes" in line for line in installs)
+
+
 def test_what_the_image_imports_is_pinned() -> None:
     _, modules = needed_files()
     needed = {DISTRIBUTIONS.get(name, name) for name in modules - {"triton_python_backend_utils"}}
-    pinned = dict(line.split("==") for line in (CONTAINER / "requirements.txt").read_text().split())
+    pinned = pinned_in("requirements.txt")
     assert needed <= set(pinned), "add it to serving/container/requirements.in and run serving/container/lock.sh"
     assert tuple(map(int, pinned["tensorflow-cpu"].split(".")[:2])) >= (2, 17)
 
@@ -266,7 +280,7 @@ def test_images_take_the_versions_of_the_lock(name: str) -> None:
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         package, _, release = line.split()[0].partition("==")
         locked.setdefault(package, set()).add(release)
-    pinned = dict(line.split("==") for line in (CONTAINER / name).read_text(encoding="utf-8").split())
+    pinned = pinned_in(name)
     differing = {package for package, release in pinned.items() if release not in locked.get(package, {release})}
     assert differing <= {"numpy"}, "renew them: serving/container/lock.sh"
     assert len(pinned.keys() & locked.keys()) > len(pinned) / 2

@@ -31,6 +31,7 @@ from serving.engines.tensorflow.session import (
     make_callable,
     open_saved_model,
 )
+from workflows.errors import ArtifactError
 
 # Keras takes a third of the import time and a SavedModel does not need it. TensorFlow, which is imported when the model
 # is loaded, imports it eagerly unless it is told to take the package tf_keras and there is none.
@@ -63,6 +64,8 @@ class TritonPythonModel(BatchingModel):
                 inter_op_threads=inter_op_threads,
                 gpu=model.gpu,
             )
+        except ArtifactError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
         except Exception as error:
             reason = self.explain(error)
             raise pb_utils.TritonModelException(

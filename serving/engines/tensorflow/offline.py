@@ -9,6 +9,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from serving.engines.offline import scores_of
+from serving.engines.tensorflow.operations import check_loaded
 from serving.engines.tensorflow.session import make_callable, open_saved_model
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
@@ -21,6 +22,7 @@ class Model:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        check_loaded(path)
         try:
             self._loaded = tf.saved_model.load(str(path))
         except (OSError, ValueError, tf.errors.OpError) as error:

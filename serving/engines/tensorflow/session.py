@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from serving.engines.tensorflow.operations import check_served
+
 INTRA_OP_THREADS = 0
 """Threads that one operation may use, if nothing is said: as many as there are cores."""
 
@@ -38,8 +40,10 @@ def open_saved_model(
         The session, and signature name → `SignatureDef`.
 
     Raises:
+        ArtifactError: it would do more than compute.
         OSError, RuntimeError, ValueError, tf.errors.OpError: it cannot be loaded.
     """
+    check_served(directory, tag)
     import tensorflow as tf
 
     options = tf.compat.v1.ConfigProto(

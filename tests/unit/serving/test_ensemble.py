@@ -143,6 +143,43 @@ def test_the_oldest_versions_go_with_their_steps(tmp_path: Path) -> None:
     ]
 
 
+def test_a_version_that_a_server_runs_is_not_deleted(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    use = ExportedEnsemble.load(tmp_path / "m").use()
+    for _ in range(4):
+        export(tmp_path / "m", keep=2)
+    assert [version.version for version in versions(tmp_path / "m")] == [1, 4, 5]
+    use.close()
+    export(tmp_path / "m", keep=2)
+    assert [version.version for version in versions(tmp_path / "m")] == [5, 6]
+
+
+def test_another_version_than_was_meant_is_refused_whatever_it_says_of_itself(tmp_path: Path) -> None:
+    export(tmp_path / "m", content="ours")
+    ensemble = ExportedEnsemble.load(tmp_path / "m")
+    told = ensemble.manifest.fingerprint
+    ensemble.check_fingerprint(told)
+    ensemble.check_fingerprint(told.upper())
+    ensemble.check_fingerprint(None)
+    export(tmp_path / "m", content="theirs")
+    manifest = tmp_path / "m" / "m" / "2" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(Manifest.read(manifest.parent).fingerprint, told))
+    with pytest.raises(ArtifactError, match=f"m/2 has the fingerprint .*, expected {told}"):
+        ExportedEnsemble.load(tmp_path / "m").check_fingerprint(told)
+
+
+def test_a_version_that_is_deleted_meanwhile_is_not_gone_back_to(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    first = ExportedEnsemble.load(tmp_path / "m")
+    for _ in range(3):
+        export(tmp_path / "m", keep=2)
+    message = r"version 1 was deleted by an export since, see --keep-versions\. Available: 3, 4\."
+    for act in (first.activate, first.use):
+        with pytest.raises(ArtifactError, match=message):
+            act()
+    assert ExportedEnsemble.load(tmp_path / "m").version == 4
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_an_export_that_fails_changes_nothing(tmp_path: Path, error: BaseException) -> None:
     export(tmp_path / "m")

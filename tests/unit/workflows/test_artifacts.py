@@ -106,6 +106,18 @@ def test_a_file_that_is_not_of_the_artifact_is_refused(tmp_path: Path) -> None:
         load_manifest(tmp_path / "a", "thing")
 
 
+@pytest.mark.parametrize("place", ["sub/file.txt", "sub", "more"])
+def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
+    """What they lead to can be changed after it was looked at, and may be anybody's."""
+    make(tmp_path / "a")
+    link, elsewhere = tmp_path / "a" / place, tmp_path / "elsewhere"
+    if link.exists():
+        link.rename(elsewhere)
+    link.symlink_to(elsewhere)
+    with pytest.raises(ArtifactError, match=rf"{link} is a link\. A thing holds files alone"):
+        load_manifest(tmp_path / "a", "thing")
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_whole(tmp_path / "deep" / "a.json", b"one")
     write_whole(tmp_path / "deep" / "a.json", b"two")

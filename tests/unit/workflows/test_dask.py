@@ -7,7 +7,8 @@ from pathlib import Path
 
 import dask
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
+from distributed.security import Security
 
 from workflows.dask import open_pool, software
 from workflows.dask_config import DaskConfig
@@ -104,6 +105,18 @@ def test_a_worker_computes_with_what_nvtabular_needs_of_newer_packages(tmp_path:
     with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
         is_imported = dask.delayed(lambda: "workflows.upstream" in sys.modules)()  # type: ignore[attr-defined]
         assert pool.compute(is_imported, lambda _: None)
+
+
+def test_nobody_else_talks_to_the_workers_of_this_machine(tmp_path: Path) -> None:
+    """Who may could run code: other users of the machine reach the port, and do not have this run's certificate."""
+    with open_pool(DaskConfig(dask="local:1"), tmp_path) as pool:
+        address = pool._client.scheduler.address  # type: ignore[attr-defined]
+        assert address.startswith("tls://127.0.0.1:")
+        with pytest.raises(OSError, match="closed|reset"):
+            Client(address.replace("tls", "tcp"), timeout=5, set_as_default=False)
+        with pytest.raises(OSError, match="certificate does not match"):
+            Client(address, security=Security.temporary(), timeout=5, set_as_default=False)
+        assert pool.map(double, [1, 2], lambda _: None) == [2, 4]
 
 
 def test_what_a_task_raises_is_raised_and_no_task_is_at_work_then(pool: Pool, tmp_path: Path) -> None:

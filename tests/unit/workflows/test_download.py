@@ -170,6 +170,19 @@ def test_a_wrong_checksum_removes_the_file(site, archive, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_would_fill_the_disk_is_not_unpacked(site, tmp_path):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle:
+        bundle.writestr("ml/ratings.csv", b"0" * 10_000_000)
+    site.files["ml.zip"] = stream.getvalue()
+    archive = Archive(name="ml", url=site.url("ml.zip"))
+    with pytest.raises(
+        DownloadError, match=r"would unpack to 10,000,000 bytes in 1 files, expected at most .* Not unp"
+    ):
+        download(archive, tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.suffix != ".part"]
+
+
 @pytest.mark.parametrize("text", [f"MD5 (ml.zip) = {MD5}\n", f"{MD5.upper()}  ml.zip\n"], ids=["BSD", "GNU"])
 def test_without_a_known_checksum_the_one_beside_the_archive_counts(site, archive, tmp_path, text):
     unknown = Archive(name="ml", url=archive.url)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from serving.engines.tensorflow.operations import check_loaded, is_taken
 from serving.foreign import open_model
-from serving.foreign.graph_operations import _is_taken, check_operations
 from serving.foreign.saved_model import Model
 from tests.support.foreign_models import check_scores
 from workflows.errors import ArtifactError
@@ -78,10 +78,10 @@ def test_a_keras_model_is_served_without_its_optimizer(release: str, tmp_path: P
         *("TensorArrayWriteV3", "While", "Case", "LookupTableFindV2", "MutableHashTableOfTensorsV2", "Print"),
     ],
 )
-def test_what_training_leaves_beside_what_scores_is_taken(operation: str) -> None:
+def test_what_training_leaves_beside_what_scoresis_taken(operation: str) -> None:
     import tensorflow  # noqa: F401  (it fills the registry)
 
-    assert _is_taken(operation)
+    assert is_taken(operation)
 
 
 def test_only_variables_that_score_are_written(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_what_saves_and_restores_may_not_be_called_by_the_model(how: str, tmp_pa
             entry.bare_concrete_function.concrete_function_name = saver
 
     path = with_variable(tmp_path / "saved")
-    check_operations(path)
+    check_loaded(path)
     with pytest.raises(ArtifactError, match=r"\['(PartitionedCall|Case|MergeV2Checkpoints.*)'\]"):
-        check_operations(rewritten(path, change))
+        check_loaded(rewritten(path, change))
 
 
 def test_operations_that_tensorflow_does_not_have_are_named(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def all_operations() -> list[Any]:
     return list(OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())).op)
 
 
-def test_no_operation_that_takes_the_name_of_a_file_is_taken() -> None:
+def test_no_operation_that_takes_the_name_of_a_fileis_taken() -> None:
     """Of all that this TensorFlow has, by the names of what they take; a new one is seen here first."""
     words = ("file", "path", "url", "memory_region", "address", "logdir", "directory")
     computing = {"CTCBeamSearchDecoder"}  # paths through a lattice
@@ -309,7 +309,7 @@ def test_no_operation_that_takes_the_name_of_a_file_is_taken() -> None:
         operation.name
         for operation in all_operations()
         for entry in (*operation.input_arg, *operation.attr)
-        if any(word in entry.name for word in words) and _is_taken(operation.name)
+        if any(word in entry.name for word in words) and is_taken(operation.name)
     }
     assert taken <= computing
 
