@@ -24,6 +24,7 @@ from serving.stub import fit_for_numpy
 from workflows.errors import ServerError
 
 _BACKENDS = Path(__file__).parent / "backends"
+PYTHON_BACKEND = "python"
 STUB = "triton_python_backend_stub"
 _IMAGE = Path("/opt/tritonserver")
 
@@ -112,16 +113,13 @@ def _of_image(root: Path) -> Installation:
     return found
 
 
-def assemble_backends(
-    target: Path, installation: Installation, further: tuple[Path, ...], native: Mapping[str, Path]
-) -> None:
-    """Make a backend directory: Triton's Python backend with the stub beside it, our folders, and further ones.
+def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:
+    """Make a backend directory: our folders, and further ones; `add_python_backend` adds what runs those in Python.
 
     Files that Triton loads are copied (some MB), not linked: it refuses a library that "escapes backend directory".
 
     Args:
         target: the directory, made here.
-        installation: has the Python backend; left out where that cannot run.
         further: directories of further backend folders.
         native: backend → shared object, for folders of ours.
 
@@ -129,8 +127,6 @@ def assemble_backends(
         ServerError: a backend directory does not exist.
     """
     target.mkdir(parents=True)
-    if not installation.python_trouble:
-        _copy_python_backend(target / "python", installation)
     for folder in _own_backends():
         if folder.name in native:
             (target / folder.name).mkdir()
@@ -142,7 +138,11 @@ def assemble_backends(
         (target / folder.name).symlink_to(folder)
 
 
-def _copy_python_backend(target: Path, installation: Installation) -> None:
+def add_python_backend(backends: Path, installation: Installation) -> None:
+    """Put Triton's Python backend with its stub beside the others, unless it is there or cannot run."""
+    target = backends / PYTHON_BACKEND
+    if installation.python_trouble or target.exists():
+        return
     target.mkdir()
     for file in installation.python_backend.iterdir():
         if file.is_file():  # installers that compile leave a __pycache__

@@ -23,8 +23,10 @@ import psutil
 
 from serving.control import KEY_HEADER, ModelControl
 from serving.installation import (
+    PYTHON_BACKEND,
     STUB,
     Installation,
+    add_python_backend,
     assemble_backends,
     environment,
     find_installation,
@@ -33,6 +35,7 @@ from serving.installation import (
 )
 from serving.launched import Launched, remove_left
 from serving.native.objects import native_backends
+from serving.needs_python import need_python
 from serving.ports import Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
@@ -171,6 +174,8 @@ class EmbeddedServer:
         self._control: ModelControl | None = None
         self._num_processes: Counter[str] = Counter()  # of each model that is loaded
         self._log: ServerLog | None = None
+        self._backends: Path | None = None
+        self._installation: Installation | None = None
         self._python_trouble = ""  # why models of Python could not be loaded, if any were
 
     def __enter__(self) -> "EmbeddedServer":
@@ -267,7 +272,9 @@ class EmbeddedServer:
                 shm_prefix=server_id,
             )
             native = native_backends()
-            assemble_backends(home / "backends", installation, self.config.backends, native.objects)
+            self._backends, self._installation = home / "backends", installation
+            assemble_backends(self._backends, self.config.backends, native.objects)
+            self._add_python_for(*self.config.models)
             make_stub_environment(home / "python")
             self._control = ModelControl(
                 host=self.config.http_host,
@@ -356,8 +363,16 @@ class EmbeddedServer:
         Raises:
             ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
         """
+        self._add_python_for(model)
         self._running_control().load(model, config)
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
+
+    def _add_python_for(self, *models: str) -> None:
+        """Put the Python backend where Triton finds it if models need it; without names, all of the repositories."""
+        assert self._backends is not None
+        assert self._installation is not None
+        if not models or need_python(models, self.config.repositories, native_backends().objects):
+            add_python_backend(self._backends, self._installation)
 
     def unload(self, *models: str) -> None:
         """Unload models, and wait until their requests are answered and they are gone, with their processes.
@@ -515,7 +530,7 @@ def _flags(
     shm_prefix: str,
 ) -> list[str]:
     """Everything but the ports, the keys and the repositories; hardened after Triton's deployment guide."""
-    names = sorted(folder.name for folder in backends.iterdir())
+    names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
         f"--backend-directory={backends}",
         f"--model-control-mode={'explicit' if config.models else 'none'}",

@@ -260,13 +260,20 @@ def test_every_batch_size_is_measured_and_compared(target: Target) -> None:
     assert floor.requests_per_s > 0
 
 
+def numbered(client: Client, rows: pa.Table, number: int) -> bytes:
+    """What the client sends for rows, with an id."""
+    (message,) = client.prepare(rows).messages
+    message.id = str(number)
+    return bytes(message.SerializeToString())
+
+
 def test_requests_cut_out_of_a_block_are_those_that_the_client_makes(target: Target) -> None:
     with Client(target.server.endpoints.grpc, "identity") as client:
         rows = ROWS.select(["x"])
         requests = lay_out(client, rows, 5, 100, np.random.default_rng(0))
         assert requests.draws.shape == (100, 5)
-        for message, rows_of_it in zip(requests.messages, requests.draws, strict=True):
-            assert message == client.prepare(rows.take(pa.array(rows_of_it))).messages[0].SerializeToString()
+        for number, (message, rows_of_it) in enumerate(zip(requests.messages, requests.draws, strict=True)):
+            assert message == numbered(client, rows.take(pa.array(rows_of_it)), number)
 
 
 def test_requests_that_lack_values_say_so_and_the_others_do_not(target: Target) -> None:
@@ -275,8 +282,8 @@ def test_requests_that_lack_values_say_so_and_the_others_do_not(target: Target) 
     with Client(target.server.endpoints.grpc, "masked") as client:
         requests = lay_out(client, rows, 3, 100, rng)
         sizes = set()
-        for message, rows_of_it in zip(requests.messages, requests.draws, strict=True):
-            assert message == client.prepare(rows.take(pa.array(rows_of_it))).messages[0].SerializeToString()
+        for number, (message, rows_of_it) in enumerate(zip(requests.messages, requests.draws, strict=True)):
+            assert message == numbered(client, rows.take(pa.array(rows_of_it)), number)
             sizes.add(len(message))
     assert len(sizes) > 2  # with no, one or two masks
 
@@ -292,7 +299,8 @@ def test_made_up_rows_are_sent_scored_and_checked(target: Target) -> None:
     assert report.environment["load"].endswith("generated rows with skew 1")
 
 
-def test_a_wrong_score_fails_the_run(target: Target) -> None:
+def test_a_wrong_score_fails_the_run(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     expected = np.arange(1000.0)
     expected[::50] += 1e-3
     with (
@@ -300,7 +308,8 @@ def test_a_wrong_score_fails_the_run(target: Target) -> None:
         pytest.raises(
             ServingError,
             match=r"compared under load are wrong: row (\d*[05])?0 got .* "
-            r"Scored again, alone, it got \d+\. \d+ is the expected score of no row",
+            r"The same bytes sent again were answered wrongly 100 of 100 times alone and 100 of 100 times among "
+            r"others\. All of it is in \S+answer\.json\. \d+ is the expected score of no row",
         ),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)

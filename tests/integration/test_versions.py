@@ -3,6 +3,7 @@
 import http.client
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -318,6 +319,23 @@ def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
         client.register_system_shared_memory("x", "/x", 8)
     client.close()
     assert served.ask() == 10
+
+
+def test_no_model_runs_code_of_its_own_where_nothing_is_pythons(served: Served) -> None:
+    """Even with the key: the backend that would run a `model.py` of the repository is not there until it is needed."""
+    folder = served.repository / "theirs"
+    (folder / "1").mkdir(parents=True)
+    marker = served.repository.parent / "it ran"
+    (folder / "1" / "model.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass TritonPythonModel: pass\n")
+    (folder / "config.pbtxt").write_text('name: "theirs" backend: "python" max_batch_size: 0\n')
+    with pytest.raises(ServerError, match="python"):
+        served.server._running_control().load("theirs")  # as somebody else would who has the key
+    assert not marker.exists()
+    shutil.rmtree(folder)
+    served.runtime = PYTHON_RUNTIME
+    served.publish(20)
+    served.supervisor.step()
+    assert served.ask() == 20
 
 
 def test_keys_are_not_in_the_list_of_processes(served: Served) -> None:

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from serving.installation import assemble_backends, find_installation, remove_environments
+from serving.installation import add_python_backend, find_installation, remove_environments
 
 
 def test_what_an_installer_compiled_beside_the_python_backend_stays_there(tmp_path: Path) -> None:
@@ -14,7 +14,8 @@ def test_what_an_installer_compiled_beside_the_python_backend_stays_there(tmp_pa
     shutil.copytree(found.python_backend, source)
     (source / "__pycache__").mkdir(exist_ok=True)
     (source / "__pycache__" / "module.pyc").write_bytes(b"")
-    assemble_backends(tmp_path / "backends", replace(found, python_backend=source), (), {})
+    (tmp_path / "backends").mkdir()
+    add_python_backend(tmp_path / "backends", replace(found, python_backend=source))
     made = {path.name for path in (tmp_path / "backends" / "python").iterdir()}
     assert "triton_python_backend_utils.py" in made
     assert "__pycache__" not in made

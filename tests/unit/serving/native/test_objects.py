@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.engines import engines
-from serving.installation import assemble_backends, find_installation
+from serving.installation import add_python_backend, assemble_backends, find_installation
 from serving.native import objects
 from serving.native.build import BuildError, built_objects, find_compiler, object_name
 from serving.native.objects import library_of, native_backends
@@ -71,7 +71,7 @@ def test_what_the_compiler_refuses_is_told(tmp_path: Path, monkeypatch: pytest.M
 def test_an_object_lies_beside_the_backend_in_python(tmp_path: Path) -> None:
     native = tmp_path / object_name("nvtabular")
     native.write_bytes(b"object")
-    assemble_backends(tmp_path / "backends", find_installation(), (), {"nvtabular": native})
+    assemble_backends(tmp_path / "backends", (), {"nvtabular": native})
     folder = tmp_path / "backends" / "nvtabular"
     assert {file.name for file in folder.iterdir()} == {"model.py", native.name}
     assert not (folder / native.name).is_symlink()  # which Triton refuses
@@ -80,5 +80,6 @@ def test_an_object_lies_beside_the_backend_in_python(tmp_path: Path) -> None:
 
 def test_without_a_python_that_fits_there_is_no_python_backend(tmp_path: Path) -> None:
     installation = replace(find_installation(), python_trouble="no shared libpython")
-    assemble_backends(tmp_path / "backends", installation, (), {})
+    assemble_backends(tmp_path / "backends", (), {})
+    add_python_backend(tmp_path / "backends", installation)
     assert not (tmp_path / "backends" / "python").exists()
