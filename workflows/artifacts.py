@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -97,6 +97,11 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
 
+    @property
+    def is_genuine(self) -> bool:
+        """Whether the fingerprint is that of what the manifest says; checksums that were altered have another."""
+        return self.fingerprint == _fingerprint(self.kind, self.made_from, self.files)
+
 
 @contextmanager
 def publish(
@@ -160,9 +165,23 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
     check_files(directory, manifest.files, kind)
-    if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
-        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
+    refuse_unlisted(directory, {*manifest.files, MANIFEST}, kind)
     return manifest
+
+
+def refuse_unlisted(directory: Path, names: Collection[str], kind: str) -> None:
+    """Refuse files that an artifact does not list.
+
+    Args:
+        directory: that the paths start from.
+        names: POSIX paths of all files that may be there.
+        kind: of the artifact, for messages.
+
+    Raises:
+        ArtifactError: there is another one.
+    """
+    if foreign := sorted({name for name, _ in files_below(directory)} - set(names)):
+        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
 
 
 def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> None:
@@ -257,16 +276,20 @@ def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: 
     files = {
         name: FileRecord(sha256=sha256_of(path), num_bytes=path.stat().st_size) for name, path in files_below(directory)
     }
-    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
     return Manifest(
         kind=kind,
-        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+        fingerprint=_fingerprint(kind, made_from, files),
         made_from=made_from,
         details=details,
         files=files,
         versions=versions(),
         created_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _fingerprint(kind: str, made_from: Mapping[str, str], files: Mapping[str, FileRecord]) -> str:
+    identity = [kind, sorted(made_from.items()), sorted((name, record.sha256) for name, record in files.items())]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
 def files_below(directory: Path) -> Iterator[tuple[str, Path]]:
