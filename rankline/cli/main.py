@@ -26,6 +26,7 @@ from rankline.cli.runs import compare_command, runs_command, ui_command
 from rankline.cli.serve import serve_command
 from rankline.cli.train import train_command
 from rankline.cli.transcode import transcode_command
+from rankline.cli.tune import tune_command
 from rankline.cli.versions import (
     promote_command,
     register_command,
@@ -105,6 +106,7 @@ app.command("import")(import_command)
 app.command("transcode")(transcode_command)
 app.command("sim", context_settings=CONTEXT)(sim_command)
 app.command("train", cls=RecipeCommand)(train_command)
+app.command("tune", cls=RecipeCommand)(tune_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("status")(status_command)
