@@ -6,12 +6,14 @@ data and of one recipe; others begin a new one.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -97,21 +99,24 @@ def tune(
 
     Raises:
         ConfigError: a choice cannot be varied.
-        RanklineError: the recipe's own choices cannot be trained, or too many trials failed.
+        RanklineError: the recipe's own choices cannot be trained, too many trials failed, or another process searches.
     """
     space = search_space(recipe.train, only)
-    with quiet():
-        client = MlflowClient(tracking_uri=tracking.uri)
-    search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
-    for _ in range(num_trials + _UNFINISHED):
-        if (done := search.num_done) >= num_trials:
-            break
-        search.step(_Share(progress, done, num_trials, lambda: search.words))
-    else:
-        raise RanklineError(f"{_UNFINISHED} trials failed, the last by: {search.failure}")
-    tuned = search.result()
-    write_whole(directory / "tuned.json", (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
-    search.end(tuned, directory / "tuned.json")
+    directory.mkdir(parents=True, exist_ok=True)
+    with _alone(directory):
+        with quiet():
+            client = MlflowClient(tracking_uri=tracking.uri)
+        search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
+        with search.recorded():
+            for _ in range(num_trials + _UNFINISHED):
+                if (done := search.num_done) >= num_trials:
+                    break
+                search.step(_Share(progress, done, num_trials, lambda: search.words))
+            else:
+                raise RanklineError(f"{_UNFINISHED} trials failed, the last by: {search.failure}")
+            tuned = search.result()
+            write_whole(directory / "tuned.json", (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
+            search.record(tuned, directory / "tuned.json")
     progress.update(1, 1, search.words)
     return tuned
 
@@ -140,9 +145,18 @@ def write_recipe(recipe: Recipe, tuned: Tuned) -> Path:
     return path
 
 
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else searches: what is going on in a study is taken for cut off."""
+    try:
+        with FileLock(directory / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise RanklineError(f"another `rankline tune` is at work in {directory}. Wait until it has ended.") from None
+
+
 def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:
     """The study of these data, this recipe and these choices; trials that were cut off have failed."""
-    directory.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     about = [prepared.manifest.fingerprint, sorted(recipe.train.to_dict().items()), sorted(space)]
     study = optuna.create_study(
@@ -246,13 +260,25 @@ class _Search:
             run_id=self._run_id,
         )
 
-    def end(self, tuned: Tuned, evidence: Path) -> None:
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """The run of the search ends as the block does."""
+        status = "FAILED"
+        try:
+            yield
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            self._client.set_terminated(self._run_id, status)
+
+    def record(self, tuned: Tuned, evidence: Path) -> None:
         """Put what was found on the run of the search."""
         client, run_id = self._client, self._run_id
         client.log_metric(run_id, f"best/{INNER}_{self._objective.name}", tuned.after, step=tuned.num_trials)
         client.set_tag(run_id, "command", tuned.command)
         client.log_artifact(run_id, str(evidence))
-        client.set_terminated(run_id)
 
     def _opened(self) -> str:
         """The run of the search, which an earlier call may have begun."""

@@ -70,7 +70,7 @@ class AliasFollower:
         try:
             self.follow()
             self._trouble = ""
-        except (ArtifactError, OSError) as error:
+        except Exception as error:  # whatever MLflow raises: the thread goes on
             if str(error) != self._trouble:
                 self._report(f"{self._alias} is not followed, the active version stays: {error}")
             self._trouble = str(error)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from optuna.storages import JournalStorage
@@ -88,6 +89,7 @@ def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
     assert float(own.data.params["learning_rate"]) == TRAIN.learning_rate
     assert not [name for run in trials for name in run.data.metrics if "valid" in name]  # these rows chose nothing
     search = workplace.client.get_run(tuned.run_id)
+    assert search.info.status == "FINISHED"
     assert search.data.tags["command"] == tuned.command
     assert search.data.metrics["best/inner_auc"] == tuned.after
     assert [run.run_id for run in runs_in(workplace.client)] == [tuned.run_id]  # not each trial
@@ -121,8 +123,17 @@ def test_other_choices_of_the_recipe_begin_another_search(workplace: Workplace, 
 def test_choices_that_cannot_be_trained_are_told(workplace: Workplace) -> None:
     with pytest.raises(RanklineError, match="Lower the learning rate"):
         workplace.tune(2, train=replace(TRAIN, optimizer="sgd", learning_rate=1e30))
+    assert {run.info.status for run in workplace.client.search_runs(["1"], "attributes.run_name = 'tune mlp'")} == {
+        "FINISHED",
+        "FAILED",
+    }
     with pytest.raises(ConfigError, match="gru_units cannot be tuned for model 'mlp'"):
         workplace.tune(2, only=("gru_units",))
+
+
+def test_two_searches_at_once_are_refused(workplace: Workplace, tuned: Tuned) -> None:
+    with FileLock(workplace.journal.parent / ".lock"), pytest.raises(RanklineError, match="another `rankline tune` is"):
+        workplace.tune(tuned.num_trials)
 
 
 def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplace) -> None:
