@@ -9,7 +9,7 @@ help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: ## make .venv with everything a developer needs
-	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,dev
+	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,tune,dev
 	@$(BIN)/python -m serving.native.build
 
 demo: ## raw ratings to measured scores, in one command (generated data)
@@ -38,7 +38,7 @@ test-all: check ## what must pass before a change lands: also whole pipelines, t
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
 
 lock: setup ## renew constraints.txt from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra horovod --extra dev --universal --python-version 3.10 \
+	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \
 		--annotation-style line --no-header --quiet --output-file constraints.txt --upgrade
 
 clean: ## remove the environment and the caches, keep work/ and model_repository/

@@ -17,6 +17,7 @@ from rankline.promotion import Bounds, check_metric, try_out
 from rankline.recipes import Recipe
 from rankline.servers import Server, server_for
 from rankline.source import SourceConfig, obtain
+from rankline.tracking.champion import make_active, registry_uri
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
@@ -248,6 +249,7 @@ def export(
     """
     if bounds:
         check_metric(bounds.metric, prepared)
+    registry = registry_uri(workspace.ensemble)
     from serving.engines import engine_for
     from workflows.trained import TrainedModel
 
@@ -264,17 +266,19 @@ def export(
             config,
             name=recipe.name,
             compare=compare_engines,
-            promote=promote and bounds is None,
+            promote=promote and bounds is None and registry is None,
             progress=progress,
         )
         progress.update(1, 1, describe_export(ensemble))
     _record(ensemble)
+    if registry and promote and bounds is None:
+        make_active(ensemble)
     if bounds and not ensemble.is_active:
         with stages.stage("compare") as progress:
             champion = ExportedEnsemble.load(workspace.ensemble)
             trial = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
             if not trial.refusals and promote:
-                ensemble.activate(in_place_of=champion.version)
+                make_active(ensemble, in_place_of=champion.version)
             progress.update(1, 1, trial.words)
     return ensemble
 
@@ -306,6 +310,7 @@ def export_foreign(
     from rankline.sample import check_free, publish_sample
 
     check_free(workspace.ensemble)
+    registry = registry_uri(workspace.ensemble)
     with stages.stage("export") as progress:
         from serving.foreign.export import export_foreign as export_model
 
@@ -318,11 +323,13 @@ def export_foreign(
             workflow=workflow,
             renames=renames,
             compare=compare_engines,
-            promote=promote,
+            promote=promote and registry is None,
             progress=progress,
         )
         publish_sample(rows, workspace.sample)
         progress.update(1, 1, describe_export(ensemble))
+    if registry and promote:
+        make_active(ensemble)
     return ensemble
 
 

@@ -1,4 +1,7 @@
-"""What answers: the active version of each ensemble, since when, of which run and data; what a server has loaded."""
+"""What answers: the active version of each ensemble, since when, of which run and data.
+
+And whether the others say the same: the alias `champion` where the ensemble is in a registry, and a server.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankline.tracking.champion import registry_uri
 from workflows.errors import ArtifactError, ServerError
 
 if TYPE_CHECKING:
@@ -28,6 +32,9 @@ class Status:
         data: fingerprint of what it was trained on, its beginning; empty where that is not known.
         engine: that runs the model.
         others: versions that could answer in its place.
+        registry: tracking URI of the registry that it is in; None if it is in none.
+        champion: version that the alias names; None if it is in no registry, or the alias names none.
+        trouble: why the alias is not known; empty if it is.
         served: version that the server has loaded; None where none was asked.
     """
 
@@ -39,11 +46,35 @@ class Status:
     data: str
     engine: str
     others: tuple[int, ...]
+    registry: str | None = None
+    champion: int | None = None
+    trouble: str = ""
     served: int | None = None
+
+    @property
+    def disagreements(self) -> tuple[str, ...]:
+        """What does not say that the active version answers, and what to do; empty if all agree."""
+        found = []
+        if self.trouble:
+            found.append(f"{self.name}: {self.trouble}")
+        elif self.registry and self.champion != self.version:
+            named = f"names version {self.champion}" if self.champion else "names no version"
+            found.append(
+                f"{self.name}: version {self.version} is active, and the alias champion {named}. Let both be the same: "
+                f"rankline promote {self.name} --to {self.version}"
+            )
+        if self.served not in (None, self.version):
+            found.append(
+                f"{self.name}: version {self.version} is active, and the server has version {self.served}. It is "
+                "loading it, could not (its output says why), or was started without --watch or --follow."
+            )
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return {**vars(self), "since": self.since.isoformat(timespec="seconds"), "others": list(self.others)}
+        return {**vars(self), "since": self.since.isoformat(timespec="seconds"), "others": list(self.others)} | {
+            "disagreements": list(self.disagreements)
+        }
 
 
 def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
@@ -77,7 +108,23 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
             engine=str(active.manifest.details["engine"]),
             others=tuple(one.version for one in versions(directory) if one.version != active.version),
             served=_served(url, active) if url else None,
+            **_registered(active),
         )
+
+
+def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
+    """Registry, and what the alias names."""
+    uri = registry_uri(active.path)
+    if uri is None:
+        return {}
+    from rankline.tracking.registry import CHAMPION, Registry
+    from rankline.tracking.store import open_store
+
+    try:
+        champion = Registry(open_store(uri)).at(active.name, CHAMPION)
+    except ArtifactError as error:
+        return {"registry": uri, "trouble": str(error)}
+    return {"registry": uri, "champion": champion.version if champion else None}
 
 
 def _served(url: str, ensemble: "ExportedEnsemble") -> int:

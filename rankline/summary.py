@@ -130,11 +130,12 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
 
 
 def print_statuses(found: "Sequence[Status]", console: Console) -> None:
-    """One line for each ensemble; a server that has another version loaded stands out."""
+    """One line for each ensemble, then what does not agree: a server, or the alias."""
     columns = {
         "ensemble": [escape(one.name) for one in found],
         "version": [str(one.version) for one in found],
-        "server": ["" if one.served is None else _served(one) for one in found],
+        "champion": ["" if one.registry is None else _said(one.champion, one) for one in found],
+        "server": ["" if one.served is None else _said(one.served, one) for one in found],
         "since": [f"{one.since.astimezone():%Y-%m-%d %H:%M}" for one in found],
         "quality": [" ".join(_objective_figure(one.metrics)) if one.metrics else "–" for one in found],
         "engine": [one.engine for one in found],
@@ -143,10 +144,13 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
         "also there": [", ".join(map(str, one.others)) or "–" for one in found],
     }
     print_whole(console, {name: cells for name, cells in columns.items() if any(cells)})
+    for line in (line for one in found for line in one.disagreements):
+        console.print(f"[bold yellow]{escape(line)}[/]", soft_wrap=True)
 
 
-def _served(status: "Status") -> str:
-    return "the same" if status.served == status.version else f"[bold yellow]has {status.served}[/]"
+def _said(version: int | None, status: "Status") -> str:
+    """What somebody else takes for the active version."""
+    return "the same" if version == status.version else f"[bold yellow]{version or '–'}[/]"
 
 
 def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:

@@ -67,6 +67,11 @@ class Workspace:
         return self.root / self.recipe / "workers"
 
     @property
+    def tuning(self) -> Path:
+        """What `rankline tune` has tried, and what it found."""
+        return self.root / self.recipe / "tune"
+
+    @property
     def report(self) -> Path:
         """Directory of the benchmark's table, JSON and plot."""
         return self.root / self.recipe / "bench"

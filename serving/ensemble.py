@@ -15,7 +15,7 @@ Light to import: serving an ensemble needs no TensorFlow in this process.
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +30,22 @@ from serving.engines import engines
 from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
 from serving.parameters import PLAN
-from workflows.artifacts import MANIFEST, Manifest, describe, remedy, write_whole
+from workflows.artifacts import (
+    MANIFEST,
+    Manifest,
+    check_files,
+    describe,
+    refuse_unlisted,
+    remedy,
+    write_whole,
+)
 from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
 
 KIND = "ensemble"
 CONFIG = "config.pbtxt"
+REGISTRY = ".registry.json"
+"""Says in which registry the versions are, where they are in one; see `rankline.tracking.champion`."""
 _LOCK = ".lock"
 _STAGING = ".export-"
 _REPLACES = "replaces"  # in a manifest's details: the version that was active before
@@ -112,11 +122,20 @@ class ExportedEnsemble:
         if expected is not None:
             self.manifest.check_fingerprint(expected, self.path / self.name / str(self.version))
 
-    def activate(self, *, in_place_of: int | None = None) -> None:
+    def check_files(self) -> None:
+        """Compare all its files with the manifest, as the backends do when they load them.
+
+        Raises:
+            ArtifactError: one is missing or damaged.
+        """
+        check_files(self.path, self.manifest.files, KIND)
+
+    def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Make this the active version; a server that watches the directory switches to it.
 
         Args:
             in_place_of: the version that it was compared with; None for any.
+            then: what is to follow before another version can become the active one.
 
         Raises:
             ArtifactError: another version has become the active one since.
@@ -131,6 +150,7 @@ class ExportedEnsemble:
             if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
                 raise _deleted(self)
             _activate(self.path, self.name, self.version)
+            then()
 
     def use(self) -> Use:
         """Keep exports from deleting this version for as long as the object lives that is returned.
@@ -299,23 +319,76 @@ def publish_version(
             manifest = describe(staging, KIND, made_from, {**details, _REPLACES: replaced})
             version = staging / name / str(number)
             (version / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-            sync_all(staging)
-            for step in staging.iterdir():
-                if step.name != name:
-                    step.rename(path / step.name)
-            (path / name).mkdir(exist_ok=True)
-            version.rename(path / name / str(number))
-            sync(path / name)
-            sync(path)
+            _move_in(staging, path, name, number)
             if promote or replaced is None:
                 _activate(path, name, number)
-            for old in _numbers(path / name)[: -max(keep, 2)]:
-                directory = path / name / str(old)
-                if old != replaced and not is_used(directory):  # a rollback goes back to that one
-                    directory.rename(staging / f"{old}.old")  # from here on nobody sees a part of it
+            _take_oldest(path, name, keep, {replaced, number}, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         _clear_unfinished(path, name)
+
+
+def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: int) -> ExportedEnsemble:
+    """Add a version that was published elsewhere to a model repository; it waits, unless it is the first.
+
+    Args:
+        source: holds that one version as a model repository does, on the file system of `path`; its files are moved.
+        path: the model repository, made if it does not exist.
+        name: of the ensemble.
+        fingerprint: that its manifest must have.
+        keep: versions to keep, at least this one and the active one.
+
+    Raises:
+        ArtifactError: it is of another name, a file is missing, was altered or does not belong there; or `path` holds
+            something else, or another version of the same number.
+    """
+    if (found := _names_in(source)) != [name]:
+        raise ArtifactError(f"{source} holds {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
+    (number,) = _numbers(source / name)
+    manifest = Manifest.read(source / name / str(number))
+    check_files(source, manifest.files, KIND)
+    refuse_unlisted(source, {*manifest.files, f"{name}/{number}/{MANIFEST}"}, KIND)
+    manifest.check_fingerprint(fingerprint, source / name / str(number))
+    _read_steps(source, source / name / str(number))
+    path = path.resolve()
+    _refuse_foreign(path, name)
+    path.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        _clear_unfinished(path, name)
+        if number in _numbers(path / name):
+            own = ExportedEnsemble.load(path, number)
+            if own.manifest.fingerprint != fingerprint:
+                raise ArtifactError(
+                    f"{path} has a version {number} of its own, which is another export. Give another --repository."
+                )
+            return own
+        replaced = _replaced_version(path, name)
+        _move_in(source, path, name, number)
+        if replaced is None:
+            _activate(path, name, number)
+        _take_oldest(path, name, keep, {replaced, number}, source)
+        _clear_unfinished(path, name)
+    return ExportedEnsemble.load(path, number)
+
+
+def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
+    """Put a version where it stays: its steps, and last what makes it one."""
+    sync_all(staging)
+    for step in staging.iterdir():
+        if step.name != name:
+            step.rename(path / step.name)
+    (path / name).mkdir(exist_ok=True)
+    (staging / name / str(number)).rename(path / name / str(number))
+    sync(path / name)
+    sync(path)
+
+
+def _take_oldest(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
+    """Move the oldest versions elsewhere, in one step each: not the new one, what a rollback goes to, or what is used."""
+    for old in _numbers(path / name)[: -max(keep, 2)]:
+        directory = path / name / str(old)
+        if old not in spared and not is_used(directory):
+            directory.rename(target / f"{old}.old")
 
 
 @contextmanager
@@ -357,8 +430,8 @@ def _refuse_foreign(path: Path, name: str) -> None:
 
 
 def _is_part(entry: str, name: str) -> bool:
-    """It is a step, or a version that is being written."""
-    return entry.startswith(_STAGING) or (entry.startswith(f"{name}_") and "_v" in entry)
+    """It is a step, a version that is being written, or of `REGISTRY`, its lock say."""
+    return entry.startswith((_STAGING, REGISTRY, f".{REGISTRY}.")) or (entry.startswith(f"{name}_") and "_v" in entry)
 
 
 def _name_in(path: Path) -> str:

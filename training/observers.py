@@ -77,6 +77,10 @@ class Throughput:
             self._paused_s += self._clock() - began
 
 
+class EarlyEnd(Exception):  # noqa: N818  (no error)
+    """Raised by an observer of a trial: it is not worth going on."""
+
+
 class Observer:
     """Hears of a run while it goes on, and by itself does nothing."""
 

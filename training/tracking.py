@@ -26,7 +26,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, Schema, TensorSpec
 from mlflow.types.schema import Array, DataType
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
@@ -54,12 +54,14 @@ class TrackingConfig:
         experiment: name of the experiment; one per recipe.
         run_name: name of the run; None lets MLflow make one up.
         server: tracking URI of a store elsewhere, in place of the one in `directory`.
+        parent: id of the run that this one is a part of; None of a run by itself.
     """
 
     directory: Path
     experiment: str
     run_name: str | None = None
     server: str | None = None
+    parent: str | None = None
 
     def __post_init__(self) -> None:
         if not self.experiment:
@@ -226,17 +228,18 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
     mlflow.set_system_metrics_sampling_interval(SYSTEM_METRICS_INTERVAL_S)  # type: ignore[no-untyped-call]
     mlflow.set_system_metrics_samples_before_logging(1)  # type: ignore[no-untyped-call]
     try:
-        with _quiet():
+        with quiet():
             is_reopened = resumed_id is not None and _has_run(resumed_id)
             run = mlflow.start_run(
                 run_id=resumed_id if is_reopened else None,
-                experiment_id=None if is_reopened else _experiment_id(config),
+                experiment_id=None if is_reopened else experiment_id(mlflow.MlflowClient(), config),
                 run_name=None if is_reopened else config.run_name,
+                tags={MLFLOW_PARENT_RUN_ID: config.parent} if config.parent else None,
                 log_system_metrics=True,
             )
         status = "FAILED"
         try:
-            with _quiet():
+            with quiet():
                 log = RunLog(run.info.run_id, config.uri, is_reopened=is_reopened)
                 if resumed_id is not None and not is_reopened:
                     log.note(f"Continues run {resumed_id}, which is gone.")
@@ -246,7 +249,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
             status = "KILLED"
             raise
         finally:
-            with _quiet():
+            with quiet():
                 mlflow.end_run(status)
     finally:
         mlflow.set_tracking_uri(uri_before)
@@ -266,12 +269,17 @@ def _has_run(run_id: str) -> bool:
     return bool(stage == LifecycleStage.ACTIVE)
 
 
-def _experiment_id(config: TrackingConfig) -> str:
-    experiment = mlflow.get_experiment_by_name(config.experiment)
+def experiment_id(client: mlflow.MlflowClient, config: TrackingConfig) -> str:
+    """The experiment in the store, which is made if it is not there.
+
+    Raises:
+        ConfigError: it was deleted in MLflow.
+    """
+    experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         # A store elsewhere says itself where its artifacts go.
         location = None if config.server else (config.directory.absolute() / "mlartifacts").as_uri()
-        return str(mlflow.create_experiment(config.experiment, artifact_location=location, tags=OPENS_ON_RUNS))
+        return str(client.create_experiment(config.experiment, artifact_location=location, tags=OPENS_ON_RUNS))
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
         raise ConfigError(
             f"experiment {config.experiment!r} was deleted in {config.uri}. "
@@ -318,7 +326,7 @@ def _pip_requirements(packages: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep MLflow and the migrations of its store from writing over a progress bar; warnings still come through."""
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     levels = [logger.level for logger in loggers]

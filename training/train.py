@@ -25,7 +25,7 @@ from training.holdout import inner_spec
 from training.loader.splits import first_rows as first_rows_of
 from training.metrics.first_rows import FirstRows
 from training.models import check_rows
-from training.observers import Observer, Observers, check_session, observers_of
+from training.observers import EarlyEnd, Observer, Observers, check_session, observers_of
 from training.run import INNER, OpenData, Span, TrainingRun
 from training.splitting import Splitting, splitting
 from training.tracking import RunLog, SilentLog, TrackingConfig, code_version, tracked_run
@@ -155,6 +155,45 @@ def train(
         if checkpoint is None:
             fitting.remove_checkpoint()
         return TrainedModel.load(output)
+
+
+def rehearse(
+    prepared: PreparedData,
+    config: TrainConfig,
+    *,
+    tracking: TrackingConfig,
+    progress: Progress = SILENT,
+    observers: Callable[[RunLog], Iterable[Observer]] = lambda _: (),
+) -> Mapping[str, float]:
+    """Train on most of the training rows, and say how good the best epoch is on the others. Nothing is published.
+
+    So choices are compared without the validation rows, which then still say how good the best ones are.
+
+    Args:
+        prepared: the data.
+        config: the choices.
+        tracking: where MLflow records it.
+        progress: told about rows.
+        observers: makes those that observe the run; one may end it by `EarlyEnd`, and the run then has the tag
+            "pruned".
+
+    Returns:
+        The metrics of that epoch, and `epoch`; nothing if it was ended.
+
+    Raises:
+        RanklineError: as `train`.
+    """
+    job = _checked(
+        prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
+    )
+    open_split = partial(job.trainer_type.batches, rank=SOLO.rank, size=SOLO.size)
+    data = _opened(job, open_split, inner_spec(job.spec, job.data))
+    with _recorded(job, tracking, None, None) as log, _observed(job, log, observers) as observer:
+        try:
+            return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
+        except EarlyEnd:
+            log.set_tags({"pruned": "true"})
+            return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,12 +335,13 @@ class _Fitting:
         self._checkpoints: Checkpoints | None = None
         self._rows_before = 0.0
 
-    def choose(self, data: OpenData, *, rows_after: int) -> Mapping[str, float]:
+    def choose(self, data: OpenData, *, rows_after: int = 0, observer: Observer | None = None) -> Mapping[str, float]:
         """Let a part of the training rows choose the epoch.
 
         Args:
             data: the others, and that part.
             rows_after: that the last fit trains on, at most.
+            observer: is told about this fit; None for one that only hears of checkpoints, as another fit follows.
 
         Returns:
             Its metrics, and `epoch`.
@@ -309,7 +349,7 @@ class _Fitting:
         config = self._job.config
         span = Span(epochs=config.epochs, patience=config.early_stopping_patience, judged=INNER)
         progress = _Share(self._progress, before=0, after=rows_after, about="choosing: ")
-        _, chosen, _ = self._run(data, span, _CheckpointsOnly(self._observer), progress, {})
+        _, chosen, _ = self._run(data, span, observer or _CheckpointsOnly(self._observer), progress, {})
         gc.collect()  # the model, of which the next one needs the memory
         self._rows_before = progress.total
         return chosen

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -200,9 +200,23 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
     check_files(directory, manifest.files, kind)
     refuse_links(directory, kind)
-    if foreign := sorted({name for name, _ in files_below(directory)} - set(manifest.files) - {MANIFEST}):
-        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
+    refuse_unlisted(directory, {*manifest.files, MANIFEST}, kind)
     return manifest
+
+
+def refuse_unlisted(directory: Path, names: Collection[str], kind: str) -> None:
+    """Refuse files that an artifact does not list.
+
+    Args:
+        directory: that the paths start from.
+        names: POSIX paths of all files that may be there.
+        kind: of the artifact, for messages.
+
+    Raises:
+        ArtifactError: there is another one.
+    """
+    if foreign := sorted({name for name, _ in files_below(directory)} - set(names)):
+        raise ArtifactError(f"{directory / foreign[0]} is not in the manifest of the {kind}. Remove it.")
 
 
 def check_files(directory: Path, files: Mapping[str, FileRecord], kind: str) -> None:

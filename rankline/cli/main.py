@@ -26,7 +26,14 @@ from rankline.cli.runs import compare_command, runs_command, ui_command
 from rankline.cli.serve import serve_command
 from rankline.cli.train import train_command
 from rankline.cli.transcode import transcode_command
-from rankline.cli.versions import promote_command, rollback_command, status_command, versions_command
+from rankline.cli.tune import tune_command
+from rankline.cli.versions import (
+    promote_command,
+    register_command,
+    rollback_command,
+    status_command,
+    versions_command,
+)
 from rankline.display import ERRORS, in_a_line, say
 from rankline.quiet import quiet_libraries, show_all
 from rankline.recipes import available
@@ -99,10 +106,12 @@ app.command("import")(import_command)
 app.command("transcode")(transcode_command)
 app.command("sim", context_settings=CONTEXT)(sim_command)
 app.command("train", cls=RecipeCommand)(train_command)
+app.command("tune", cls=RecipeCommand)(tune_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("status")(status_command)
 app.command("versions")(versions_command)
+app.command("register")(register_command)
 app.command("promote")(promote_command)
 app.command("rollback")(rollback_command)
 app.command("predict", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(predict_command)

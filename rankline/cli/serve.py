@@ -3,20 +3,26 @@
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import RecipeName, Repository
+from rankline.cli.arguments import Repository, WorkDir
 from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 from workflows.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankline.tracking.follow import AliasFollower
+    from serving.ensemble import ExportedEnsemble
 
 GRPC_PORT = 8001  # Triton's own
 
 
 def serve_command(
-    recipe: RecipeName = "movielens",
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="movielens, unless --follow names another.")
+    ] = None,
     *,
     repository: Repository = REPOSITORY,
     port: Annotated[
@@ -35,9 +41,19 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="SHA256",
-            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch.',
+            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch or --follow.',
         ),
     ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            "--follow",
+            metavar="models:/NAME@ALIAS",
+            help="Serve what an alias in MLflow's model registry names, and switch when it is moved; versions are "
+            "fetched into the repository.",
+        ),
+    ] = None,
+    work_dir: WorkDir = WORK_DIR,
     log_file: Annotated[
         Path | None,
         typer.Option(help="Write the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
@@ -51,6 +67,8 @@ def serve_command(
 
     rankline serve movielens --port 0 --watch
 
+    rankline serve --follow models:/movielens@champion
+
     rankline serve movielens --replicas 2 --log-file triton.log
     """
     from serving.balancer import BalancerConfig
@@ -61,22 +79,31 @@ def serve_command(
 
     if port == 1:
         raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
-    ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
-    if watch and expect_fingerprint:
-        raise ConfigError("--expect-fingerprint names one version, and --watch takes others. Leave out one of the two.")
+    stop = threading.Event()
+    if follow is None:
+        recipe = recipe or "movielens"
+        ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
+        follower = None
+    else:
+        follower, ensemble = _follower(follow, recipe, work_dir, repository)
+        recipe = ensemble.name
+    follows = watch or follower is not None
+    if follows and expect_fingerprint:
+        raise ConfigError(
+            "--expect-fingerprint names one version, and --watch and --follow take others. Leave one of them out."
+        )
     ensemble.check_fingerprint(expect_fingerprint)
     ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
     server: EmbeddedServer | ReplicaSet
     if replicas == 1:
         server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
-        run = Supervisor(server, ensemble, follow_versions=watch, report=say).run
+        run = Supervisor(server, ensemble, follow_versions=follows, report=say).run
     else:
         config = ReplicasConfig(num_replicas=replicas, balancer=BalancerConfig(**ports), log_path=log_file)
-        server = ReplicaSet(ensemble, config, follow_versions=watch, report=say)
+        server = ReplicaSet(ensemble, config, follow_versions=follows, report=say)
         run = server.run
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server.start()
-    stop = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
@@ -85,7 +112,29 @@ def serve_command(
         metrics = server.metrics_urls if isinstance(server, ReplicaSet) else (server.endpoints.metrics,)
         say(f"metrics  {' '.join(metrics)}")
         say(f"Ctrl-C stops it. Try it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
+        if follower is not None:
+            threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
         run(stop)
     finally:
         server.stop()
     say("stopped")
+
+
+def _follower(
+    follow: str, recipe: str | None, work_dir: Path, repository: Path
+) -> "tuple[AliasFollower, ExportedEnsemble]":
+    """What follows the alias, after its first look, and the active version; an old one if the store does not answer."""
+    from rankline.tracking.follow import Alias, AliasFollower
+    from rankline.tracking.store import uri_of
+    from serving.ensemble import ExportedEnsemble
+
+    alias = Alias.parse(follow)
+    if recipe not in (None, alias.model):
+        raise ConfigError(f"--follow names {alias.model!r}, and the recipe is {recipe!r}. Leave one of them out.")
+    path = repository / alias.model
+    follower = AliasFollower(alias, path, uri_of(work_dir), say)
+    if path.is_dir():
+        follower.step()
+    else:
+        follower.follow()
+    return follower, ExportedEnsemble.load(path)

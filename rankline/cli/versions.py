@@ -1,13 +1,13 @@
-"""The verbs `status`, `versions`, `promote` and `rollback`."""
+"""The verbs `status`, `versions`, `register`, `promote` and `rollback`."""
 
 from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl
+from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 
 
 def versions_command(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
@@ -43,6 +43,38 @@ def status_command(*, repository: Repository = REPOSITORY, url: ServedUrl = None
     print_statuses(found, CONSOLE)
 
 
+def register_command(
+    recipe: RecipeName = "movielens",
+    *,
+    version: Annotated[int | None, typer.Option("--version", help="Without it the newest one.", min=1)] = None,
+    work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
+) -> None:
+    """Put a version into MLflow's model registry: plan, model, spec, parity report and benchmark together.
+
+    It becomes the candidate, or the champion if it is the version that answers. From then on promote, rollback and
+    export move the alias champion along.
+
+    **Examples**
+
+    rankline register movielens
+
+    rankline register movielens --version 3
+    """
+    from rankline.tracking.champion import register
+    from serving.ensemble import ExportedEnsemble
+    from serving.ensemble import versions as versions_in
+
+    path = workspace_of(recipe, repository=repository).ensemble
+    ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
+    from rankline.tracking.store import uri_of_registry
+
+    uri = uri_of_registry(ensemble, work_dir)
+    registered = register(ensemble, uri)
+    role = "champion" if ensemble.is_active else "candidate"
+    say(f"{registered.words}: {role} of the registered model {registered.name} in {uri}")
+
+
 def promote_command(
     recipe: RecipeName = "movielens",
     *,
@@ -57,12 +89,13 @@ def promote_command(
 
     rankline promote movielens --to 3
     """
+    from rankline.tracking.champion import make_active
     from serving.ensemble import ExportedEnsemble
     from serving.ensemble import versions as versions_in
 
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
-    wanted.activate()
+    make_active(wanted)
     say(f"{path}: version {wanted.version} is active")
 
 
@@ -80,9 +113,10 @@ def rollback_command(
 
     rankline rollback movielens --to 1
     """
+    from rankline.tracking.champion import make_active
     from serving.ensemble import ExportedEnsemble, before
 
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
-    wanted.activate()
+    make_active(wanted, is_urgent=True)
     say(f"{path}: version {wanted.version} is active")

@@ -12,6 +12,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from rankline.tracking.exports import ENGINE, MEGABYTES, VERSION
 from rankline.tracking.reports import FIGURES
@@ -96,7 +97,7 @@ class RunSummary:
 
 
 def runs_in(client: MlflowClient, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
-    """Runs of a store, the latest first.
+    """Runs of a store, the latest first, but for the trials of `rankline tune`.
 
     Args:
         client: the store.
@@ -114,7 +115,8 @@ def runs_in(client: MlflowClient, recipe: str | None = None, limit: int = 1000) 
             if not names:
                 raise ConfigError(f"no run of {recipe!r} was recorded in {client.tracking_uri}.")
         found = client.search_runs(list(names), order_by=["attributes.start_time DESC"], max_results=limit)
-    return [RunSummary.of(run, names[run.info.experiment_id]) for run in found]
+    whole = [run for run in found if MLFLOW_PARENT_RUN_ID not in run.data.tags]
+    return [RunSummary.of(run, names[run.info.experiment_id]) for run in whole]
 
 
 def find_run(client: MlflowClient, named: str) -> RunSummary:

@@ -14,9 +14,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from rankline.tracking.champion import register
+from rankline.tracking.follow import Alias, AliasFollower
+from rankline.tracking.registry import CHAMPION
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble, before
 from serving.model_config import PYTHON_RUNTIME
@@ -121,6 +125,28 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
     assert served.events == ["loading version 2", "version 2 is active", "loading version 1", "version 1 is active"]
     assert served.loaded("transform") == [1]  # the other version is gone
     assert len(served.processes("transform")) == bool(served.runtime)
+
+
+def test_a_server_follows_an_alias_under_load_without_a_failed_request(tmp_path: Path) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    origin, path, events = tmp_path / "origin" / NAME, tmp_path / "elsewhere" / NAME, list[str]()
+    register(publish_tiny(origin, 10), str(client.tracking_uri))
+    for offset in (20, 30):
+        register(publish_tiny(origin, offset, promote=False), str(client.tracking_uri))
+    follower = AliasFollower(Alias(NAME, CHAMPION), path, str(client.tracking_uri), events.append)
+    follower.follow()
+    first = ExportedEnsemble.load(path)
+    with EmbeddedServer(config_of(first)) as server:
+        served = Served(path, server, Supervisor(server, first, follow_versions=True, report=events.append), events)
+        with load(served) as seen:
+            for version in (2, 3, 1, 2, 1):
+                client.set_registered_model_alias(NAME, CHAMPION, str(version))  # as on MLflow's own page
+                follower.step()
+                served.supervisor.step()
+                wait_until(lambda wanted=10 * version: seen.answers[-1] == wanted)  # type: ignore[misc]
+    assert seen.errors == []
+    assert set(seen.answers) == {10, 20, 30}
+    assert [event for event in events if "active" in event] == [f"version {n} is active" for n in (2, 3, 1, 2, 1)]
 
 
 @IN_BOTH

@@ -24,7 +24,17 @@ def lookup(source: str, target: str, values: np.ndarray) -> TransformPlan:
     )
 
 
-def publish_tiny(repository: Path, offset: int, *, keep: int = 5, runtime: str = "", **limits: int) -> ExportedEnsemble:
+def publish_tiny(
+    repository: Path,
+    offset: int,
+    *,
+    keep: int = 5,
+    runtime: str = "",
+    run: tuple[str, str] = ("", ""),
+    promote: bool = True,
+    num_padding_bytes: int = 0,
+    **limits: int,
+) -> ExportedEnsemble:
     """Add a version that answers key i with offset + i.
 
     Args:
@@ -32,9 +42,19 @@ def publish_tiny(repository: Path, offset: int, *, keep: int = 5, runtime: str =
         offset: what tells this version from others.
         keep: versions to keep.
         runtime: of both steps; "" for the native backend, where there is one.
+        run: id of the run that would have trained it, and tracking URI of its store.
+        promote: let it answer.
+        num_padding_bytes: size of a file more in each plan, which nothing reads.
         limits: further fields of both steps' `ModelConfig`.
     """
-    with publish_version(repository, NAME, made_from={}, details={"run_id": "none"}, keep=keep) as new:
+    about = {
+        "run_id": run[0],
+        "tracking_uri": run[1],
+        "engine": "none",
+        "metrics": {"valid_auc": 0.5},
+        "parity": {"num_rows": len(KEYS)},
+    }
+    with publish_version(repository, NAME, made_from={}, details=about, keep=keep, promote=promote) as new:
         manifest = {MANIFEST_PARAMETER: f"{NAME}/{new.number}/manifest.json"}
         steps = []
         for step, source, target, values in (("transform", "x", "id", KEYS), ("predict", "id", "score", offset + KEYS)):
@@ -49,6 +69,9 @@ def publish_tiny(repository: Path, offset: int, *, keep: int = 5, runtime: str =
                 **limits,
             )
             lookup(source, target, values).save(new.directory / config.name / "1" / "plan")
+            if num_padding_bytes:
+                with (new.directory / config.name / "1" / "plan" / "padding").open("wb") as file:
+                    file.truncate(num_padding_bytes)
             (new.directory / config.name / CONFIG).write_text(to_pbtxt(config))
             steps.append(Step(model=config.name, inputs={source: source}, outputs={target: target}))
         whole = EnsembleConfig(
@@ -62,7 +85,7 @@ def publish_tiny(repository: Path, offset: int, *, keep: int = 5, runtime: str =
         version = new.directory / NAME / str(new.number)
         version.mkdir(parents=True)
         (version / CONFIG).write_text(to_pbtxt(whole))
-    return ExportedEnsemble.load(repository)
+    return ExportedEnsemble.load(repository, new.number)
 
 
 def damage(ensemble: ExportedEnsemble, step: str) -> Path:

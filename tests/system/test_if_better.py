@@ -1,11 +1,15 @@
 """A new version answers only if it is better, by what both score through one server."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from serving.ensemble import ExportedEnsemble, active_version
+from tests.support.cli_server import RANKLINE
 from tests.support.command_line import rankline
+from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
 ENSEMBLE = Path("model_repository") / "movielens"
@@ -55,6 +59,34 @@ def test_versions_take_over_as_they_are_better(workplace: Path) -> None:
     assert rankline("rollback", "movielens", cwd=workplace).returncode == 0
     assert answering(workplace) == 3
     assert ExportedEnsemble.load(workplace / ENSEMBLE).version == 3
+
+
+def test_an_alias_says_what_answers_here_and_elsewhere(workplace: Path) -> None:
+    """After the test above, which left the versions 2 to 4."""
+    told = rankline("register", "movielens", cwd=workplace)
+    assert "movielens version 4, registered as 1: candidate of the registered model" in told.stdout, told.stderr
+    assert rankline("promote", "movielens", "--to", "3", cwd=workplace).returncode == 0
+    status = rankline("status", "--json", "status.json", cwd=workplace)
+    assert status.returncode == 0, status.stderr
+    (found,) = json.loads((workplace / "status.json").read_text())["ensembles"]
+    assert (found["version"], found["champion"], found["disagreements"]) == (3, 3, [])
+
+    log = workplace / "follow.log"
+    follow = ["serve", "--follow", "models:/movielens@champion", "--repository", "elsewhere", "--port", "0"]
+    with log.open("w") as output:
+        process = subprocess.Popen([RANKLINE, *follow], cwd=workplace, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait_until(lambda: "Ctrl-C stops it" in log.read_text() or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+        url = log.read_text().partition("gRPC")[2].split()[0]
+        assert rankline("rollback", "movielens", "--to", "2", cwd=workplace).returncode == 0
+        wait_until(lambda: "version 2 is active" in log.read_text())
+        told = rankline("status", "--url", url, cwd=workplace)
+        assert "and the" not in told.stdout, told.stdout
+    finally:
+        process.terminate()
+        assert process.wait() == 0
+    assert active_version(workplace / "elsewhere" / "movielens", "movielens") == 2
 
 
 @pytest.mark.parametrize(

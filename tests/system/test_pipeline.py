@@ -35,7 +35,10 @@ COMMANDS = [
 ]
 ELSEWHERE = ("make ", "source ")
 """Beginnings of commands that test_readme.py runs, or that do nothing by themselves."""
-SHORTER = {"rankline run ": "--batch-sizes 1 --work-dir other --repository other/repository"}
+SHORTER = {
+    "rankline run ": "--batch-sizes 1 --work-dir other --repository other/repository",
+    "rankline tune ": "--epochs 1 --trials 2",
+}
 UNTIL_CTRL_C = ("rankline serve", "rankline ui")
 BRIEFLY = ("--min-duration-s", "1.5", "--time-limit-s", "1.5", "--window-s", "0.25")
 """Six windows: enough for an interval of what is measured."""

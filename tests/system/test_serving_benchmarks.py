@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import client, foreign, serving, stacks
+from bench import client, foreign, promotion, serving, stacks
 from bench.__main__ import main as bench
 from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
@@ -48,6 +48,18 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
         *("requests_per_s@1x32", "ready_s", "memory_mb")
     }
     assert ratios["memory_vs_python"] == pytest.approx(ours["memory_mb"] / results["python"]["memory_mb"])
+
+
+def test_versions_change_without_a_failed_request() -> None:
+    report = promotion.run(1, num_rows=5_000)
+    assert report.ratios["failed_requests"] == 0
+    assert {side: figures["turns"] for side, figures in report.results.items()} == {
+        "promote": 4, "rollback": 4, "follow": 4,
+    }  # fmt: skip
+    for figures in report.results.values():
+        assert 0 < figures["median_s"] <= figures["max_s"]
+        assert figures["requests"] > 0
+    assert report.ratios["slowest_rollback_s"] == report.results["rollback"]["max_s"]
 
 
 def test_the_stacks_benchmark_reports_its_ratios() -> None:

@@ -74,3 +74,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     root = tmp_path_factory.mktemp("store")
     client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
     return Store(root, client, client.create_experiment("shop", artifact_location=(root / "artifacts").as_uri()))
+
+
+@pytest.fixture
+def nothing_registered(store: Store) -> None:
+    """The store has no registered model."""
+    for model in store.client.search_registered_models():
+        store.client.delete_registered_model(model.name)

@@ -1,0 +1,161 @@
+"""promotion: how long until another version answers, and how many requests fail meanwhile.
+
+One server is asked without a pause, while versions are promoted and rolled back beside it, and then one that follows
+the alias in MLflow's registry from a repository of its own. Four turns of each for every repeat.
+"""
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from mlflow import MlflowClient
+
+from bench.models import make_model, request_rows
+from bench.report import Report, scratch_directory
+from rankline import pipeline
+from rankline.display import Stages
+from rankline.recipes import recipe_named
+from rankline.tracking.champion import make_active, register
+from rankline.tracking.follow import Alias, AliasFollower
+from rankline.tracking.registry import CHAMPION
+from rankline.workspace import Workspace
+from serving.client import Client
+from serving.ensemble import ExportedEnsemble, before, versions
+from serving.export_config import ExportConfig
+from serving.server import EmbeddedServer
+from serving.supervise import Supervisor, config_of
+from workflows.errors import ServingError
+
+_TURNS = 4  # for each repeat
+_NUM_CLIENTS = 2
+_ROWS_OF_A_REQUEST = 16
+_LOOK_EVERY_S = 0.005
+_BETWEEN_S = 0.2  # of load, before the next turn
+
+
+@dataclass
+class _Served:
+    """A server under load.
+
+    Attributes:
+        supervisor: which looks after it in a thread of its own.
+        num_answers, errors: of the clients.
+    """
+
+    supervisor: Supervisor
+    num_answers: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def seconds_until(self, version: int, move: Callable[[], object]) -> float:
+        """From the start of `move` until a version answers."""
+        time.sleep(_BETWEEN_S)
+        begin = time.perf_counter()
+        move()
+        while self.supervisor.serving.version != version:
+            time.sleep(_LOOK_EVERY_S)
+        return time.perf_counter() - begin
+
+
+def run(repeats: int, num_rows: int = 20_000) -> Report:
+    """Seconds until a version answers after each kind of move, and failed requests of all."""
+    with scratch_directory() as root:
+        workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
+        rows = _two_versions(workspace, num_rows)
+        uri = ExportedEnsemble.load(workspace.ensemble).tracking_uri
+        path, turns = workspace.ensemble, range(repeats * _TURNS)
+        first, second = versions(path)
+        for ensemble in (first, second):
+            register(ensemble, uri)
+        seconds: dict[str, list[float]] = {"promote": [], "rollback": [], "follow": []}
+        with _under_load(path, rows) as beside:
+            for _ in turns:
+                seconds["promote"].append(beside.seconds_until(2, lambda: make_active(second)))
+                seconds["rollback"].append(beside.seconds_until(1, lambda: make_active(before(path), is_urgent=True)))
+        with _following(uri, root / "elsewhere" / "movielens") as elsewhere, _under_load(elsewhere, rows) as away:
+            client = MlflowClient(tracking_uri=uri)
+            for turn in turns:
+                version = 2 - turn % 2
+                move = _alias_mover(client, version)
+                seconds["follow"].append(away.seconds_until(version, move))
+    served = {"promote": beside, "rollback": beside, "follow": away}
+    return Report(name="promotion", results=_results(seconds, served), ratios=_ratios(seconds, [beside, away]))
+
+
+def _two_versions(workspace: Workspace, num_rows: int) -> pa.Table:
+    """Export a model twice; rows to ask for."""
+    prepared, _ = make_model(workspace, num_rows, small_layers=True)
+    with Stages(["export"]) as stages:
+        recipe = recipe_named(workspace.recipe)
+        pipeline.export(recipe, ExportConfig(), prepared, workspace, stages, promote=False)
+    return request_rows(prepared).slice(0, _ROWS_OF_A_REQUEST)
+
+
+def _alias_mover(client: MlflowClient, version: int) -> Callable[[], None]:
+    """What moves the alias as MLflow's page does; both versions were registered in the order of their numbers."""
+    return lambda: client.set_registered_model_alias("movielens", CHAMPION, str(version))
+
+
+@contextmanager
+def _following(uri: str, path: Path) -> Iterator[Path]:
+    """A repository that follows the alias."""
+    follower, stop = AliasFollower(Alias("movielens", CHAMPION), path, uri, lambda _: None), threading.Event()
+    follower.follow()
+    thread = threading.Thread(target=follower.run, args=(stop,))
+    thread.start()
+    try:
+        yield path
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _under_load(path: Path, rows: pa.Table) -> Iterator[_Served]:
+    """A server of a repository that takes new versions over, and clients that ask it without a pause."""
+    ensemble, stop = ExportedEnsemble.load(path), threading.Event()
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
+        served = _Served(Supervisor(server, ensemble, follow_versions=True, report=lambda _: None))
+        clients = [stack.enter_context(Client(server.endpoints.grpc, ensemble.name)) for _ in range(_NUM_CLIENTS)]
+        threads = [threading.Thread(target=served.supervisor.run, args=(stop,))]
+        threads += [threading.Thread(target=_ask, args=(client, rows, served, stop)) for client in clients]
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(stop.set)
+        yield served
+
+
+def _ask(client: Client, rows: pa.Table, served: _Served, stop: threading.Event) -> None:
+    request = client.prepare(rows)
+    while not stop.is_set():
+        try:
+            client.infer(request)
+            served.num_answers += 1
+        except ServingError as error:
+            served.errors.append(str(error))
+
+
+def _results(seconds: Mapping[str, Sequence[float]], served: Mapping[str, _Served]) -> dict[str, dict[str, float]]:
+    return {
+        side: {
+            "turns": len(values),
+            "median_s": statistics.median(values),
+            "max_s": max(values),
+            "requests": served[side].num_answers,
+        }
+        for side, values in seconds.items()
+    }
+
+
+def _ratios(seconds: Mapping[str, Sequence[float]], served: Sequence[_Served]) -> dict[str, float]:
+    return {
+        "failed_requests": sum(len(one.errors) for one in served),
+        "slowest_rollback_s": max(seconds["rollback"]),
+        "slowest_follow_s": max(seconds["follow"]),
+    }

@@ -1,0 +1,110 @@
+"""What moves together: the active version of an ensemble, and the alias of its registered model.
+
+An ensemble is in a registry once one of its versions was registered; a small file in its model repository says in
+which. From then on each version that becomes active is registered first, and the alias moves last. Light to import:
+without that file, no verb waits for MLflow.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from rankline.display import note
+from serving.ensemble import REGISTRY, ExportedEnsemble
+from workflows.artifacts import write_whole
+from workflows.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from rankline.tracking.registry import RegisteredVersion, Registry
+
+
+def registry_uri(path: Path) -> str | None:
+    """Tracking URI of the registry that an ensemble is in; None if it is in none.
+
+    Args:
+        path: its model repository.
+
+    Raises:
+        ArtifactError: the file that says so is damaged.
+    """
+    file = path / REGISTRY
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ArtifactError(f"{file} cannot be read. Remove it, and register a version again.") from None
+
+
+def keep_registry_uri(path: Path, uri: str) -> None:
+    """Note in which registry an ensemble is."""
+    if registry_uri(path) != uri:
+        write_whole(path / REGISTRY, (json.dumps({"tracking_uri": uri}) + "\n").encode())
+
+
+def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
+    """Put a version into the registry: as the candidate, or as the champion if it is the active one.
+
+    Args:
+        ensemble: the version.
+        uri: tracking URI of the registry.
+
+    Raises:
+        ArtifactError: it is damaged, its run failed, or the store does not take it.
+    """
+    from rankline.tracking.registry import CHAMPION
+
+    registry = _open(uri)
+    registered = _registered(registry, ensemble)
+    keep_registry_uri(ensemble.path, uri)
+    if ensemble.is_active:
+        registry.move(CHAMPION, registered)
+    return registered
+
+
+def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
+    """Make a version the active one, and the champion of its registry, if it is in one.
+
+    Args:
+        ensemble: the version.
+        in_place_of: the version that it was compared with; None for any.
+        is_urgent: do it even if the registry does not answer, whose alias then stays behind, which a line says.
+
+    Raises:
+        ArtifactError: it cannot be registered, and nothing has changed; or another version has become the active one
+            since, or the alias could not be moved.
+    """
+    uri = registry_uri(ensemble.path)
+    if uri is None:
+        ensemble.activate(in_place_of=in_place_of)
+        return
+    from rankline.tracking.registry import CHAMPION, RegistryError
+
+    try:
+        registry = _open(uri)
+        registered = _registered(registry, ensemble)
+    except RegistryError as error:
+        if not is_urgent:
+            raise
+        ensemble.activate(in_place_of=in_place_of)
+        note(f"Warning: {error} The alias stays where it is: rankline promote {ensemble.name} --to {ensemble.version}")
+        return
+    ensemble.activate(in_place_of=in_place_of, then=lambda: registry.move(CHAMPION, registered))
+
+
+def _open(uri: str) -> "Registry":
+    from rankline.tracking.registry import Registry, RegistryError
+    from rankline.tracking.store import open_store
+
+    try:
+        return Registry(open_store(uri))
+    except ArtifactError as error:
+        raise RegistryError(str(error)) from None
+
+
+def _registered(registry: "Registry", ensemble: ExportedEnsemble) -> "RegisteredVersion":
+    """Of a repository one at a time, so that no version is registered twice."""
+    with FileLock(ensemble.path / f"{REGISTRY}.lock"):
+        return registry.register(ensemble)

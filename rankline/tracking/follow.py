@@ -1,0 +1,145 @@
+"""A server that follows an alias: what it names becomes the active version on this machine, fetched if it must be."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rankline.tracking.champion import keep_registry_uri
+from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
+from rankline.tracking.store import open_store
+from rankline.workspace import NAMES
+from serving.ensemble import ExportedEnsemble, add_version
+from serving.export_config import ExportConfig
+from workflows.durable import staging_for
+from workflows.errors import ArtifactError, ConfigError
+
+INTERVAL_S = 1.0
+
+
+class Alias(NamedTuple):
+    """An alias of a registered model."""
+
+    model: str
+    alias: str
+
+    @classmethod
+    def parse(cls, uri: str) -> "Alias":
+        """From MLflow's models:/NAME@ALIAS.
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        found = re.fullmatch(f"models:/({NAMES})@({NAMES})", uri)
+        if found is None:
+            raise ConfigError(f"--follow is {uri!r}, expected models:/NAME@ALIAS, such as models:/movielens@champion.")
+        return cls(found[1], found[2])
+
+    def __str__(self) -> str:
+        return f"models:/{self.model}@{self.alias}"
+
+
+class AliasFollower:
+    """Makes the version that an alias names the active one, whenever the alias is moved.
+
+    A version that is not on disk is fetched, checked file by file, and added as a whole. One that is damaged is not
+    tried again until the alias moves; a store that does not answer is asked again at the next look.
+
+    Args:
+        alias: what to follow.
+        path: model repository of the ensemble.
+        uri: tracking URI of the registry.
+        report: is given a line for each event.
+    """
+
+    def __init__(self, alias: Alias, path: Path, uri: str, report: Callable[[str], None]) -> None:
+        self._alias, self._path, self._uri, self._report = alias, path, uri, report
+        self._registry = Registry(open_store(uri))
+        self._seen: RegisteredVersion | None = None
+        self._trouble = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Look every second until `stop` is set."""
+        while not stop.wait(INTERVAL_S):
+            self.step()
+
+    def step(self) -> None:
+        """Look once, and act; what goes wrong is reported once, and the active version stays."""
+        try:
+            self.follow()
+            self._trouble = ""
+        except Exception as error:  # whatever MLflow raises: the thread goes on
+            if str(error) != self._trouble:
+                self._report(f"{self._alias} is not followed, the active version stays: {error}")
+            self._trouble = str(error)
+
+    def follow(self) -> None:
+        """Make what the alias names the active version, if it was moved.
+
+        Raises:
+            ArtifactError: there is no such alias, the store does not answer, or the version is damaged or of another
+                model.
+            OSError: the disk is full, for example.
+        """
+        wanted = self._registry.at(*self._alias)
+        if wanted is None:
+            raise RegistryError(
+                f"{self._alias} does not exist in {self._uri}. "
+                f"Register a version: rankline register {self._alias.model}"
+            )
+        if wanted == self._seen:
+            return
+        with self._once(wanted):
+            if not wanted.fingerprint:
+                raise ArtifactError(
+                    f"version {wanted.number} of the registered model {wanted.name!r} is no ensemble of that name. "
+                    "Move the alias to one that `rankline register` made."
+                )
+        ensemble = self._there(wanted) or self._fetched(wanted)
+        if not self._is_active(ensemble):
+            self._report(f"{self._alias} is now {wanted.words}")
+            ensemble.activate()
+        self._seen = wanted
+        keep_registry_uri(self._path, self._uri)
+
+    def _there(self, wanted: RegisteredVersion) -> ExportedEnsemble | None:
+        """The version if it is on disk."""
+        try:
+            found = ExportedEnsemble.load(self._path, wanted.version)
+        except ArtifactError:
+            return None
+        if found.manifest.fingerprint != wanted.fingerprint:
+            return None
+        with self._once(wanted):
+            found.check_files()
+        return found
+
+    def _fetched(self, wanted: RegisteredVersion) -> ExportedEnsemble:
+        with staging_for(self._path.resolve()) as directory:
+            self._report(f"fetching {wanted.words}")
+            source = self._registry.download(wanted, directory)
+            with self._once(wanted):
+                return add_version(
+                    source,
+                    self._path,
+                    wanted.name,
+                    fingerprint=wanted.fingerprint,
+                    keep=ExportConfig.keep_versions,
+                )
+
+    @contextmanager
+    def _once(self, wanted: RegisteredVersion) -> Iterator[None]:
+        """What is found to be damaged is not looked at again."""
+        try:
+            yield
+        except ArtifactError:
+            self._seen = wanted
+            raise
+
+    def _is_active(self, ensemble: ExportedEnsemble) -> bool:
+        try:
+            return ensemble.is_active
+        except ArtifactError:
+            return False

@@ -1,0 +1,161 @@
+"""Searches on a small data set, in a store of their own."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import optuna
+import pytest
+from filelock import FileLock
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from rankline.recipes import Recipe, recipe_named
+from rankline.recipes.recipe_file import read_recipe
+from rankline.tracking.runs import runs_in
+from rankline.tuning import Tuned, tune, write_recipe
+from tests.support.recorders import ProgressRecord
+from tests.unit.rankline.test_recipe_file import WHOLE
+from tests.unit.training.conftest import make_prepared
+from training.config import TrainConfig
+from training.models.mlp import MLPConfig
+from training.observers import EarlyEnd, Observer
+from training.tracking import TrackingConfig
+from training.train import rehearse
+from workflows.errors import ConfigError, RanklineError
+from workflows.prepared import PreparedData
+
+TRAIN = TrainConfig(model=MLPConfig(hidden=(8,)), epochs=2, batch_size=64, learning_rate=0.0001, seed=3)
+ONLY = ("learning_rate", "hidden")
+
+
+@dataclass(frozen=True)
+class Workplace:
+    prepared: PreparedData
+    tracking: TrackingConfig
+    recipe: Recipe
+
+    @property
+    def client(self) -> MlflowClient:
+        return MlflowClient(tracking_uri=self.tracking.uri)
+
+    @property
+    def journal(self) -> Path:
+        return self.tracking.directory / "tune" / "trials.journal"
+
+    def tune(self, num_trials: int, **changes: object) -> Tuned:
+        chosen: dict[str, object] = {"only": ONLY, **changes}
+        return tune(
+            replace(self.recipe, train=chosen.pop("train", TRAIN)),  # type: ignore[arg-type]
+            self.prepared,
+            num_trials=num_trials,
+            tracking=self.tracking,
+            directory=self.journal.parent,
+            progress=ProgressRecord(),
+            **chosen,  # type: ignore[arg-type]
+        )
+
+    def trials(self, search: str) -> list[Run]:
+        experiment = self.client.get_run(search).info.experiment_id
+        return list(self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{search}'"))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    root = tmp_path_factory.mktemp("tuning")
+    prepared = PreparedData.load(make_prepared(root / "prepared", num_train=1200, num_valid=200))
+    return Workplace(prepared, TrackingConfig(directory=root, experiment="shop"), recipe_named("movielens"))
+
+
+@pytest.fixture(scope="module")
+def tuned(workplace: Workplace) -> Tuned:
+    return workplace.tune(3)
+
+
+def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
+    workplace: Workplace, tuned: Tuned
+) -> None:
+    trials = workplace.trials(tuned.run_id)
+    assert tuned.num_trials == len(trials) == 3
+    figures = [run.data.metrics["inner_auc"] for run in trials]
+    assert tuned.after == pytest.approx(max(figures))
+    assert tuned.before <= tuned.after
+    assert {run.info.status for run in trials} == {"FINISHED"}
+    own = next(run for run in trials if run.info.run_name.startswith("trial 0"))
+    assert own.data.metrics["inner_auc"] == pytest.approx(tuned.before)
+    assert float(own.data.params["learning_rate"]) == TRAIN.learning_rate
+    assert not [name for run in trials for name in run.data.metrics if "valid" in name]  # these rows chose nothing
+    search = workplace.client.get_run(tuned.run_id)
+    assert search.info.status == "FINISHED"
+    assert search.data.tags["command"] == tuned.command
+    assert search.data.metrics["best/inner_auc"] == tuned.after
+    assert [run.run_id for run in runs_in(workplace.client)] == [tuned.run_id]  # not each trial
+
+
+def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:
+    best = max(workplace.trials(tuned.run_id), key=lambda run: run.data.metrics["inner_auc"])
+    for name, value in tuned.choices.items():
+        assert best.data.params[name] == str(value)
+        assert f"--{name.replace('_', '-')} " in tuned.command
+    assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
+
+
+def test_a_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
+    storage = JournalStorage(JournalFileBackend(str(workplace.journal)))
+    (name,) = optuna.get_all_study_names(storage)
+    optuna.load_study(study_name=name, storage=storage).ask()  # a process that was killed
+    again = workplace.tune(4)
+    assert (again.num_trials, again.run_id) == (4, tuned.run_id)
+    assert len(workplace.trials(tuned.run_id)) == 4
+    assert again.after >= tuned.after
+    assert workplace.tune(4) == again  # nothing is left to do
+
+
+def test_other_choices_of_the_recipe_begin_another_search(workplace: Workplace, tuned: Tuned) -> None:
+    other = workplace.tune(1, train=replace(TRAIN, learning_rate=0.001))
+    assert other.run_id != tuned.run_id
+    assert (other.choices, other.before) == ({}, other.after)
+
+
+def test_choices_that_cannot_be_trained_are_told(workplace: Workplace) -> None:
+    with pytest.raises(RanklineError, match="Lower the learning rate"):
+        workplace.tune(2, train=replace(TRAIN, optimizer="sgd", learning_rate=1e30))
+    assert {run.info.status for run in workplace.client.search_runs(["1"], "attributes.run_name = 'tune mlp'")} == {
+        "FINISHED",
+        "FAILED",
+    }
+    with pytest.raises(ConfigError, match="gru_units cannot be tuned for model 'mlp'"):
+        workplace.tune(2, only=("gru_units",))
+
+
+def test_two_searches_at_once_are_refused(workplace: Workplace, tuned: Tuned) -> None:
+    with FileLock(workplace.journal.parent / ".lock"), pytest.raises(RanklineError, match="another `rankline tune` is"):
+        workplace.tune(tuned.num_trials)
+
+
+def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workplace) -> None:
+    class Impatient(Observer):
+        def after_epoch(self, step: int, figures: Mapping[str, float]) -> None:
+            assert figures["inner_auc"] > 0
+            raise EarlyEnd
+
+    name = "ended early"
+    tracking = replace(workplace.tracking, experiment="early", run_name=name)
+    assert rehearse(workplace.prepared, TRAIN, tracking=tracking, observers=lambda _: [Impatient()]) == {}
+    experiment = workplace.client.get_experiment_by_name("early")
+    assert experiment is not None
+    (run,) = workplace.client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status, run.data.tags["pruned"]) == (name, "FINISHED", "true")
+
+
+def test_a_recipe_file_gets_a_sibling_with_what_won(workplace: Workplace, tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(WHOLE)
+    recipe = read_recipe(tmp_path / "shop.yaml")
+    found = replace(tuned, choices={"learning_rate": 0.05, "top_mlp": (4, 2)})
+    path = write_recipe(recipe, found)
+    assert path == tmp_path / "shop.tuned.yaml"
+    assert read_recipe(path).train == recipe.train.with_choices(learning_rate=0.05, top_mlp=(4, 2))
+    assert path.read_text().startswith("# rankline tune: AUC on rows of the training part")

@@ -1,0 +1,121 @@
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+
+from rankline.tracking.registry import CANDIDATE, CHAMPION, RegisteredVersion, Registry, RegistryError
+from rankline.tracking.reports import log_report
+from serving.ensemble import ExportedEnsemble
+from tests.support.reports import report_of, result_of
+from tests.support.tiny_ensembles import NAME, damage, publish_tiny
+from tests.unit.rankline.tracking.conftest import Store
+from workflows.errors import ArtifactError
+
+pytestmark = pytest.mark.usefixtures("nothing_registered")
+
+
+def exported(store: Store, path: Path, offset: int = 10, status: str = "FINISHED") -> ExportedEnsemble:
+    """A version whose run ended so."""
+    run_id = store.run()
+    (path / "feature_spec.yaml").write_text("feature_spec: {}\n")
+    store.client.log_artifact(run_id, str(path / "feature_spec.yaml"))
+    store.client.set_terminated(run_id, status)
+    return publish_tiny(path / NAME, offset, run=(run_id, store.uri))
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """What is written beyond fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, tmp_path: Path) -> None:
+    registry, ensemble = Registry(store.client), exported(store, tmp_path)
+    report = report_of(result_of(), version=ensemble.version)
+    log_report(report, store.uri, ensemble.run_id, tmp_path / "bench")
+    made = registry.register(ensemble)
+    assert registry.register(ensemble) == made == registry.at(NAME, CANDIDATE)
+    assert made.version == ensemble.version
+    assert made.fingerprint == ensemble.manifest.fingerprint
+    assert registry.at(NAME, CHAMPION) is None
+    (model,) = store.client.search_logged_models([store.experiment])
+    assert (model.name, model.source_run_id, str(model.status)) == ("ensemble", ensemble.run_id, "READY")
+    root = Path(model.artifact_location.removeprefix("file://"))
+    assert sorted(path.name for path in root.iterdir()) == [
+        "MLmodel", "bench", "ensemble", "feature_spec.yaml", "parity.json",
+    ]  # fmt: skip
+    assert json.loads((root / "bench" / "bench.json").read_text())["version"] == ensemble.version
+    assert not any(path.is_symlink() for path in root.rglob("*"))
+
+    copy = registry.download(made, tmp_path / "copy")
+    named = {*ensemble.manifest.files, f"{NAME}/{ensemble.version}/manifest.json"}
+    assert {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()} == named
+    loaded = mlflow.pyfunc.load_model(str(root))
+    np.testing.assert_array_equal(loaded.predict(pd.DataFrame({"x": [0, 3]})), [10, 13])
+
+
+@pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING"])
+def test_the_model_of_a_run_that_did_not_end_well_is_refused(store: Store, tmp_path: Path, status: str) -> None:
+    ensemble = exported(store, tmp_path, status=status)
+    with pytest.raises(ArtifactError, match=rf"which trained it, is {status}, expected FINISHED\. Train and export"):
+        Registry(store.client).register(ensemble)
+
+
+def test_a_deleted_run_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
+    ensemble = exported(store, tmp_path)
+    store.client.delete_run(ensemble.run_id)
+    with pytest.raises(ArtifactError, match="which trained it, was deleted"):
+        Registry(store.client).register(ensemble)
+    store.client.restore_run(ensemble.run_id)
+    file = damage(ensemble, "predict")
+    with pytest.raises(ArtifactError, match=f"{file.name} does not match its checksum"):
+        Registry(store.client).register(ensemble)
+
+
+def test_a_full_artifact_store_leaves_the_registry_as_it_was(store: Store, tmp_path: Path) -> None:
+    registry, ensemble = Registry(store.client), exported(store, tmp_path)
+    registry.move(CHAMPION, registry.register(ensemble))
+    champion, candidate = registry.at(NAME, CHAMPION), registry.at(NAME, CANDIDATE)
+    num_versions = len(store.client.search_model_versions(f"name = '{NAME}'"))
+    large = publish_tiny(tmp_path / NAME, 20, num_padding_bytes=30_000_000, promote=False)
+    with files_of_at_most(20_000_000), pytest.raises(RegistryError, match="was not registered, in .*File too large"):
+        registry.register(large)
+    assert (registry.at(NAME, CHAMPION), registry.at(NAME, CANDIDATE)) == (champion, candidate)
+    assert len(store.client.search_model_versions(f"name = '{NAME}'")) == num_versions
+    registry.register(large)  # there is room again
+
+
+def test_a_champion_is_no_candidate_any_more(store: Store, tmp_path: Path) -> None:
+    registry = Registry(store.client)
+    first, second = (registry.register(exported(store, tmp_path, offset)) for offset in (10, 20))
+    registry.move(CHAMPION, first)
+    assert registry.at(NAME, CANDIDATE) == second
+    registry.move(CHAMPION, second)
+    assert (registry.at(NAME, CANDIDATE), registry.at(NAME, CHAMPION)) == (None, second)
+
+
+def test_a_version_of_something_else_is_told_apart(store: Store) -> None:
+    store.client.create_registered_model("other")
+    for tags in ({}, {"version": f"{NAME} 3", "fingerprint": "f"}):
+        store.client.create_model_version("other", source=str(store.root), tags=tags)
+    for version in store.client.search_model_versions("name = 'other'"):
+        found = RegisteredVersion.of(version)
+        assert (found.version, found.fingerprint) == (0, "")
+
+
+def test_a_model_that_was_trained_elsewhere_is_registered_without_a_run(store: Store, tmp_path: Path) -> None:
+    registry = Registry(store.client)
+    made = registry.register(publish_tiny(tmp_path / NAME, 30))
+    assert registry.at(NAME, CANDIDATE) == made
+    assert not store.client.get_model_version(NAME, str(made.number)).run_id
