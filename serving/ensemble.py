@@ -384,7 +384,7 @@ def _move_in(staging: Path, path: Path, name: str, number: int) -> None:
 
 
 def _take_oldest(path: Path, name: str, keep: int, spared: Collection[int | None], target: Path) -> None:
-    """Move the oldest versions elsewhere, in one step each: not the new one, what a rollback goes to, or what is used."""
+    """Move the oldest versions elsewhere, in one step each, but for those that are spared or used."""
     for old in _numbers(path / name)[: -max(keep, 2)]:
         directory = path / name / str(old)
         if old not in spared and not is_used(directory):

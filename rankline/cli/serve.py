@@ -41,7 +41,8 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="SHA256",
-            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch or --follow.',
+            help='Refuse any other version: "fingerprint" in the manifest.json of who exported it. Not with --watch '
+            "or --follow.",
         ),
     ] = None,
     follow: Annotated[
