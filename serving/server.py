@@ -34,6 +34,7 @@ from serving.installation import (
     remove_environments,
 )
 from serving.launched import Launched, remove_left
+from serving.native.build import object_name
 from serving.native.objects import native_backends
 from serving.needs_python import need_python
 from serving.ports import Port, Ports, choose_ports
@@ -371,7 +372,8 @@ class EmbeddedServer:
         """Put the Python backend where Triton finds it if models need it; without names, all of the repositories."""
         assert self._backends is not None
         assert self._installation is not None
-        if not models or need_python(models, self.config.repositories, native_backends().objects):
+        native = [folder.name for folder in self._backends.iterdir() if (folder / object_name(folder.name)).is_file()]
+        if not models or need_python(models, self.config.repositories, native):
             add_python_backend(self._backends, self._installation)
 
     def unload(self, *models: str) -> None:

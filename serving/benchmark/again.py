@@ -1,7 +1,9 @@
 """A request whose answer was wrong, sent again byte for byte: alone, and among others."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from serving.benchmark.transport import OK, Connect, Transport
 
@@ -34,27 +36,27 @@ def send_again(connect: Connect, message: bytes, others: Sequence[bytes]) -> Res
     Raises:
         ServerError: nobody answers.
     """
-    transport = connect()
+    transport, keys = connect(), count()
     try:
-        alone = [body for _ in range(_NUM_TIMES) for body in _answers(transport, message, [])]
+        alone = [body for _ in range(_NUM_TIMES) for body in _answers(transport, keys, message, [])]
         beside = [others[i % len(others)] for i in range(_NUM_TIMES * _NUM_BESIDE)] if others else []
         rounds = range(0, len(beside), _NUM_BESIDE)
-        among = [body for at in rounds for body in _answers(transport, message, beside[at : at + _NUM_BESIDE])]
+        among = [body for at in rounds for body in _answers(transport, keys, message, beside[at : at + _NUM_BESIDE])]
     finally:
         transport.close()
     return Resent(alone=alone, among_others=among)
 
 
-def _answers(transport: Transport, message: bytes, beside: Sequence[bytes]) -> list[bytes]:
+def _answers(transport: Transport, keys: Iterator[int], message: bytes, beside: Sequence[bytes]) -> list[bytes]:
     """Of a request, in the midst of others; none if it failed or the connection has ended."""
-    half = len(beside) // 2
-    for key, other in enumerate([*beside[:half], message, *beside[half:]]):
+    half, waited_for, found = len(beside) // 2, dict[int, bool](), list[bytes]()
+    for place, other in enumerate([*beside[:half], message, *beside[half:]]):
+        key = next(keys)
+        waited_for[key] = place == half
         transport.send(key, other)
-    missing, found = len(beside) + 1, []
-    while missing and not transport.failure:
-        answers = transport.poll(_TIMEOUT_S)
-        if not answers:
-            break
-        missing -= len(answers)
-        found += [answer.body for answer in answers if answer.key == half and answer.status == OK]
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while waited_for and not transport.failure and time.monotonic() < deadline_s:
+        for answer in transport.poll(_TIMEOUT_S):  # which may come back with none before that
+            if waited_for.pop(answer.key, False) and answer.status == OK:
+                found.append(answer.body)
     return found

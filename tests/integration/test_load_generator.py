@@ -180,7 +180,7 @@ def test_all_that_is_due_is_answered_or_counted_as_unsent(target: Target, transp
     assert result.num_requests > 0
     assert result.errors == {}
     assert result.lag_p99_ms is not None
-    assert report.num_checked >= result.num_requests // 8
+    assert report.num_checked >= result.num_requests // 16  # one in eight, less those that were due in the warm-up
     assert report.max_abs_error == 0
 
 
