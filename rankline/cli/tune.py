@@ -42,7 +42,7 @@ def tune_command(
     require("optuna", feature="rankline tune", extra="tune")
     check_writable(json_file)
     from rankline.pipeline import write_json
-    from rankline.tuning import tune, write_recipe
+    from rankline.tracking.tuning import tune, write_recipe
     from training.tracking import TrackingConfig
     from workflows.prepared import PreparedData
 

@@ -23,6 +23,8 @@ from workflows.errors import ArtifactError, ConfigError
 _OF_MODEL = "model/valid_"
 _SHORT_ID = 8
 _FEWEST_DIGITS = 4
+_MOST_MEANT = 20  # runs that a message lists
+_NO_TRIAL = f"tags.`{MLFLOW_PARENT_RUN_ID}` IS NULL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +116,8 @@ def runs_in(client: MlflowClient, recipe: str | None = None, limit: int = 1000) 
             names = {number: name for number, name in names.items() if name == recipe}
             if not names:
                 raise ConfigError(f"no run of {recipe!r} was recorded in {client.tracking_uri}.")
-        found = client.search_runs(list(names), order_by=["attributes.start_time DESC"], max_results=limit)
-    whole = [run for run in found if MLFLOW_PARENT_RUN_ID not in run.data.tags]
-    return [RunSummary.of(run, names[run.info.experiment_id]) for run in whole]
+        found = client.search_runs(list(names), _NO_TRIAL, order_by=["attributes.start_time DESC"], max_results=limit)
+    return [RunSummary.of(run, names[run.info.experiment_id]) for run in found]
 
 
 def find_run(client: MlflowClient, named: str) -> RunSummary:
@@ -135,7 +136,10 @@ def find_run(client: MlflowClient, named: str) -> RunSummary:
             f"{named!r} names no run. Give the first {_FEWEST_DIGITS} digits of its id or more, which `rankline runs` "
             "shows, or a version that it was exported as, such as movielens@3."
         )
-    found = [run for run in runs_in(client) if run.run_id.startswith(named)]
+    with _explained(client):
+        names = {one.experiment_id: one.name for one in client.search_experiments()}
+        runs = client.search_runs(list(names), f"attributes.run_id LIKE '{named}%'", max_results=_MOST_MEANT)
+    found = [RunSummary.of(run, names[run.info.experiment_id]) for run in runs]
     if len(found) != 1:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
         raise ConfigError(f"{named!r} names {len(found) or 'no'} runs of {client.tracking_uri}{ids}, expected one.")

@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from serving.ensemble import ExportedEnsemble, active_runs, active_version, before, publish_version, versions
+from serving.ensemble import (
+    ExportedEnsemble,
+    active_runs,
+    active_version,
+    add_version,
+    before,
+    publish_version,
+    versions,
+)
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from tests.support.disk_calls import DiskCalls
-from workflows.artifacts import Manifest
+from workflows.artifacts import Manifest, sha256_of
 from workflows.errors import ArtifactError
 from workflows.tensors import Tensor
 
@@ -59,8 +67,62 @@ def export(
     return new.number
 
 
+def version_alone(path: Path, number: int, target: Path) -> tuple[Path, str]:
+    """A copy of one version, as it comes from elsewhere, and its fingerprint."""
+    manifest = ExportedEnsemble.load(path, number).manifest
+    for name in (*manifest.files, f"m/{number}/manifest.json"):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path / name, target / name)
+    return target, manifest.fingerprint
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_version_of_another_machine_is_added_and_waits(tmp_path: Path) -> None:
+    origin, path = tmp_path / "origin" / "m", tmp_path / "elsewhere" / "m"
+    for content in ("first", "second"):
+        export(origin, content=content)
+    for number in (1, 2, 1):  # the last is there already
+        source, fingerprint = version_alone(origin, number, tmp_path / f"copy{number}")
+        added = add_version(source, path, "m", fingerprint=fingerprint, keep=2)
+        assert added.manifest == ExportedEnsemble.load(origin, number).manifest
+        added.check_files()
+    assert [one.version for one in versions(path)] == [1, 2]
+    assert active_version(path, "m") == 1  # one has to answer
+
+
+def test_an_old_version_that_is_added_is_not_the_one_that_goes(tmp_path: Path) -> None:
+    origin, path = tmp_path / "origin" / "m", tmp_path / "elsewhere" / "m"
+    for content in "abcd":
+        export(origin, content=content, keep=9)
+    for number in (2, 3, 4, 1):
+        source, fingerprint = version_alone(origin, number, tmp_path / f"copy{number}")
+        add_version(source, path, "m", fingerprint=fingerprint, keep=2).activate()
+    assert [one.version for one in versions(path)] == [1, 3, 4]
+
+
+def test_what_is_not_the_version_that_was_asked_for_is_not_added(tmp_path: Path) -> None:
+    origin, path = tmp_path / "origin" / "m", tmp_path / "elsewhere" / "m"
+    export(origin)
+    source, fingerprint = version_alone(origin, 1, tmp_path / "copy")
+    with pytest.raises(ArtifactError, match="holds m, expected a version of 'other'"):
+        add_version(source, path, "other", fingerprint=fingerprint, keep=2)
+    with pytest.raises(ArtifactError, match="was altered"):
+        add_version(source, path, "m", fingerprint="another", keep=2)
+    plan = next(source.glob("m_transform_v1/1/plan"))
+    plan.write_text("PLAN")
+    with pytest.raises(ArtifactError, match="does not match its checksum"):
+        add_version(source, path, "m", fingerprint=fingerprint, keep=2)
+    manifest = source / "m" / "1" / "manifest.json"
+    (digest,) = (
+        record.sha256 for name, record in Manifest.read(manifest.parent).files.items() if name.endswith("plan")
+    )
+    manifest.write_text(manifest.read_text().replace(digest, sha256_of(plan)))  # altered alike
+    with pytest.raises(ArtifactError, match="was altered"):
+        add_version(source, path, "m", fingerprint=fingerprint, keep=2)
+    assert not path.exists()
 
 
 def test_a_version_that_is_not_promoted_waits_and_the_active_one_stays(tmp_path: Path) -> None:

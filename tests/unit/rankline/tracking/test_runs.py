@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from rankline.tracking.runs import differences, find_run, runs_in, validation_of
 from rankline.tracking.store import open_store, uri_of
@@ -51,6 +53,42 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
             find_run(store.client, named)
     with pytest.raises(ArtifactError, match="cannot be read"):
         find_run(store.client, "0" * 32)
+
+
+class Counted:
+    """A store that counts what it is asked, and the runs that it gives."""
+
+    def __init__(self, client: MlflowClient) -> None:
+        self._client = client
+        self.num_calls = self.num_runs = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.num_calls += 1
+            answer = getattr(self._client, name)(*arguments, **options)
+            self.num_runs += len(answer) if name == "search_runs" else 0
+            return answer
+
+        return call
+
+
+def test_what_is_asked_of_a_store_does_not_grow_with_its_runs(store: Store) -> None:
+    for _ in range(30):
+        run_id = store.run()
+    for ask in (lambda client: runs_in(client, limit=5), lambda client: find_run(client, run_id[:12])):
+        counted = Counted(store.client)
+        ask(counted)
+        assert counted.num_calls == 2
+        assert counted.num_runs <= 5
+
+
+def test_trials_of_a_search_are_found_but_not_listed(store: Store) -> None:
+    search = store.run()
+    trial = store.client.create_run(store.experiment, tags={"mlflow.parentRunId": search}).info.run_id
+    listed = [run.run_id for run in runs_in(store.client)]
+    assert search in listed
+    assert trial not in listed
+    assert find_run(store.client, trial[:12]).run_id == trial
 
 
 def test_scores_of_validation_rows_are_read_back_where_there_are_some(store: Store) -> None:

@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.recipe_file import read_recipe
 from rankline.tracking.runs import runs_in
-from rankline.tuning import Tuned, tune, write_recipe
+from rankline.tracking.tuning import Tuned, tune, write_recipe
 from tests.support.recorders import ProgressRecord
 from tests.unit.rankline.test_recipe_file import WHOLE
 from tests.unit.training.conftest import make_prepared
