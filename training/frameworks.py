@@ -45,3 +45,11 @@ LIGHTGBM = Framework(
     module="lightgbm",
     extra="lightgbm",
 )
+GIBBS = Framework(
+    name="gibbs",
+    format=SAVED_MODEL,
+    trainer="training.trainers.gibbs:GibbsTrainer",
+    module="tensorflow",
+    extra="cpu",
+)
+"""Rankline's own Gibbs sampling; TensorFlow writes what is served."""

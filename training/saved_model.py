@@ -25,7 +25,7 @@ from training.layers.tables import SplitTable, split_tables
 from training.sliced_checkpoint import fill_checkpoint
 from training.table_parts import TablePart, send_parts
 from workflows.errors import ArtifactError, ExportError
-from workflows.feature_spec import GRADES, HISTORY, TARGET, FeatureSpec
+from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 from workflows.heads import output_names
 from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
@@ -198,7 +198,7 @@ def _from_offsets(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any
 
 def _from_padded(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
     columns = {feature.name: inputs[feature.name] for feature in _singles(spec)}
-    for feature in (*spec.channel(HISTORY), *spec.channel(GRADES)):
+    for feature in spec.channel(HISTORY):
         columns[feature.name] = PaddedLists(inputs[feature.name + VALUES], inputs[feature.name + NNZS])
     for feature in (feature for feature in _lists(spec) if feature.name not in columns):
         padded = inputs[feature.name + VALUES]

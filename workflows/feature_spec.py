@@ -32,8 +32,6 @@ chose before, and, for training only, of as many that the user did not choose. T
 features in the same order, and share their embedding tables."""
 TARGET_SUFFIX, HISTORY_SUFFIX, NEGATIVES_SUFFIX = "_trgt", "_pos", "_neg"
 """Of the columns of an item feature in these channels."""
-GRADES, GRADE_SUFFIX = "history_grades", "_grade"
-"""Ids of how each item of the history was rated, a list as long; and the suffix of such a column."""
 SOURCE_TYPES = (PARQUET, TFRECORD)
 """What loaders read."""
 
@@ -96,7 +94,7 @@ class FeatureSpec:
     Attributes:
         features: the columns, in file order.
         channels: channel → column names. `categorical`, `continuous` and `label` are the ones every model knows; those
-            of `SEQUENCE_CHANNELS` and `GRADES` are ids as well.
+            of `SEQUENCE_CHANNELS` are ids as well.
         sources: split ("train", "valid", …) → files.
         metadata: how the data came to be, and how it is to be used.
     """
@@ -138,7 +136,7 @@ class FeatureSpec:
 
     def _check_sequences(self) -> None:
         """Refuse histories that do not fit the item they are held against."""
-        for channel, is_list in ((USERS, False), (TARGET, False), (HISTORY, True), (NEGATIVES, True), (GRADES, True)):
+        for channel, is_list in ((USERS, False), (TARGET, False), (HISTORY, True), (NEGATIVES, True)):
             if wrong := [feature.name for feature in self.channel(channel) if feature.is_list != is_list]:
                 raise SpecError(
                     f"channel {channel!r}: {wrong} are {'single values' if is_list else 'lists'}, "
@@ -165,7 +163,7 @@ class FeatureSpec:
     @property
     def categorical(self) -> tuple[Feature, ...]:
         """Features that are looked up in embedding tables."""
-        return tuple(feature for name in (CATEGORICAL, *SEQUENCE_CHANNELS, GRADES) for feature in self.channel(name))
+        return tuple(feature for name in (CATEGORICAL, *SEQUENCE_CHANNELS) for feature in self.channel(name))
 
     @property
     def is_sequential(self) -> bool:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
-from workflows.encodings import EncodingConfig, RatedRowsConfig, RowsConfig, SequenceConfig
+from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
 from workflows.encodings.base import STAGES, Job, scratch_beside
 from workflows.encodings.histories import HistoryEncoding
 from workflows.encodings.rows import RowEncoding
@@ -29,7 +29,7 @@ from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import quiet_nvtabular
 from workflows.workflow_store import keep_vocabularies_in, save_workflow
 
-_ENCODINGS: dict[type, Any] = {RowsConfig: RowEncoding, RatedRowsConfig: RowEncoding, SequenceConfig: HistoryEncoding}
+_ENCODINGS: dict[type, Any] = {RowsConfig: RowEncoding, SequenceConfig: HistoryEncoding}
 
 
 def prepare(

@@ -2,12 +2,11 @@
 
 from rankline.recipes.base import Recipe
 from training.config import TrainConfig
+from training.models.bayesian_fm import BayesianFMConfig
 from training.models.mlp import MLPConfig
-from training.models.svdpp import SVDppConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.movielens_history import MOVIELENS_HISTORY
-from workflows.encodings import RatedRowsConfig
 from workflows.prepare_config import PrepareConfig
 
 MLP = Recipe(
@@ -51,17 +50,7 @@ TORCH = Recipe(
 # Chosen inside the training part of ml-latest-small: see docs/movielens.md.
 HISTORY = Recipe(
     name="movielens-history",
-    summary="MovieLens with what each user rated: SVD++ with grades and attention",
+    summary="MovieLens with what each user rated: a Bayesian factorisation machine",
     dataset=MOVIELENS_HISTORY,
-    prepare=PrepareConfig(frequency_threshold=2),
-    encoding=RatedRowsConfig(),
-    train=TrainConfig(
-        model=SVDppConfig(embedding_init=0.1, l2_embedding=0.03, l2_linear=0.02, embedding_dropout=0.2),
-        optimizer="lazy_adam",
-        learning_rate=6e-3,
-        learning_rate_decay="linear",
-        batch_size=512,
-        epochs=4,
-        early_stopping_patience=0,
-    ),
+    train=TrainConfig(model=BayesianFMConfig(), batch_size=16_384, epochs=1),
 )

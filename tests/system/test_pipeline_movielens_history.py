@@ -1,4 +1,4 @@
-"""MovieLens with histories through the command line: every command of docs/movielens.md, on generated ratings."""
+"""MovieLens with what each user rated: every command of docs/movielens.md, on generated ratings."""
 
 import json
 import re
@@ -18,7 +18,7 @@ RUN, RECOMMEND, ON_FILES = commands((Path(__file__).parents[2] / "docs" / "movie
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the document's whole run has been made, of fewer ratings."""
     path = tmp_path_factory.mktemp("movielens")
-    typed(f"{RUN} --rows 1000 --epochs 1 --max-history 20 --json result.json --batch-sizes 1", path)
+    typed(f"{RUN} --rows 1000 --sweeps 20 --burn-in 5 --json result.json --batch-sizes 1", path)
     return path
 
 
@@ -47,12 +47,6 @@ def test_the_command_on_files_reads_the_ratings_it_is_given(tmp_path: Path) -> N
     done = rankline("prepare", *words[2:], cwd=tmp_path)
     assert done.returncode != 0
     assert "holds no MovieLens data" in done.stderr
-
-
-def test_a_model_without_histories_is_refused_with_those_that_take_them(directory: Path) -> None:
-    done = rankline("train", "movielens-history", "--model", "mlp", cwd=directory)
-    assert done.returncode != 0
-    assert "svdpp" in done.stderr
 
 
 def scored(directory: Path, rows: list[tuple[int, int]]) -> list[Any]:

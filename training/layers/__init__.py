@@ -7,7 +7,6 @@ from training.layers.dense_features import DenseFeatures, Lists
 from training.layers.evolution import DienBlock
 from training.layers.interactions import Cross, DotProductInteraction
 from training.layers.mlp import Mlp
-from training.layers.rated_history import RatedHistory
 from training.layers.recency import DotProductFeatures, PriorShift, Recency, RecencyMean
 from training.layers.scalar_features import FUSED_IDS, ScalarDenseFeatures
 from training.layers.search import HardSearch, SoftSearch
@@ -15,6 +14,6 @@ from training.layers.sequence_features import SequenceFeatures
 
 __all__ = [
     "FUSED_IDS", "AuxiliaryLoss", "Cross", "Dense", "DenseFeatures", "DienBlock", "DinAttention", "DotAttention",
-    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "PriorShift", "RatedHistory",
-    "Recency", "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
+    "DotProductFeatures", "DotProductInteraction", "HardSearch", "Lists", "Mlp", "PriorShift", "Recency",
+    "RecencyMean", "ScalarDenseFeatures", "SequenceFeatures", "SmoothedMean", "SoftSearch",
 ]  # fmt: skip

@@ -8,9 +8,8 @@ import tf_keras as keras
 
 from training.layers.dense_features import Lists
 from training.layers.tables import Section, add_table, rows_of
-from workflows.categories import FIRST_UNSEEN_ID
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import GRADES, HISTORY, NEGATIVES, TARGET, USERS, FeatureSpec
+from workflows.feature_spec import HISTORY, NEGATIVES, TARGET, USERS, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
 
 
@@ -40,9 +39,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     - "user": (N, `dimension` × number of user features), with `users`, if the spec has any.
     - "bias": float32 (N, C), with `biases`: one weight per id of the target, summed.
     - "same": float32 (N, C, T), with `same`: 1 where the history's last feature, such as the category, is the target's.
-    - "grade": float32 (N, T), with `grades`: a learned number for how the item was rated, and one for the item.
-    - "own": float32 (N, C, T), with `grades`: 1 where the history's item is the target, by its first feature; 0 where
-      that is unseen, since then nobody knows.
     - "negatives": (N, `num_recent`, D), with `num_recent`: items beside the last ones of the history; zeros if the
       inputs have none.
 
@@ -57,7 +53,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         users: look up the features of the user.
         biases: see above.
         same: see above.
-        grades: see above; the spec has a channel `GRADES` of one list.
         length: T, fixed, as XLA wants it; longer histories lose their oldest items. Without it they do so beyond the
             spec's `max_length`.
         **kwargs: of `keras.layers.Layer`.
@@ -77,7 +72,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         users: bool = True,
         biases: bool = False,
         same: bool = False,
-        grades: bool = False,
         length: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -91,8 +85,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             [feature.name for feature in spec.channel(channel)] for channel in (USERS, TARGET, HISTORY, NEGATIVES)
         )
         self.dimension, self.num_recent, self.length = dimension, num_recent, length
-        self.users, self.biases, self.same, self.grades = users, biases, same, grades
-        self._grades = [feature.name for feature in spec.channel(GRADES)] if grades else []
+        self.users, self.biases, self.same = users, biases, same
         self.initializer = keras.initializers.get(initializer)
         self.tables: dict[str, Any] = {}
         self.bias_tables: dict[str, Any] = {}
@@ -105,10 +98,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             self.tables[name] = self._add_table(name, self.dimension, initializer)
         for name in self._targets if self.biases else ():
             self.bias_tables[name] = self._add_table(f"{name}_bias", 1, "zeros", of=name)
-        for name in self._grades:
-            self.bias_tables[name] = self._add_table(f"{name}_worth", 1, "zeros", of=name)
-            of_item = self._targets[0]
-            self.bias_tables[_expected(of_item)] = self._add_table(_expected(of_item), 1, "zeros", of=of_item)
         super().build(input_shape)
 
     def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +107,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             tf.errors.InvalidArgumentError: lists of one row are not equally long, or an id is outside of its table.
         """
         columns: dict[str, Any] = {name: inputs[name] for name in (*self._looked_up_users, *self._targets)}
-        for names in ([*self._history, *self._grades], self._negatives):
+        for names in (self._history, self._negatives):
             for name in (name for name in names if name + VALUES in inputs):
                 nnzs = tf.cast(tf.reshape(inputs[name + NNZS], [-1]), tf.int32)
                 columns[name] = _Runs(tf.reshape(inputs[name + VALUES], [-1]), tf.cumsum(nnzs) - 1, nnzs)
@@ -152,7 +141,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         return layer
 
     def get_config(self) -> dict[str, Any]:
-        names = ("dimension", "num_recent", "users", "biases", "same", "grades", "length")
+        names = ("dimension", "num_recent", "users", "biases", "same", "length")
         return {
             **super().get_config(),
             "spec": self._spec.to_yaml(),
@@ -205,13 +194,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             # Ids plus one: a place without an item then has 0, which no target has.
             listed = history_places.spread(ids[-1][1][:, None] + 1)
             result["same"] = tf.cast(target_ids[-1][:, :, None] + 1 == listed[:, None, :, 0], tf.float32)
-        for name in self._grades:
-            worths = rows_of(self.bias_tables[name], history_places.of(columns[name]))
-            worths += rows_of(self.bias_tables[_expected(self._targets[0])], ids[0][1])
-            result["grade"] = tf.cast(history_places.spread(worths)[..., 0], tf.float32)
-            rated = history_places.spread(ids[0][1][:, None])[..., 0]
-            is_own = (target_ids[0][:, :, None] == rated[:, None]) & (target_ids[0][:, :, None] > FIRST_UNSEEN_ID)
-            result["own"] = tf.cast(is_own, tf.float32)
         if self.num_recent:
             of_none = tf.zeros(tf.stack([num_rows, self.num_recent, targets.shape[1]]), self.compute_dtype)
             result["negatives"] = places[1].spread(items[1]) if len(places) > 1 else of_none
@@ -239,11 +221,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         sizes = [tf.size(part) for part in ids[0]]
         parts: list[Any] = tf.split(side_by_side, tf.stack(sizes), num=len(sizes))
         return parts
-
-
-def _expected(item: str) -> str:
-    """Name of the table of how much less a grade of an item is worth, where it is often given."""
-    return f"{item}_expected"
 
 
 class _Runs(NamedTuple):

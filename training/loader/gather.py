@@ -1,4 +1,4 @@
-"""The one loop of the loader that NumPy cannot write well: gathering lists. Compiled by Numba, once per machine.
+"""The one loop of the loader that NumPy cannot write well: gathering lists.
 
 With NumPy the place of every value is computed first, which touches eight bytes several times for each value that is
 moved. Here a list is copied in one go, eight values at a time whether or not it has so many: what is too much is
@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from training.compiled import compiled
 
 Array = npt.NDArray[Any]
 SLACK = 8
@@ -18,15 +19,7 @@ SLACK = 8
 _STEP = np.uintp(SLACK)  # unsigned, as all places below: of a signed one is asked each time whether it is negative
 
 
-def _compiled(function: Any) -> Any:
-    """Compile at the first call, and keep the result on disk where there is a place for it."""
-    try:
-        return njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither the package's directory nor the user's cache can be written
-        return njit(nogil=True)(function)
-
-
-@_compiled
+@compiled
 def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
     """Values that the lists at `rows` have together."""
     total = 0
@@ -35,7 +28,7 @@ def num_values(offsets: Array, rows: npt.NDArray[np.intp]) -> int:
     return total
 
 
-@_compiled
+@compiled
 def gather_lists(
     values: Array, offsets: Array, rows: npt.NDArray[np.intp], out_values: Array, out_offsets: Array
 ) -> None:

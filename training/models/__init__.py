@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from training.models.bayesian_fm import BayesianFMConfig
 from training.models.config import ModelConfig
 from training.models.dcnv2 import DCNv2Config
 from training.models.deepfm import DeepFMConfig
@@ -19,10 +20,9 @@ from training.models.lightgbm import LightGBMConfig
 from training.models.mlp import MLPConfig
 from training.models.mmoe import MMoEConfig
 from training.models.sim import SIMConfig
-from training.models.svdpp import SVDppConfig
 from training.models.torch_mlp import TorchMLPConfig
 from workflows.errors import ConfigError, SpecError
-from workflows.feature_spec import GRADES, HISTORY, TARGET, FeatureSpec
+from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 
 MODELS: Mapping[str, type[ModelConfig]] = {
     model.name: model
@@ -35,9 +35,9 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         DINConfig,
         DIENConfig,
         SIMConfig,
-        SVDppConfig,
         TorchMLPConfig,
         LightGBMConfig,
+        BayesianFMConfig,
     )
 }
 
@@ -80,12 +80,6 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
             f"model {model.name!r} takes rows {expected} a history and an item to score (channels {TARGET!r} and "
             f"{HISTORY!r}), the data has rows {got}: {sorted(spec.channels)}. Choose one of {', '.join(fitting)}."
         )
-    if model.takes_grades != bool(spec.channel(GRADES)):
-        got, expected = ("without", "with") if model.takes_grades else ("with", "without")
-        raise SpecError(
-            f"model {model.name!r} takes histories {expected} grades (channel {GRADES!r}), the data has histories "
-            f"{got}: {sorted(spec.channels)}. {_others(spec, lambda _: True)}"
-        )
     heads = spec.heads
     if foreign := next((head for head in heads if head.task not in model.tasks), None):
         others = _others(spec, lambda other: all(head.task in other.tasks for head in heads))
@@ -101,7 +95,7 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
 
 
 def _takes_rows(model: type[ModelConfig], spec: FeatureSpec) -> bool:
-    return model.takes_histories == spec.is_sequential and model.takes_grades == bool(spec.channel(GRADES))
+    return model.takes_histories == spec.is_sequential
 
 
 def _others(spec: FeatureSpec, fits: Callable[[type[ModelConfig]], bool]) -> str:

@@ -52,9 +52,6 @@ class ModelConfig:
     """What it is trained with."""
     takes_histories: ClassVar[bool] = False
     """Whether it scores an item against a history, and takes no other rows."""
-    takes_grades: ClassVar[bool] = False
-    """Whether it also takes how each item of the history was rated, and leaves the item to score out of it. Rows whose
-    histories have grades hold that item too, so only such models take them."""
     tasks: ClassVar[tuple[str, ...]] = (BINARY,)
     """Tasks of heads that it learns, of `workflows.heads.TASKS`."""
     takes_several_heads: ClassVar[bool] = False

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from workflows.datasets.raw import RawData
 from workflows.download import Archive
-from workflows.encodings import EncodingConfig, RatedRowsConfig, RowsConfig, SequenceConfig
+from workflows.encodings import EncodingConfig, RowsConfig, SequenceConfig
 from workflows.heads import Head
 from workflows.prepare_config import PrepareConfig
 from workflows.progress import Progress
@@ -72,26 +72,6 @@ class SequenceColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatedColumns:
-    """Raw columns of a dataset whose rows are a user's rating of an item.
-
-    The graph makes the columns of `workflows.feature_spec.SEQUENCE_CHANNELS`, by their suffixes, and for each grade
-    column NAME + `GRADE_SUFFIX`, a list beside the history.
-
-    Attributes:
-        user: who; also of a request.
-        item: what; also of a request, which may hold several, the candidates.
-        grade: how it was rated, a number.
-        time: what orders a user's ratings.
-    """
-
-    user: str
-    item: str
-    grade: str
-    time: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """One source of interactions.
 
@@ -108,7 +88,6 @@ class Dataset:
         group: raw column whose rows of one value stay together in a split by group, if there is one.
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
-        rated: the columns, where rows are ratings that know what their user rated.
         archives: name → downloadable archive.
         directory: where its raw files are, where a recipe file says so.
         requests: reads raw files to score, where the dataset says what their columns are.
@@ -125,7 +104,6 @@ class Dataset:
     group: str | None = None
     item: str | None = None
     sequence: SequenceColumns | None = None
-    rated: RatedColumns | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
     directory: Path | None = None
     requests: Requests | None = None
@@ -138,6 +116,4 @@ class Dataset:
     @property
     def encoding(self) -> type[EncodingConfig]:
         """Class of the options of its encoding, which says how its raw rows become encoded ones."""
-        if self.sequence is not None:
-            return SequenceConfig
-        return RowsConfig if self.rated is None else RatedRowsConfig
+        return RowsConfig if self.sequence is None else SequenceConfig

@@ -1,14 +1,13 @@
 """How raw rows of one kind of data become encoded splits: a file for each kind, and its options beside it.
 
-rows        each raw row is a row, with columns of its own; of ratings, beside what their user rated
+rows        each raw row is a row, with columns of its own
 histories   raw rows are interactions; a row is an item to score, and the items that its user chose before
 """
 
 from workflows.encodings.histories_config import SequenceConfig
-from workflows.encodings.rated_config import RatedRowsConfig
 from workflows.encodings.rows_config import RowsConfig
 
-EncodingConfig = RowsConfig | RatedRowsConfig | SequenceConfig
+EncodingConfig = RowsConfig | SequenceConfig
 """The options of an encoding. Which class it is says which encoding; light to import."""
 
-__all__ = ["EncodingConfig", "RatedRowsConfig", "RowsConfig", "SequenceConfig"]
+__all__ = ["EncodingConfig", "RowsConfig", "SequenceConfig"]

@@ -21,22 +21,7 @@ from workflows.encodings.base import Job
 from workflows.encodings.rows_config import RowsConfig
 from workflows.encodings.splits import ByColumn, split_batches, split_by_column, split_rows
 from workflows.errors import ConfigError, DataError
-from workflows.feature_spec import (
-    CATEGORICAL,
-    CONTINUOUS,
-    GRADE_SUFFIX,
-    GRADES,
-    HISTORY,
-    HISTORY_SUFFIX,
-    LABEL,
-    TARGET,
-    TARGET_SUFFIX,
-    USERS,
-    Feature,
-    FeatureSpec,
-    Source,
-    SpecMetadata,
-)
+from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from workflows.heads import Head, usual_heads
 from workflows.labels import Labels, expected_labels, sums
 from workflows.operators import HashShare, arrow_columns, holds_text
@@ -106,29 +91,14 @@ class RowEncoding:
         inputs = [feature for feature in features if feature.name not in files.labels]
         return FeatureSpec(
             features=features,
-            channels={**self._input_channels(inputs), LABEL: files.labels},
-            sources=sources,
-            metadata=SpecMetadata(
-                online=files.is_online,
-                heads=_fitted(files.heads, labels),
-                candidates=(self._dataset.rated.item,) if self._dataset.rated else (),
-            ),
-        )
-
-    def _input_channels(self, inputs: Sequence[Feature]) -> dict[str, tuple[str, ...]]:
-        """Channel → columns; those of rated items by their suffixes, which are that only where the dataset says so."""
-        if self._dataset.rated is None:
-            return {
+            channels={
                 CATEGORICAL: tuple(feature.name for feature in inputs if feature.cardinality is not None),
                 CONTINUOUS: tuple(feature.name for feature in inputs if feature.cardinality is None),
-            }
-        suffixes = {TARGET: TARGET_SUFFIX, HISTORY: HISTORY_SUFFIX, GRADES: GRADE_SUFFIX}
-        channels = {
-            channel: tuple(feature.name for feature in inputs if feature.name.endswith(suffix))
-            for channel, suffix in suffixes.items()
-        }
-        placed = {name for names in channels.values() for name in names}
-        return {USERS: tuple(feature.name for feature in inputs if feature.name not in placed), **channels}
+                LABEL: files.labels,
+            },
+            sources=sources,
+            metadata=SpecMetadata(online=files.is_online, heads=_fitted(files.heads, labels)),
+        )
 
     def _check_hash_share(self, workflow: nvt.Workflow) -> None:
         share = self._config.hash_share

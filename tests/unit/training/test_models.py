@@ -207,7 +207,7 @@ def test_numbers_alone_will_do(name: str) -> None:
 
 
 def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'mpl'. Available: dcnv2, deepfm, dien, .*, sim, svdpp, torch_mlp"):
+    with pytest.raises(ConfigError, match=r"'mpl'. Available: bayesian_fm, dcnv2, deepfm, dien, .*, sim, torch_mlp"):
         model_named("mpl")
 
 

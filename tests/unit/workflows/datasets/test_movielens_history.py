@@ -1,4 +1,4 @@
-"""What the graph looks up of users and movies, in NVTabular and compiled; and that nothing of validation is in it."""
+"""What the graph looks up of movies, in NVTabular and compiled; and that no column knows a label."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +13,11 @@ import pytest
 from serving.compile import compile_workflow
 from tests.support.graphs import transformed
 from workflows.auc import exact_auc
+from workflows.categories import FIRST_UNSEEN_ID
 from workflows.datasets.movielens_files import CATALOG_SCHEMA, RATINGS_SCHEMA
 from workflows.datasets.movielens_history import MOVIELENS_HISTORY
 from workflows.datasets.raw import RawData
-from workflows.encodings import RatedRowsConfig
+from workflows.encodings import RowsConfig
 from workflows.errors import DataError
 from workflows.lists import Padded
 from workflows.prepare import prepare
@@ -26,13 +27,12 @@ from workflows.upstream import nvt, quiet_nvtabular
 
 MANY, ONE, NOBODY = 1, 2, 999
 NO_TITLE, NO_YEAR, UNKNOWN_MOVIE = 101, 102, 999_999
-MAX_HISTORY = 20
 
 
 def raw_of(users: Any, movies: Any, stars: Any) -> RawData:
     rows = pa.table([users, movies, np.asarray(stars, np.float32), np.arange(len(users))], schema=RATINGS_SCHEMA)
     titles = [None if movie == NO_TITLE else "Nameless" if movie == NO_YEAR else "A (1994)" for movie in range(1, 5001)]
-    genres = [["Drama", "War"] if movie % 2 else [] for movie in range(1, 5001)]
+    genres = [["Drama", "War"] if movie % 2 else ["War"] if movie % 4 else [] for movie in range(1, 5001)]
     catalog = pa.table([np.arange(1, 5001), titles, genres], schema=CATALOG_SCHEMA)
     return RawData(rows=rows, catalog=catalog, fingerprint="")
 
@@ -45,9 +45,8 @@ def odd_raw() -> RawData:
     return raw_of(users, movies, rng.integers(1, 11, len(users)) / 2)
 
 
-def prepared_at(path: Path, raw: RawData, **choices: Any) -> PreparedData:
-    config = RatedRowsConfig(max_history=MAX_HISTORY, **choices)
-    return prepare(MOVIELENS_HISTORY, raw, path, PrepareConfig(), config, source="a test")
+def prepared_at(path: Path, raw: RawData) -> PreparedData:
+    return prepare(MOVIELENS_HISTORY, raw, path, PrepareConfig(), RowsConfig(), source="a test")
 
 
 @pytest.fixture(scope="module")
@@ -55,18 +54,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepared_at(tmp_path_factory.mktemp("odd") / "prepared", odd_raw())
 
 
-def test_the_channels_are_those_of_histories_and_a_request_may_hold_several_movies(prepared: PreparedData) -> None:
-    items = ("movieId", "year", "genre_1", "genre_2", "genre_3")
+def test_a_row_has_its_ids_its_genres_and_a_year_and_a_request_its_ids(prepared: PreparedData) -> None:
     assert {name: set(members) for name, members in prepared.spec.channels.items()} == {
-        "user_features": {"userId"},
-        "target_item_features": {f"{name}_trgt" for name in items},
-        "positive_history": {f"{name}_pos" for name in items},
-        "history_grades": {"rating_grade"},
+        "categorical": {"userId", "movieId", "genres", "year"},
+        "continuous": set(),
         "label": {"rating"},
     }
     assert prepared.inputs == ("userId", "movieId")
-    assert prepared.candidates == ("movieId",)
-    assert prepared.spec["movieId_pos"].max_length == MAX_HISTORY
+    assert (prepared.group_by, prepared.item) == ("userId", "movieId")
 
 
 def test_the_plan_looks_up_what_nvtabular_joins_whoever_asks_for_whatever(prepared: PreparedData) -> None:
@@ -76,21 +71,10 @@ def test_the_plan_looks_up_what_nvtabular_joins_whoever_asks_for_whatever(prepar
     expected = transformed(workflow, pd.DataFrame({"userId": users, "movieId": movies}))
     served = compile_workflow(workflow).run({"userId": users, "movieId": movies}, {})
     assert {name: _as_lists(column) for name, column in served.items()} == expected
-    lengths = [len(row) for row in expected["movieId_pos"]]
-    assert lengths[0] == lengths[4] == MAX_HISTORY
-    assert lengths[1] <= 1
-    assert lengths[3] == 0  # an unknown user is a user without ratings
-    assert [len(row) for row in expected["rating_grade"]] == lengths
-
-
-def test_a_history_holds_no_validation_row(prepared: PreparedData) -> None:
-    raw = odd_raw().rows
-    order = np.random.default_rng(42).permutation(len(raw))
-    training = raw.take(order[: int(len(raw) * 0.8)]).to_pandas()
-    latest = training[training.userId == MANY].sort_values("timestamp").movieId.to_numpy()[-MAX_HISTORY:]
-    workflow = _served(prepared)
-    alone = transformed(workflow, pd.DataFrame({"userId": MANY, "movieId": latest}))
-    assert alone["movieId_pos"][0] == alone["movieId_trgt"]
+    years = expected["year"]
+    assert years[0] == years[4]
+    assert years[1] == years[2] != years[0]  # no title, and a title without a year
+    assert expected["userId"][3] == FIRST_UNSEEN_ID
 
 
 def test_ratings_that_are_all_equal_are_refused(tmp_path: Path) -> None:
@@ -100,7 +84,8 @@ def test_ratings_that_are_all_equal_are_refused(tmp_path: Path) -> None:
 
 
 def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
-    """10,000 validation rows: the AUC of noise has a deviation of 0.0058, so 0.02 is 3.5 of them."""
+    """10,000 validation rows: the AUC of noise has a deviation of 0.0058, so 0.02 is 3.5 of them. All columns together,
+    with what each user rated: `tests/unit/training/test_bayesian_fm.py`."""
     rng = np.random.default_rng(1)
     users = np.repeat(np.arange(2500), 20)
     movies = rng.permuted(np.tile(np.arange(1, 301), (2500, 1)), axis=1)[:, :20].ravel()
@@ -114,7 +99,8 @@ def test_no_column_knows_a_label_that_is_noise(tmp_path: Path) -> None:
     for name in (name for name in train.columns if name != "rating"):
         # A list by its mean; a column by what training says of its values, as a model would learn it.
         known, asked = (
-            frame[name].map(np.mean) if made.spec[name].is_list else frame[name] for frame in (train, valid)
+            frame[name].map(lambda ids: np.append(ids, 0).mean()) if made.spec[name].is_list else frame[name]
+            for frame in (train, valid)
         )
         means = train["rating"].groupby(known.to_numpy()).mean()
         of_values = asked.map(means).fillna(0.5).to_numpy()

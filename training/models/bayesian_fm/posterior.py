@@ -1,0 +1,68 @@
+"""The mean of many draws of a factorisation machine as one machine of few dimensions.
+
+The mean of the dot products of two ids' vectors, over S draws of K dimensions, is the dot product of their S·K numbers
+side by side, over S. Of these numbers little is needed: their first principal axes keep the dot products (Eckart &
+Young 1936). On `ml-latest-small` 32 of 2,880 dimensions have the AUC of all to 0.0003.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_KEPT = 4
+"""Times the dimensions that are wanted, which are kept of the draws so far."""
+
+
+class Posterior:
+    """Takes draws in, in memory that does not grow with them.
+
+    Args:
+        frequencies: rows of each id, (ids,); how much its dot products count.
+        dimensions: that are wanted.
+
+    Attributes:
+        num_draws: that were taken in.
+    """
+
+    def __init__(self, frequencies: Array, dimensions: int) -> None:
+        self.num_draws = 0
+        self._frequencies, self._dimensions = frequencies / max(1, frequencies.sum()), dimensions
+        self._vectors = np.zeros((len(frequencies), 0), np.float32)
+        self._linear, self._offset = np.zeros(len(frequencies)), 0.0
+        self._scores: Array = np.zeros(1)
+        self._squares: Array = np.zeros(1)
+
+    def add(self, weights: Array, offset: float, scores: Array) -> None:
+        """Take in a draw.
+
+        Args:
+            weights: of each id, (factors + 1, ids); the last are linear.
+            offset: what every row has.
+            scores: f of each training row, (N,).
+        """
+        self.num_draws += 1
+        self._vectors = np.concatenate([self._vectors, weights[:-1].T.astype(np.float32)], axis=1)
+        if self._vectors.shape[1] > 2 * _KEPT * self._dimensions:
+            self._vectors = self._principal(_KEPT * self._dimensions)
+        self._linear, self._offset = self._linear + weights[-1], self._offset + offset
+        self._scores, self._squares = self._scores + scores, self._squares + scores**2
+
+    def mean(self) -> tuple[Array, float]:
+        """The mean machine: weights of each id, (ids, dimensions + 1), the last of them linear; and the offset."""
+        vectors = self._principal(self._dimensions) / np.sqrt(self.num_draws)
+        narrow = self._dimensions - vectors.shape[1]
+        linear = self._linear[:, None] / self.num_draws
+        return np.concatenate([np.pad(vectors, ((0, 0), (0, narrow))), linear], axis=1), self._offset / self.num_draws
+
+    def variance(self) -> float:
+        """Of the score of a row over the draws, as the mean over the training rows."""
+        mean = self._scores / self.num_draws
+        return float(np.mean(self._squares / self.num_draws - mean**2))
+
+    def _principal(self, dimensions: int) -> Array:
+        weighted = self._vectors * self._frequencies[:, None]
+        _, axes = np.linalg.eigh(weighted.T.astype(np.float64) @ self._vectors)
+        kept: Array = self._vectors @ axes[:, ::-1][:, :dimensions].astype(np.float32)
+        return kept

@@ -1,0 +1,50 @@
+"""Fitting models by Gibbs sampling: see `training.trainers.base.Trainer`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training import saved_model
+from training.config import TrainConfig
+from training.models.bayesian_fm.network import users_and_items
+from training.trainers.base import Array
+from training.trainers.kept_rows import KeptRowsTrainer
+from workflows.feature_spec import FeatureSpec
+
+
+class GibbsTrainer(KeptRowsTrainer):
+    """Draws a share of the sweeps after each epoch, and writes their mean as a SavedModel."""
+
+    PYFUNC = saved_model.__name__
+    PACKAGES = ("tensorflow-cpu", "tensorflow")
+    ROW_DTYPE = np.int32
+
+    @staticmethod
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+        users_and_items(spec, config.model)  # type: ignore[arg-type]  # a BayesianFMConfig
+        KeptRowsTrainer.check(spec, config, num_workers=num_workers, splits_tables=splits_tables)
+
+    @property
+    def _row_width(self) -> int:
+        width: int = self.model.width
+        return width
+
+    def _begin(self, rows: Array, labels: Array) -> None:
+        self.model.begin(rows, labels[:, 0], self._config.seed)
+
+    def _learn(self, share: float) -> None:
+        self.model.sweep(round(share * self._config.model.sweeps))  # type: ignore[attr-defined]
+
+    def num_parameters(self) -> tuple[int, int]:
+        return sum(table.size for table in self.model.tables), 0
+
+    def weights(self) -> list[Array]:
+        return list(self.model.tables)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        self.model.tables = [np.asarray(table) for table in weights]
+
+    def export(self, path: Path) -> None:
+        saved_model.export_saved_model(self.model.keras_model(), self._spec, path)
