@@ -9,12 +9,15 @@ of the one ensemble, once it has answered each batch size: with native backends,
 Criteo's raw rows lack numbers and categories. Ours get them as they are, hexadecimal texts and masks for what is
 missing; merlin-systems gets 0 and the empty text in its place, see `bench.models.merlin_rows`. Amazon's rows have one
 candidate each and a history that is full. All scores must agree.
+
+Where a recipe's model is no network of layers, an MLP of the same rows is a further side, with scores of its own.
 """
 
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,9 @@ from bench.models import (
 )
 from bench.report import Report, scratch_directory
 from bench.sides import Call, LaidOut, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
+from rankline import pipeline
+from rankline.display import Stages
+from rankline.recipes import recipe_named
 from rankline.workspace import Workspace
 from serving.benchmark.connections import connect
 from serving.benchmark.identity import BACKENDS, NAME, NATIVE_NAME, write_identity, write_native_identity
@@ -48,6 +54,9 @@ from serving.parity import plan_inputs, raw_rows
 from serving.plan import TransformPlan
 from serving.server import EmbeddedServer, ServerConfig
 from serving.supervise import config_of
+from training.config import TrainConfig
+from training.models.config import NetworkConfig
+from training.models.mlp import MLPConfig
 from workflows.errors import ExportError
 from workflows.lists import padded_tensors
 from workflows.prepared import PreparedData
@@ -59,6 +68,8 @@ LONG_ROWS_BATCH_SIZES = (1, 64, 1_024)
 """Where rows have histories."""
 OURS, MERLIN, IN_PROCESS = "rankline", "merlin-systems", "in process"
 IN_PYTHON = "python"
+PLAIN = "plain"
+"""An `mlp` of the same rows."""
 IDENTITY, NATIVE_IDENTITY = "identity", "native identity"
 VARIANTS = {
     IN_PYTHON: ExportConfig(backend=PYTHON),
@@ -102,6 +113,8 @@ def run(
             for side, config in VARIANTS.items()
             if _export(prepared, trained, directory / side, config, side_name := f"{recipe}_{side.replace(' ', '_')}")
         }
+        if not is_long and not isinstance(recipe_named(recipe).train.model, NetworkConfig):
+            models[PLAIN] = _export_plain(recipe, prepared, directory / PLAIN)
         export_with_merlin(prepared, trained, directory / "merlin")
         write_identity(directory / "identity")
         write_native_identity(directory / "identity", directory / "backends")
@@ -120,7 +133,8 @@ def run(
                 sides = {
                     side: asks(connection, requests[side]) for side in (*models, MERLIN, IDENTITY, NATIVE_IDENTITY)
                 }
-                check_same_scores({side: sides[side] for side in (*models, MERLIN)}, max(batch_sizes))
+                same = (*(side for side in models if side != PLAIN), MERLIN)
+                check_same_scores({side: sides[side] for side in same}, max(batch_sizes))
                 sides[IN_PROCESS] = _calls_in_process(workspace, rows)
                 results = latencies(sides, batch_sizes, repeats, turn_s)
             single = {side: sent[batch_sizes[0]].messages for side, sent in requests.items()}
@@ -143,6 +157,21 @@ def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config:
             raise
         return False
     return True
+
+
+def _export_plain(recipe: str, prepared: PreparedData, directory: Path) -> str:
+    """Train an `mlp` on the rows of a recipe, and export it to a directory.
+
+    Returns:
+        The name of its ensemble.
+    """
+    plain = replace(recipe_named(recipe), train=TrainConfig(model=MLPConfig(), epochs=1))
+    workspace = Workspace(recipe=recipe, root=directory.with_name(f"{PLAIN}-work"), repository=directory)
+    with Stages(["train"]) as stages:
+        pipeline.train(plain, prepared, workspace, stages)
+    name = f"{recipe}_{PLAIN}"
+    export_ensemble(prepared, TrainedModel.load(workspace.model), directory, ExportConfig(), name=name)
+    return name
 
 
 def _start(ensemble: ExportedEnsemble, requests: LaidOut) -> dict[str, float]:
@@ -209,6 +238,7 @@ def _ratios(results: Mapping[str, Mapping[str, float]], batch_sizes: Sequence[in
             )
             if side in results
         },
+        **({"p50_over_plain": ours[p50] / results[PLAIN][p50]} if PLAIN in results else {}),
         "concurrent_over_native_identity": ours[concurrent] / floor[concurrent],
         "p50_over_floor": ours[p50] / (floor[p50] + results[IN_PROCESS][p50]),
         "throughput_over_in_process": ours[rate] / results[IN_PROCESS][rate],

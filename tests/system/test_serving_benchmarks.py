@@ -62,6 +62,14 @@ def test_versions_change_without_a_failed_request() -> None:
     assert report.ratios["slowest_rollback_s"] == report.results["rollback"]["max_s"]
 
 
+def test_a_model_that_is_no_network_is_measured_against_one() -> None:
+    report = serving.run(
+        1, recipe="movielens-history", num_rows=2_000, batch_sizes=(1, 8), turn_s=0.05, concurrent_turn_s=0.3
+    )
+    ours, plain = report.results["rankline"], report.results["plain"]
+    assert report.ratios["p50_over_plain"] == pytest.approx(ours["p50_ms@1"] / plain["p50_ms@1"])
+
+
 def test_the_stacks_benchmark_reports_its_ratios() -> None:
     # One request at a time: with 32 in flight, the slowest side answers none within a short turn.
     report = stacks.run(1, num_rows=5_000, turn_s=1.0, workers=1, loads=stacks.LOADS[:1])
