@@ -1,10 +1,9 @@
 """The active version of an exported ensemble with its server in one image, which runs wherever containers do.
 
 The image is that of the container stack, small and without Python, with the version in /models. Layers are the same for
-the same export on the same base: files have its time (`SOURCE_DATE_EPOCH`).
+the same export on the same base: its files have its time (`SOURCE_DATE_EPOCH`).
 """
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -106,11 +105,9 @@ def _copy_version(ensemble: ExportedEnsemble, target: Path) -> int:
     for step in (version, *map(Path, ensemble.steps)):
         shutil.copytree(ensemble.path / step, models / step)
     shutil.copy(models / version / CONFIG, models / ensemble.name / CONFIG)
-    created = int(datetime.fromisoformat(ensemble.manifest.created_at).timestamp())
     for path in (*target.rglob("*"), target):
         path.chmod(0o755 if path.is_dir() else 0o644)
-        os.utime(path, (created, created))
-    return created
+    return int(datetime.fromisoformat(ensemble.manifest.created_at).timestamp())
 
 
 def _docker(*arguments: str, advice: str = "") -> str:
