@@ -45,14 +45,14 @@ def run(repeats: int, recipe: str = "movielens") -> Report:
         for size, num_requests in NUM_REQUESTS.items():
             starts = rng.integers(0, len(rows) - size, repeats * num_requests)
             batches = [rows.slice(int(start), size) for start in starts]
-            medians_ms = _medians_ms(clients, batches)
-            for side, median_ms in medians_ms.items():
+            medians = medians_ms(clients, batches)
+            for side, median_ms in medians.items():
                 results[side][f"p50_ms@{size}"] = median_ms
-            ratios[f"balancer_latency@{size}"] = medians_ms["behind nginx"] / medians_ms["alone"]
+            ratios[f"balancer_latency@{size}"] = medians["behind nginx"] / medians["alone"]
     return Report(name="replicas", results=results, ratios=ratios)
 
 
-def _medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> dict[str, float]:
+def medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> dict[str, float]:
     """Median latency of each client over the batches, after a tenth that warms up."""
     latencies_ns: dict[str, list[int]] = {side: [] for side in clients}
     for batch in batches:

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Debian packages that some tests need beside Python: PostgreSQL, Prometheus, nginx, ssh, and what runs them in namespaces.
+# Debian packages that some tests need beside Python: Prometheus' promtool, nginx, ssh, what runs things in namespaces, and
+# what a container engine is started from where none answers.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says so, and the tests that need it are skipped.
 set -eu
 
 PATH=$PATH:/usr/sbin:/sbin
 missing=
-for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl wget:wget \
+for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl debootstrap:debootstrap \
     ip:iproute2 ssh:openssh-client sshd:openssh-server nginx:nginx-light; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
-ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -126,7 +126,7 @@ class Balancer:
         """
         home = Path(tempfile.gettempdir(), f"rankline-balancer-{os.getpid()}-{secrets.token_hex(4)}")
         self._home = home
-        self._log = PipeLog(echo=False) if self._log_path is None else FileLog(self._log_path)
+        self._log = PipeLog() if self._log_path is None else FileLog(self._log_path)
         try:
             self._launched = Launched(
                 home, self._log, environment=os.environ, stop_timeout_s=_STOP_TIMEOUT_S, shm_prefix=home.name

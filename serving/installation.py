@@ -77,7 +77,8 @@ def _python_trouble(stub: Path) -> str:
     version = _python_version()
     if not stub.is_file():
         return f"{stub.parent} has no backend stub for Python {version}. Use Python 3.10 to 3.13."
-    if not any((directory / f"libpython{version}.so.1.0").is_file() for directory in _python_libraries()):
+    # A directory that may not be read has none: `Path.is_file` would raise.
+    if not any(os.access(directory / f"libpython{version}.so.1.0", os.R_OK) for directory in _python_libraries()):
         return (
             f"{sys.executable} has no shared libpython, which Triton's Python backend links. "
             f"Install libpython{version}, or build Python with --enable-shared."

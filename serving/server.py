@@ -97,7 +97,6 @@ class ServerConfig(Ports):
             loopback is refused for a release with known holes.
         tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
-        echo_log: without a path, pass the log on to our standard error.
         max_connection_age_s: how long a client keeps a gRPC connection until it is asked to make a new one, which does
             not disturb its requests, and lets a balancer of connections send it elsewhere; 0 for ever.
         ready_timeout_s: longest wait for all models to be loaded.
@@ -109,7 +108,6 @@ class ServerConfig(Ports):
     host: str = LOOPBACK
     tls: Tls | None = None
     log_path: Path | None = None
-    echo_log: bool = False
     max_connection_age_s: float = 0.0
     ready_timeout_s: float = 300.0
 
@@ -263,7 +261,7 @@ class EmbeddedServer:
         server_id = home.name
         try:
             path = self.config.log_path
-            self._log = PipeLog(echo=self.config.echo_log) if path is None else FileLog(path)
+            self._log = PipeLog() if path is None else FileLog(path)
             self._python_trouble = installation.python_trouble
             self._launcher = Launched(
                 home,

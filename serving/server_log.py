@@ -1,7 +1,6 @@
 """What a server says: kept in a file, or only its end, which is enough to tell why it failed."""
 
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Protocol
@@ -62,14 +61,9 @@ class FileLog:
 
 
 class PipeLog:
-    """The last megabyte, in memory.
+    """The last megabyte, in memory."""
 
-    Args:
-        echo: pass everything on to our standard error, too.
-    """
-
-    def __init__(self, *, echo: bool) -> None:
-        self._echo = echo
+    def __init__(self) -> None:
         self._end = b""
         reading, self._writing = os.pipe()
         self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True, name="rankline-server-log")
@@ -93,9 +87,3 @@ class PipeLog:
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             while part := pipe.read(_READ_BYTES):
                 self._end = (self._end + part)[-_MOST_BYTES:]
-                if self._echo:
-                    try:
-                        sys.stderr.buffer.write(part)
-                        sys.stderr.flush()
-                    except OSError:  # nobody reads it any more, which is no reason to stop the server
-                        self._echo = False

@@ -15,6 +15,7 @@ from rankline.cli.bench import bench_command
 from rankline.cli.convert import convert_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command
+from rankline.cli.image import image_command
 from rankline.cli.import_data import import_command
 from rankline.cli.init import init_command
 from rankline.cli.predict import predict_command
@@ -114,6 +115,7 @@ app.command("versions")(versions_command)
 app.command("register")(register_command)
 app.command("promote")(promote_command)
 app.command("rollback")(rollback_command)
+app.command("image")(image_command)
 app.command("predict", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(predict_command)
 app.command("recommend")(recommend_command)
 app.command("bench")(bench_command)

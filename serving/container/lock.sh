@@ -1,10 +1,15 @@
 #!/bin/sh
-# Renews requirements*.txt, what the images install, from requirements*.in, in the versions of constraints.txt but for
-# NumPy, of which requirements.in says why. `make setup` first.
+# Renews requirements-*.txt, what the images install without looking for more, from requirements-*.in, in the versions of
+# constraints.txt. `make setup` first.
 set -eu
 cd "$(dirname "$0")"
-for name in requirements requirements-mlflow; do
-    grep -v '^numpy==' ../../constraints.txt | ../../.venv/bin/uv pip compile --no-config --quiet --constraint /dev/stdin \
-        --python-version 3.12 --python-platform x86_64-manylinux_2_28 --only-binary :all: \
-        --no-annotate --no-header --generate-hashes --output-file "$name.txt" "$name.in"
+# What MLflow's package asks for and its server never imports.
+client_only="docker fonttools matplotlib pillow pyarrow scikit-learn scipy skops
+    contourpy cycler joblib kiwisolver narwhals pyparsing threadpoolctl"
+for name in bench engines mlflow; do
+    ../../.venv/bin/uv pip compile --no-config --quiet --constraint ../../constraints.txt \
+        --python-version 3.13 --python-platform x86_64-manylinux_2_28 --only-binary :all: --no-annotate --no-header --generate-hashes \
+        $([ $name != engines ] || echo --no-deps) \
+        $([ $name != mlflow ] || for package in $client_only; do echo --no-emit-package "$package"; done) \
+        --output-file "requirements-$name.txt" "requirements-$name.in"
 done

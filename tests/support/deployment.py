@@ -51,11 +51,12 @@ def overridden(service: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
 
 
 def dockerfile_stage(name: str) -> dict[str, Any]:
-    """USER, WORKDIR and ENTRYPOINT of a stage, and its variables."""
+    """USER, WORKDIR and ENTRYPOINT of a stage, its variables, and all that it says."""
     text = (CONTAINER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     stage = re.split(r"^FROM .* AS ", text, flags=re.MULTILINE)
     body = next(part for part in stage if part.startswith(f"{name}\n"))
     return {
+        "text": body,
         "USER": re.findall(r"^USER (.+)", body, re.MULTILINE)[-1],
         "WORKDIR": (re.findall(r"^WORKDIR (.+)", body, re.MULTILINE) or ["/"])[-1],
         "ENTRYPOINT": json.loads(re.findall(r"^ENTRYPOINT (.+)", body, re.MULTILINE)[-1]),
@@ -72,18 +73,14 @@ def allowed_files() -> set[str]:
 
 
 def needed_files() -> tuple[set[str], set[str]]:
-    """What the images need: what they start, the backends but for PyTorch, and what those import.
+    """What the images need: the benchmark's client with all that it imports, the native backends, and scripts.
 
     Returns:
-        Files of `serving` and `workflows`, with the sources of the native backends, and names of the other top-level
-        modules that are not Python's own.
+        Files of the project, and names of the other top-level modules that are not Python's own.
     """
-    backends = {path.relative_to(ROOT).as_posix() for path in (ROOT / "serving").glob("*/*/model.py")}
-    started = {"serving/__main__.py", "serving/launch.py", "serving/container/bench.py"}
-    # Imported by functions alone.
-    never_called = {"workflows/workflow_store.py", "serving/through_nvtabular.py"}
-    files, modules = set(never_called), set()
-    waiting = sorted(started | backends - {"serving/engines/pytorch/model.py"})
+    never_called = {"workflows/workflow_store.py"}  # imported by functions alone
+    files, modules = set(never_called), set[str]()
+    waiting = ["serving/container/bench.py"]
     while waiting:
         name = waiting.pop()
         if name in files or not (ROOT / name).is_file():
@@ -96,8 +93,9 @@ def needed_files() -> tuple[set[str], set[str]]:
                 waiting += [f"{path}.py", f"{path}/__init__.py"]
             else:
                 modules.add(module.split(".")[0])
-    sources = (path for path in (ROOT / "serving/native").rglob("*.*") if path.suffix in _CPP)
-    files |= {path.relative_to(ROOT).as_posix() for path in sources}
+    sources = [path for path in (ROOT / "serving/native").rglob("*.*") if path.suffix in _CPP]
+    others = [ROOT / "serving/native/build.py", *(CONTAINER / "bin").iterdir(), *CONTAINER.glob("requirements-*.txt")]
+    files |= {path.relative_to(ROOT).as_posix() for path in (*sources, *others)}
     return files - never_called, modules - set(sys.stdlib_module_names)
 
 
@@ -119,7 +117,7 @@ def write_allow_list() -> None:
     """Renew `.dockerignore`; its comments stay."""
     path = ROOT / ".dockerignore"
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("!")]
-    files = needed_files()[0] | {f"serving/container/{name}.txt" for name in ("requirements", "requirements-mlflow")}
+    files, _ = needed_files()
     path.write_text("\n".join([*kept, *(f"!{name}" for name in sorted(files))]) + "\n", encoding="utf-8")
 
 

@@ -1,360 +1,466 @@
-"""The services of `docker-compose.yml`, run as it says (see `tests.system.containers`).
-
-Triton's backends run under the Python of its images, with the packages of the Dockerfile; the model was trained and
-exported by the Python and the TensorFlow of this process.
-"""
+"""docs/containers.md on a real container engine: its commands, word for word, and what only an engine shows."""
 
 import json
+import re
 import shutil
+import socket
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from mlflow import MlflowClient
 
+from serving.client import Client, ClientConfig, ClientTls
 from serving.engines import engine_for
-from tests.support.deployment import CONTAINER, ROOT, allowed_files, compose, dockerfile_stage, overridden
+from serving.ensemble import ExportedEnsemble
+from tests.support.command_line import RANKLINE, commands, typed
+from tests.support.container_engine import container_engine
+from tests.support.deployment import CONTAINER, ROOT, allowed_files
 from tests.support.programs import need_program
 from tests.support.rounding import SCORE_ROUNDING
-from tests.system.containers import (
-    Exported,
-    Network,
-    Service,
-    base_python,
-    environment,
-    plain_service,
-    triton_service,
-)
+from tests.support.waiting import wait_until
+from workflows.errors import ServerError
+from workflows.prepared import PreparedData
+from workflows.trained import TrainedModel
 from workflows.upstream import nvt, quiet_nvtabular
 
+DOCUMENT = (ROOT / "docs/containers.md").read_text(encoding="utf-8")
+SHORTER = {
+    "MLFLOW_TRACKING_URI": "--epochs 1",
+    "rankline run": "--rows 5000 --epochs 1 --batch-sizes 64",
+    "docker compose --profile bench run": (
+        "--url=triton:8001 --model=movielens --prepared=/work/movielens/prepared --batch-sizes 64"
+    ),
+}
+ROW = {"userId": [1], "movieId": [31]}
 DASHBOARD = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """Version 1, of engine tensorflow."""
-    from rankline.recipes import recipe_named
-    from training.tracking import TrackingConfig
-    from training.train import train
-    from workflows.datasets.movielens_generator import generate_movielens
-    from workflows.prepare import prepare
+def documented(section: str) -> list[str]:
+    """The commands under a heading of the document; "" for those before the first."""
+    first, *others = DOCUMENT.split("\n## ")
+    parts = {"": first, **{part.partition("\n")[0]: part for part in others}}
+    return [command.partition(" # ")[0].strip() for command in commands(parts[section])]
 
-    path, recipe = tmp_path_factory.mktemp("stack"), recipe_named("movielens")
-    generate_movielens(path / "ratings", num_rows=5_000, seed=5)
-    raw = recipe.dataset.read(path / "ratings")
-    prepared = prepare(recipe.dataset, raw, path / "work/movielens/prepared", recipe.prepare, source="a test")
-    tracking = TrackingConfig(directory=path / "mlflow", experiment="stack")
-    trained = train(prepared.path, path / "model", replace(recipe.train, epochs=1), tracking=tracking)
-    (path / "repository").mkdir()
-    made = Exported(prepared=prepared, trained=trained, work=path / "work", repository=path / "repository")
-    made.export()
+
+@dataclass
+class Stack:
+    """A copy of the project from which the stack is started.
+
+    Attributes:
+        path: the copy, with model_repository, work and .env.
+        environment: of its commands.
+        services: those whose images are there.
+        ports: by the middle of their variable's name.
+        said: what the document's first commands said.
+    """
+
+    path: Path
+    environment: Mapping[str, str]
+    services: tuple[str, ...] = ()
+    ports: dict[str, int] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    def choose(self, **more: str) -> None:
+        """Write .env as the document says, with free ports and further variables."""
+        names = ("GRPC", "MLFLOW", "GRAFANA", "TLS")
+        with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
+            for name, probe in zip(names, (a, b, c, d), strict=True):
+                probe.bind(("127.0.0.1", 0))
+                self.ports[name] = probe.getsockname()[1]
+        given = {f"RANKLINE_{name}_PORT": str(port) for name, port in self.ports.items()}
+        text = re.sub(r"PASSWORD=$", "PASSWORD=p@ss/word", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)
+        lines = [f"{name}={value}" for name, value in {**given, **more}.items()]
+        (self.path / ".env").write_text("\n".join([text, *lines, ""]))
+
+    def run(self, command: str, *, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """A command as a person types it; the ports of the document are this stack's."""
+        command = command.replace("127.0.0.1:8001", self.grpc).replace(":5000", f":{self.ports['MLFLOW']}")
+        more = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
+        if " up " in command:
+            more = " ".join(self.services)
+        if command.startswith("rankline ") and "rankline image" not in command:  # which needs the engine
+            return subprocess.CompletedProcess(command, 0, typed(f"{command} {more}", self.path), "")
+        done = subprocess.run(
+            ["bash", "-c", f"{command} {more}"],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done
+
+    def inside(self, service: str, script: str, *, check: bool = True) -> str:
+        """What a shell in a service's container says."""
+        quoted = script.replace("'", "'\\''")
+        return self.run(f"docker compose exec -T {service} sh -c '{quoted}' 2>&1", check=check).stdout.strip()
+
+    def state(self, service: str) -> dict[str, Any]:
+        """What the engine knows of a service's container."""
+        found: dict[str, Any] = json.loads(self.run(f"docker inspect $(docker compose ps -aq {service})").stdout)[0]
+        return found
+
+    def is_healthy(self, service: str) -> bool:
+        return bool(self.state(service)["State"]["Health"]["Status"] == "healthy")
+
+    def log(self, service: str) -> str:
+        return self.run(f"docker compose logs --no-log-prefix {service} 2>&1").stdout
+
+    @property
+    def grpc(self) -> str:
+        """HOST:PORT of Triton."""
+        return f"127.0.0.1:{self.ports['GRPC']}"
+
+
+def copy_of_the_project(path: Path) -> Path:
+    """What the commands of the document need of a checkout."""
+    others = (
+        ".dockerignore",
+        ".env.example",
+        "docker-compose.yml",
+        "docker-compose.tls.yml",
+        "serving/container/Dockerfile",
+    )
+    for name in (*allowed_files(), *others):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, path / name)
+    for name in ("prometheus.yml", "grafana"):
+        copy = shutil.copytree if (CONTAINER / name).is_dir() else shutil.copy
+        copy(CONTAINER / name, path / "serving/container" / name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Mapping[str, str]]:
+    """The environment of an engine that has the images which the stack is built on."""
+    with container_engine() as found:
+        environment = {name: value for name, value in found.items() if not name.startswith(("MAKE", "RANKLINE"))}
+        subprocess.run([str(ROOT / "scripts/base-images.sh")], env=environment, check=True)
+        environment["PATH"] = f"{RANKLINE.parent}:{environment['PATH']}"
+        environment["COMPOSE_PROJECT_NAME"] = "rankline-test"
+        yield environment
+        left = "docker compose -p {0} down --volumes --timeout 1"
+        for project in ("rankline-test", "rankline-second"):
+            subprocess.run(left.format(project).split(), env=environment, cwd=ROOT, capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def stack(engine: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """After the commands at the top of the document."""
+    made = Stack(copy_of_the_project(tmp_path_factory.mktemp("stack")), engine)
+    first, copying, *others = documented("")
+    assert copying == "cp .env.example .env"
+    made.choose()
+    images = made.run(
+        "docker compose config --images && docker images --format '{{.Repository}}:{{.Tag}}'"
+    ).stdout.split()
+    made.services = tuple(
+        name for name in made.run("docker compose config --services").stdout.split()
+        if name != "grafana" or images.count("grafana/grafana:13.2.3") > 1
+    )  # fmt: skip
+    made.path.parent.chmod(0o755)
+    made.run(first)
+    for command in others:
+        made.said.append(made.run(command).stdout)
     return made
 
 
 @pytest.fixture(scope="module")
-def stack(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The compose file for the exported ensemble; its passwords are of this test."""
-    return compose(
-        POSTGRES_PASSWORD="p@ss/word", GRAFANA_PASSWORD="unused",
-        RANKLINE_REPOSITORY=str(exported.repository), RANKLINE_WORK=str(exported.work),
-    )  # fmt: skip
+def rows(stack: Stack) -> pa.Table:
+    """The held-out rows."""
+    prepared = PreparedData.load(stack.path / "work/movielens/prepared")
+    return prepared.heldout().select(list(prepared.inputs))
 
 
 @pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project as a build of the images sees it."""
-    target = tmp_path_factory.mktemp("context")
-    for name in allowed_files():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target / name)
-    return target
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    with Network(tmp_path_factory.mktemp("network")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def triton(stack: dict[str, Any], context: Path, network: Network) -> Service:
-    """Triton with the ensemble, healthy."""
-    service = triton_service(stack["services"]["triton"], context, {})
-    network.start(service)
-    return service
-
-
-ASK = """
-import json, sys
-from pathlib import Path
-from serving.client import Client
-from workflows.prepared import PreparedData
-
-prepared = PreparedData.load(Path(sys.argv[1]))
-with Client("triton:8001", "movielens") as client:
-    print(json.dumps(client.predict(prepared.heldout().select(list(prepared.inputs))).tolist()))
-"""
-
-
-def served_scores(network: Network, exported: Exported) -> list[float]:
-    scores: list[float] = json.loads(network.call(sys.executable, "-c", ASK, str(exported.prepared.path)))
-    return scores
-
-
-@pytest.fixture(scope="module")
-def offline_scores(exported: Exported) -> Any:
+def offline_scores(stack: Stack, rows: pa.Table) -> Any:
     """Of the same rows, by NVTabular and the TensorFlow that trained the model."""
-    prepared, trained = exported.prepared, exported.trained
+    prepared = PreparedData.load(stack.path / "work/movielens/prepared")
+    trained = TrainedModel.load(stack.path / "work/movielens/model")
     with quiet_nvtabular():
         workflow = prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
-        rows = prepared.heldout().select(list(prepared.inputs)).to_pandas()
-        frame = workflow.transform(nvt.Dataset(rows)).to_ddf().compute()
+        frame = workflow.transform(nvt.Dataset(rows.to_pandas())).to_ddf().compute()
     return engine_for(trained.format).load_trained(trained.model_path).score_offline(frame)
 
 
-def test_it_is_what_the_images_have(triton: Service, network: Network) -> None:
-    script = """if True:
-        import sys, importlib.util, tensorflow
-        print(sys.version_info[:2] == (3, 12), [int(n) for n in tensorflow.__version__.split(".")[:2]] >= [2, 17])
-        names = ("nvtabular", "merlin", "pandas", "torch", "pytriton")
-        print([name for name in names if importlib.util.find_spec(name)])
-    """
-    assert network.run(triton, ["python3", "-c", script]).stdout.splitlines() == ["True True", "[]"]
-
-
-def test_served_scores_are_the_offline_ones(
-    triton: Service, network: Network, exported: Exported, offline_scores: Any
-) -> None:
-    served = served_scores(network, exported)
-    assert np.std(offline_scores) > 0.01
-    np.testing.assert_allclose(served, offline_scores, atol=SCORE_ROUNDING)
-
-
-def test_a_version_with_the_engine_onnx_is_taken_over(
-    triton: Service, network: Network, exported: Exported, offline_scores: Any
-) -> None:
-    """The server has the repository read-only, and looks for new versions."""
-    exported.export("onnx")
-    while "version 2 is active" not in network.log(triton):
-        time.sleep(0.1)
-    np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
-
-
-def test_a_plain_triton_with_the_native_backends_scores_alike(
-    stack: dict[str, Any], exported: Exported, offline_scores: Any, tmp_path: Path
-) -> None:
-    name = "movielens"
-    command = [
-        f"--model-repository=/models/{name}", "--model-control-mode=explicit", f"--load-model={name}",
-        "--exit-on-error=true", "--strict-readiness=true", "--allow-gpu-metrics=false",
-    ]  # fmt: skip
-    entry = {**stack["services"]["triton"], "command": command}
-    with Network(tmp_path) as network:
-        service = plain_service(entry, tmp_path / "backends")
-        network.start(service)
-        while "Started GRPCInferenceService" not in network.log(service):
-            time.sleep(0.1)
-        assert f"successfully loaded '{name}'" in network.log(service)
-        np.testing.assert_allclose(served_scores(network, exported), offline_scores, atol=SCORE_ROUNDING)
-        assert "python" not in network.log(service).lower()
-
-
-@pytest.fixture(scope="module")
-def prometheus(stack: dict[str, Any], network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Prometheus, healthy."""
-    need_program("wget", package="wget")
-    program = need_program("prometheus", package="prometheus")
-    service = Service(
-        name="prometheus",
-        compose=stack["services"]["prometheus"],
-        entrypoint=[program],
-        variables={"PATH": "/usr/bin"},
-        volumes={"metrics": tmp_path_factory.mktemp("metrics")},
-    )
-    network.start(service)
-    yield service
-    network.stop(service)
-
-
-QUERY = """
-import json, sys, urllib.parse, urllib.request
-for expression in json.load(sys.stdin):
-    query = urllib.parse.urlencode({"query": expression})
-    print(urllib.request.urlopen("http://prometheus:9090/api/v1/query?" + query).read().decode())
-"""
-
-
-def ask(network: Network, *expressions: str) -> list[list[dict[str, Any]]]:
-    """The series that Prometheus finds for each expression; one that it cannot evaluate is an error."""
-    answers = network.call(sys.executable, "-c", QUERY, stdin=json.dumps(expressions)).splitlines()
-    return [json.loads(answer)["data"]["result"] for answer in answers]
-
-
-def test_the_benchmark_runs_and_shows_in_every_panel(
-    prometheus: Service, triton: Service, stack: dict[str, Any], network: Network
-) -> None:
-    bench = replace(triton, name="bench", compose=stack["services"]["bench"])
-    done = network.run(bench, [*bench.command, "--batch-sizes", "64"])
-    assert done.returncode == 0, done.stderr
-    first, _, row, *_ = done.stdout.splitlines()
-    assert first.startswith("movielens at triton:8001: AUC 0.")
+def test_the_documents_commands_score_and_measure(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+    predicted, benched = stack.said[-2:]
+    with Client(stack.grpc, "movielens") as client:
+        np.testing.assert_allclose(client.predict(rows), offline_scores, atol=SCORE_ROUNDING)
+        assert json.loads(predicted)["score"] == pytest.approx(float(client.predict(ROW)[0]), abs=SCORE_ROUNDING)
+    # What `docker compose run` says of an image that it builds first comes before.
+    _, _, row, *_ = benched[benched.index("movielens at triton:8001: AUC 0.") :].splitlines()
     assert row.split()[0] == "64"
+
+
+def test_nothing_but_what_it_needs_is_in_the_image(stack: Stack) -> None:
+    assert stack.inside("triton", "command -v python3", check=False) == ""
+    assert "cuda" not in stack.inside("triton", "find / -xdev -name 'libcu*' ! -name 'libcudart*' ! -name 'libcurl*'")
+    size = int(stack.run("docker image inspect --format '{{.Size}}' rankline-triton").stdout)
+    assert size < 1_000_000_000
+
+
+def test_every_panel_of_the_dashboard_has_data(stack: Stack) -> None:
+    """A rate needs requests between two scrapes."""
     targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
     expressions = [t["expr"].replace("$__rate_interval", "1m").replace("$model", ".*") for t in targets]
-    # A rate needs requests between two scrapes, which are 5 s apart, and on a busy machine more.
-    while not all(series := ask(network, *expressions)):
-        assert network.run(bench, [*bench.command, "--batch-sizes", "64"]).returncode == 0
-    names = {found["metric"]["model"].partition("_v")[0] for found in series[-1]}
-    assert names == {"movielens", "movielens_score"}
-    assert ask(network, 'up{job="triton"}')[0][0]["value"][1] == "1"
+    with Client(stack.grpc, "movielens") as client:
+        wait_until(lambda: bool(client.predict(ROW).size) and all(map(partial(found, stack), expressions)))
+    assert found(stack, 'up{job="triton"}')[0]["value"][1] == "1"
 
 
-def test_prometheus_configuration_has_no_fault() -> None:
-    promtool = need_program("promtool", package="prometheus")
-    checked = subprocess.run(
-        [promtool, "check", "config", str(CONTAINER / "prometheus.yml")], capture_output=True, text=True, check=False
+def found(stack: Stack, expression: str) -> list[dict[str, Any]]:
+    """The series that Prometheus finds; one that it cannot evaluate is an error."""
+    address = "http://127.0.0.1:9090/api/v1/query?" + urlencode({"query": expression})
+    answer = json.loads(stack.inside("prometheus", f"wget -qO- '{address}'"))
+    series: list[dict[str, Any]] = answer["data"]["result"]
+    return series
+
+
+# What each may do, seen from inside
+
+USERS = {"triton": 1000, "mlflow": 1000, "postgres": 999, "prometheus": 65534, "grafana": 472}
+VOLUMES = {"mlflow": "/artifacts", "postgres": "/var/lib/postgresql", "prometheus": "/prometheus"}
+
+
+def test_each_has_its_user_no_rights_and_a_read_only_root(stack: Stack) -> None:
+    for service in stack.services:
+        assert stack.inside(service, "id -u") == str(USERS[service])
+        status = stack.inside(service, "cat /proc/self/status")
+        rights = dict(re.findall(r"^(Cap\w+|NoNewPrivs):\s+(\w+)$", status, re.MULTILINE))
+        assert {int(value, 16) for name, value in rights.items() if name.startswith("Cap")} == {0}
+        assert rights["NoNewPrivs"] == "1"
+        assert "Read-only file system" in stack.inside(service, "touch /here /etc/here", check=False)
+        if service in VOLUMES:
+            stack.inside(service, f"touch {VOLUMES[service]}/here && rm {VOLUMES[service]}/here")
+    assert "Read-only" in stack.inside("triton", "touch /models/here", check=False)
+
+
+def test_ports_are_on_loopback_and_networks_apart(stack: Stack) -> None:
+    for service, name in (("triton", "GRPC"), ("mlflow", "MLFLOW")):
+        ports = stack.state(service)["NetworkSettings"]["Ports"]
+        bound = [binding for bindings in ports.values() for binding in bindings or ()]
+        assert bound == [{"HostIp": "127.0.0.1", "HostPort": str(stack.ports[name])}]
+    others = {own["IPAddress"] for own in stack.state("postgres")["NetworkSettings"]["Networks"].values()}
+    (address,) = others
+    assert "bad address" in stack.inside("triton", "nc -w 3 postgres 5432", check=False)
+    assert stack.inside("triton", f"nc -w 3 {address} 5432 </dev/null && echo reached", check=False) != "reached"
+    reach = "import socket; socket.create_connection(('{}', {}), 3)"
+    assert "not known" in stack.inside("mlflow", f'python3 -c "{reach.format("triton", 8001)}"', check=False)
+    stack.inside("mlflow", f'python3 -c "{reach.format("postgres", 5432)}"')
+
+
+# Under load
+
+
+@contextmanager
+def load(stack: Stack, config: ClientConfig) -> Iterator[Callable[[], int]]:
+    """Clients that score one row after another; no request may fail. Says how many were answered."""
+    stop, answered, failed = threading.Event(), [0], list[BaseException]()
+
+    def ask() -> None:
+        with Client(stack.grpc, "movielens", config) as client:
+            while not stop.wait(0.01):
+                try:
+                    client.predict(ROW)
+                    answered[0] += 1
+                except Exception as error:  # what it is, is shown
+                    failed.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: answered[0]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed, failed[:3]
+    assert answered[0]
+
+
+@contextmanager
+def running(stack: Stack, command: str) -> Iterator[str]:
+    """What a `docker run` of the document starts, healthy, at another port than the stack's; HOST:PORT."""
+    url = f"127.0.0.1:{stack.ports['TLS']}"
+    command = command.replace("127.0.0.1:8001", url).replace("--rm", "--rm --detach --name rankline-one")
+    stack.run(command)
+    try:
+        status = "docker inspect --format '{{.State.Health.Status}}' rankline-one"
+        wait_until(lambda: stack.run(status).stdout.strip() == "healthy")
+        yield url
+    finally:
+        stack.run("docker rm --force rankline-one")
+
+
+def test_a_version_and_a_rollback_fail_no_request(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+    exporting, going_back = documented("Versions")
+    with load(stack, ClientConfig()):
+        stack.run(f"{exporting} --engine onnx")
+        wait_until(lambda: "version 2 of movielens is active" in stack.log("triton"))
+        with Client(stack.grpc, "movielens") as client:
+            wait_until(lambda: "successfully unloaded 'movielens' version 1" in stack.log("triton"))
+            np.testing.assert_allclose(client.predict(rows), offline_scores, atol=SCORE_ROUNDING)
+        build, start = documented("The serving image")  # of ONNX Runtime alone
+        stack.run(build)
+        assert int(stack.run("docker image inspect --format '{{.Size}}' rankline-triton:onnx").stdout) < 250_000_000
+        with running(stack, start) as url, Client(url, "movielens") as client:
+            np.testing.assert_allclose(client.predict(rows), offline_scores, atol=SCORE_ROUNDING)
+        stack.run(going_back)
+        wait_until(lambda: "successfully unloaded 'movielens' version 2" in stack.log("triton"))
+
+
+# One image
+
+
+def test_an_image_of_the_active_version_scores_as_offline(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
+    """It needs nothing to write to, and says what it was made from."""
+    build, start = documented("One image")
+    said = stack.run(build).stdout
+    assert said.startswith("rankline-movielens:1: version 1 of movielens, ")
+    labels = json.loads(
+        stack.run("docker image inspect --format '{{json .Config.Labels}}' rankline-movielens:1").stdout
     )
-    assert checked.returncode == 0, checked.stderr
+    ensemble = ExportedEnsemble.load(stack.path / "model_repository/movielens", 1)
+    assert labels["rankline.run"] == ensemble.run_id
+    assert labels["rankline.data"] == ensemble.manifest.made_from["prepared-data"]
+    assert (labels["rankline.recipe"], labels["rankline.version"]) == ("movielens", "1")
+    assert float(labels["rankline.parity"]) < SCORE_ROUNDING
+    with running(stack, start) as url, Client(url, "movielens") as client:
+        np.testing.assert_allclose(client.predict(rows), offline_scores, atol=SCORE_ROUNDING)
 
 
-ASK_WITH_TLS = """
-import sys
-from pathlib import Path
-from serving.client import Client, ClientConfig, ClientTls
-from workflows.errors import ServerError
-
-with Client("triton:8001", "movielens", ClientConfig(tls=ClientTls(root=Path(sys.argv[1])))) as client:
-    print(client.predict({"userId": [1], "movieId": [1]}).shape)
-try:
-    Client("triton:8001", "movielens")
-except ServerError:
-    print("refused")
-"""
+# What is kept
 
 
-def test_grpc_is_encrypted_with_the_override(stack: dict[str, Any], context: Path, tmp_path: Path) -> None:
+def test_runs_artifacts_and_metrics_are_there_after_down_and_up(stack: Stack) -> None:
+    """Training into the stack's MLflow; a page in a browser cannot reach it under another name."""
+    *commands_of_tracking, down, up = documented("What is kept")
+    for command in commands_of_tracking:
+        stack.run(command)
+    store = MlflowClient(f"http://127.0.0.1:{stack.ports['MLFLOW']}")
+    (run,) = store.search_runs([experiment.experiment_id for experiment in store.search_experiments()])
+    files = [file.path for file in store.list_artifacts(run.info.run_id)]
+    assert run.data.metrics["valid_auc"] > 0
+    assert files
+    scraped = float(found(stack, "max(max_over_time(nv_inference_count[1h]))")[0]["value"][1])
+    stack.run(down)
+    stack.run(up)
+    again = store.get_run(run.info.run_id)
+    assert (again.data.metrics, again.data.params) == (run.data.metrics, run.data.params)
+    assert [file.path for file in store.list_artifacts(run.info.run_id)] == files
+    assert store.download_artifacts(run.info.run_id, files[0])
+    assert float(found(stack, "max(max_over_time(nv_inference_count[1h]))")[0]["value"][1]) >= scraped
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(Request(f"http://127.0.0.1:{stack.ports['MLFLOW']}/", headers={"Host": "rebound.example"}))
+
+
+def test_a_service_that_is_killed_is_healthy_again(stack: Stack) -> None:
+    """Clients that try again lose nothing."""
+    with load(stack, ClientConfig(retries=12)) as answered:
+        for service in stack.services:
+            before = stack.state(service)
+            stack.inside(service, "kill -9 $(cat /proc/1/task/1/children)", check=False)
+            wait_until(lambda service=service, before=before: is_another(stack.state(service), before))
+        count = answered()
+        wait_until(lambda: answered() > count)
+
+
+def is_another(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a container was started again, and is healthy."""
+    is_new = now["State"]["StartedAt"] != before["State"]["StartedAt"]
+    return is_new and now["State"].get("Health", {}).get("Status") == "healthy"
+
+
+# What goes wrong
+
+
+def test_a_second_stack_waits_for_an_export_that_it_may_read(
+    stack: Stack, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It lies beside the first, and is not started anew while it waits."""
+    path = copy_of_the_project(tmp_path_factory.mktemp("second"))
+    second = Stack(path, {**stack.environment, "COMPOSE_PROJECT_NAME": "rankline-second"}, ("triton",))
+    second.choose()
+    repository = path / "model_repository"
+    repository.mkdir(exist_ok=True)
+    path.chmod(0o755)
+    second.run("docker compose up --detach")
+    wait_until(
+        lambda: "holds no exported ensemble yet" in second.log("triton") or "is not there" in second.log("triton")
+    )
+    shutil.copytree(stack.path / "model_repository/movielens", path / "hidden")
+    (path / "hidden/movielens/config.pbtxt").chmod(0o600)
+    (path / "hidden").rename(repository / "movielens")
+    wait_until(lambda: "user 1000 may not read /models/movielens/movielens/config.pbtxt" in second.log("triton"))
+    assert not second.is_healthy("triton")
+    (repository / "movielens/movielens/config.pbtxt").chmod(0o644)
+    wait_until(lambda: second.is_healthy("triton"))
+    assert second.state("triton")["RestartCount"] == 0
+    with Client(second.grpc, "movielens") as client:
+        assert client.predict(ROW).shape == (1,)
+    second.run("docker compose down")
+    second.choose(RANKLINE_GRPC_PORT=str(stack.ports["GRPC"]))
+    taken = second.run("docker compose up --detach", check=False)
+    assert taken.returncode != 0
+    assert "port is already allocated" in taken.stderr
+    second.run("docker compose down --volumes")
+
+
+def test_files_that_no_export_writes_are_not_served(stack: Stack) -> None:
+    """Triton would run a library in a step's directory before any backend has seen a checksum."""
+    with Client(stack.grpc, "movielens") as client:
+        repository = stack.path / "model_repository/movielens"
+        foreign = next(repository.glob("movielens_*_v2")) / "libtriton_onnxruntime.so"
+        foreign.write_bytes(b"")
+        stack.run("rankline export movielens")  # 3
+        wait_until(lambda: "version 3 of movielens is active" in stack.log("triton"))
+        shutil.copy(repository / "movielens/2/config.pbtxt", repository / "movielens/config.pbtxt")
+        wait_until(lambda: "version 2 is not as rankline export writes it" in stack.log("triton"))
+        assert client.predict(ROW).size
+        foreign.unlink()
+        wait_until(lambda: "version 2 of movielens is active" in stack.log("triton"))
+
+
+def test_postgresql_asks_for_the_password(stack: Stack) -> None:
+    connect = "python3 -c \"import psycopg2; psycopg2.connect('postgresql://mlflow@postgres/mlflow')\""
+    assert "password authentication failed" in stack.inside("mlflow", f"PGPASSWORD=wrong {connect}", check=False)
+    stack.inside("mlflow", connect)
+
+
+# TLS
+
+
+def test_grpc_is_encrypted_with_the_override(stack: Stack) -> None:
     openssl = need_program("openssl", package="openssl")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    certificate, key = stack.path / "server.pem", stack.path / "server.key"
     request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
-    names = ["-subj", "/CN=triton", "-addext", "subjectAltName=DNS:triton"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     subprocess.run(
         [openssl, *request, *names, "-keyout", str(key), "-out", str(certificate)], capture_output=True, check=True
     )
-    variables = {
-        "RANKLINE_TLS_ADDRESS": "192.0.2.1",
-        "RANKLINE_TLS_CERTIFICATE": str(certificate),
-        "RANKLINE_TLS_KEY": str(key),
-    }
-    override = compose("docker-compose.tls.yml", **variables)
-    secrets = {name: Path(secret["file"]) for name, secret in override["secrets"].items()}
-    entry = overridden(stack["services"]["triton"], override["services"]["triton"])
-    with Network(tmp_path) as network:
-        service = triton_service(entry, context, secrets)
-        network.start(service)
-        asked = network.call(sys.executable, "-c", ASK_WITH_TLS, str(certificate))
-        assert asked.splitlines() == ["(1,)", "refused"]
-        assert "not encrypted" not in network.log(service)
-
-
-@pytest.fixture(scope="module")
-def mlflow(stack: dict[str, Any], network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """MLflow, healthy, on PostgreSQL, healthy."""
-    path = tmp_path_factory.mktemp("tracking")
-    (path / "data").mkdir()
-    (path / "artifacts").mkdir()
-    initdb = need_program("initdb", package="postgresql", directories=sorted(Path("/usr/lib/postgresql").glob("*/bin")))
-    postgres = Service(
-        name="postgres",
-        compose=stack["services"]["postgres"],
-        entrypoint=["postgres", "--listen_addresses=*"],  # the image's program, and what its configuration adds
-        variables={"PATH": f"{Path(initdb).resolve().parent}:/usr/bin", "PGDATA": "/var/lib/postgresql/data"},
-        volumes={"postgres": path / "data"},
-    )
-    initialise(network, postgres)
-    network.start(postgres)
-    stage = dockerfile_stage("mlflow")
-    imports = "mlflow.cli, mlflow.server.fastapi_app, mlflow.store.tracking.sqlalchemy_store, psycopg2"
-    venv, python = environment("requirements-mlflow.txt", imports=imports), base_python().parents[1]
-    service = Service(
-        name="mlflow",
-        compose=stack["services"]["mlflow"],
-        entrypoint=stage["ENTRYPOINT"],
-        layers=[("--ro-bind", directory, str(directory)) for directory in (venv, python)],
-        directory=stage["WORKDIR"],
-        variables={"PATH": f"{venv / 'bin'}:/usr/bin", **stage["ENV"]},
-        volumes={"artifacts": path / "artifacts"},
-    )
-    assert stage["USER"] == service.compose["user"]
-    network.start(service)
-    yield service
-    network.stop(service)
-    network.stop(postgres)
-
-
-def initialise(network: Network, postgres: Service) -> None:
-    """What the image does at its first start: a cluster, and the user with its database."""
-    choices = postgres.compose["environment"]
-    script = f"""
-        initdb --username={choices["POSTGRES_USER"]} --pwfile=/dev/stdin {choices["POSTGRES_INITDB_ARGS"]}
-        echo 'host all all all scram-sha-256' >> "$PGDATA/pg_hba.conf"
-        echo 'create database {choices["POSTGRES_DB"]};' | postgres --single -j postgres
-    """
-    done = network.run(postgres, ["sh", "-euc", script], stdin=f"{choices['POSTGRES_PASSWORD']}\n")
-    assert done.returncode == 0, done.stderr
-
-
-CLIENT = """
-import mlflow, pathlib, sys, tempfile, urllib.error, urllib.request
-from mlflow import MlflowClient
-
-client = MlflowClient("http://mlflow:5000")
-run = client.create_run(client.create_experiment("stack"))
-client.log_param(run.info.run_id, "recipe", "movielens")
-client.log_metric(run.info.run_id, "valid_auc", 0.8125)
-with tempfile.TemporaryDirectory() as directory:
-    (file := pathlib.Path(directory, "note.txt")).write_text("kept by the server")
-    client.log_artifact(run.info.run_id, str(file), "notes")
-client.set_terminated(run.info.run_id)
-
-again = MlflowClient("http://mlflow:5000").get_run(run.info.run_id)
-print(again.data.params, again.data.metrics, again.info.status, again.info.artifact_uri.partition("/")[0])
-print(pathlib.Path(client.download_artifacts(run.info.run_id, "notes/note.txt")).read_text())
-try:
-    urllib.request.urlopen(urllib.request.Request("http://mlflow:5000/", headers={"Host": "rebound.example"}))
-except urllib.error.HTTPError as error:
-    print(error.code)
-"""
-
-
-def test_mlflow_keeps_runs_in_postgresql_and_hands_out_artifacts(mlflow: Service, network: Network) -> None:
-    """By a client of this project's MLflow, which sees nothing of the server's files."""
-    read = network.call(sys.executable, "-c", CLIENT).splitlines()
-    assert read[-3:] == [  # MLflow has lines of its own
-        "{'recipe': 'movielens'} {'valid_auc': 0.8125} FINISHED mlflow-artifacts:",
-        "kept by the server",
-        "403",  # a page in a browser on this machine cannot reach the server under another name
-    ]
-    kept = [file for file in mlflow.volumes["artifacts"].rglob("*") if file.is_file()]
-    assert [file.name for file in kept] == ["note.txt"]
-    query = ["psql", "--host=postgres", "--username=mlflow", "--tuples-only", "--no-align", "--command"]
-    metrics = [
-        "env",
-        f"PGPASSWORD={mlflow.compose['environment']['PGPASSWORD']}",
-        *query,
-        "select key, value from metrics",
-    ]
-    assert network.call(*metrics).strip() == "valid_auc|0.8125"
-
-
-def test_postgresql_asks_for_the_password(mlflow: Service, network: Network) -> None:
-    asked = network.run(mlflow, ["env", "PGPASSWORD=wrong", "python3", "-c", CONNECT])
-    assert "password authentication failed" in asked.stderr
-    assert network.run(mlflow, ["python3", "-c", CONNECT]).returncode == 0
-
-
-CONNECT = "import psycopg2; psycopg2.connect('postgresql://mlflow@postgres:5432/mlflow').close()"
+    shutil.chown(key, 1000, 1000)
+    variables, up = documented("Opening gRPC to a network")
+    stack.run(f"{variables.replace('192.0.2.10', '127.0.0.1')} && {up}")
+    wait_until(lambda: stack.is_healthy("triton"))
+    for port in ("GRPC", "TLS"):
+        with Client(
+            f"localhost:{stack.ports[port]}", "movielens", ClientConfig(tls=ClientTls(root=certificate))
+        ) as client:
+            assert client.predict(ROW).shape == (1,)
+        with pytest.raises(ServerError):
+            Client(f"localhost:{stack.ports[port]}", "movielens", ClientConfig(timeout_s=2))

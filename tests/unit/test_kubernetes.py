@@ -49,7 +49,7 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["base", "ingress"])
+@pytest.mark.parametrize("name", ["base", "ingress", "baked"])
 def test_the_manifests_follow_the_schemas_of_kubernetes(name: str, version: str) -> None:
     validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     made = render(name)
@@ -73,6 +73,19 @@ def test_the_ingress_adds_and_changes_nothing(objects: Objects) -> None:
     assert path["backend"]["service"]["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+def test_a_version_in_the_image_needs_no_volume_and_changes_nothing_else(objects: Objects) -> None:
+    baked = render("baked")
+    assert objects.keys() - baked.keys() == {("PersistentVolumeClaim", "model-repository")}
+    deployment = baked["Deployment", "triton"]["spec"]["template"]["spec"]
+    (container,) = deployment["containers"]
+    assert not deployment.keys() & {"volumes"}
+    assert container["image"] == "rankline-movielens:1"
+    assert container["args"][0] in dockerfile_stage("triton")["text"]  # where `rankline image` puts it
+    (before,) = objects["Deployment", "triton"]["spec"]["template"]["spec"]["containers"]
+    differing = {key for key in before if before[key] != container.get(key)}
+    assert differing == {"args", "image", "volumeMounts"}
+
+
 def test_all_is_in_one_namespace_that_asks_for_restricted_pods(
     objects: Objects,
 ) -> None:
@@ -87,29 +100,27 @@ def test_all_is_in_one_namespace_that_asks_for_restricted_pods(
 def test_the_server_is_that_of_the_container_stack(container: dict[str, Any], pod: dict[str, Any]) -> None:
     assert container["image"].partition(":")[0] == COMPOSED["image"]
     added = [argument for argument in container["args"] if argument not in COMPOSED["command"]]
-    assert [argument.partition("=")[0] for argument in added] == ["--max-connection-age-s"]
+    ages = ["--grpc-max-connection-age", "--grpc-max-connection-age-grace"]
+    assert [argument.partition("=")[0] for argument in added] == ages
     assert set(COMPOSED["command"]) <= set(container["args"])
     user = dockerfile_stage("triton")["USER"]
     assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == user == COMPOSED["user"]
     assert container["resources"]["limits"]["memory"] == COMPOSED["mem_limit"].replace("g", "Gi")
 
 
-def test_it_is_asked_as_the_container_stack_asks_it(container: dict[str, Any]) -> None:
-    _, *command = COMPOSED["healthcheck"]["test"]
+def test_it_is_asked_as_its_image_is(container: dict[str, Any]) -> None:
+    """A probe that needs no Python; the image's own health check."""
     for probe in ("startupProbe", "readinessProbe"):
-        asked = container[probe]["exec"]["command"]
-        assert [part.strip() for part in asked] == [part.strip() for part in command]
+        assert container[probe]["exec"]["command"] == ["healthy"]
+    assert 'CMD ["healthy"]' in dockerfile_stage("triton")["text"]
     assert container["livenessProbe"]["grpc"]["port"] == 8001
 
 
-def test_it_can_write_where_the_container_stack_lets_it(container: dict[str, Any], pod: dict[str, Any]) -> None:
-    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert mounts.keys() == {"/models", "/tmp", "/dev/shm"}
-    assert mounts["/models"]["readOnly"] is True
-    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": COMPOSED["shm_size"].replace("g", "Gi")}
-    tmp_size = COMPOSED["tmpfs"][0].rpartition("size=")[2]
-    assert volumes["tmp"]["emptyDir"]["sizeLimit"] == tmp_size.replace("m", "Mi")
+def test_it_has_its_models_and_nothing_to_write_to(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    (mount,) = container["volumeMounts"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/models", True)
+    assert [volume["name"] for volume in pod["volumes"]] == [mount["name"]]
+    assert "tmpfs" not in COMPOSED
 
 
 def test_it_has_no_rights_that_it_does_not_need(container: dict[str, Any], pod: dict[str, Any]) -> None:
@@ -136,8 +147,8 @@ def test_an_update_never_has_fewer_that_answer(objects: Objects) -> None:
 
 
 def test_clients_have_left_before_a_replica_ends(container: dict[str, Any], pod: dict[str, Any]) -> None:
-    (age,) = [part for part in container["args"] if part.startswith("--max-connection-age-s=")]
-    age_s, drain_s = float(age.partition("=")[2]), container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    (age,) = [part for part in container["args"] if part.startswith("--grpc-max-connection-age=")]
+    age_s, drain_s = float(age.partition("=")[2]) / 1_000, container["lifecycle"]["preStop"]["sleep"]["seconds"]
     grpc_asks_dns_again_s, triton_stops_s = 30, 30
     assert drain_s >= age_s + grpc_asks_dns_again_s
     assert pod["terminationGracePeriodSeconds"] >= drain_s + triton_stops_s

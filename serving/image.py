@@ -1,0 +1,121 @@
+"""The active version of an exported ensemble with its server in one image, which runs wherever containers do.
+
+The image is that of the container stack, small and without Python, with the version in /models. Layers are the same for
+the same export on the same base: its files have its time (`SOURCE_DATE_EPOCH`).
+"""
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from serving.ensemble import CONFIG, ExportedEnsemble
+from workflows.errors import ConfigError, ExportError
+
+_SOURCES = ("container/Dockerfile", "container/bin/*", "container/requirements-engines.txt", "native/build.py")
+_CPP = ("native/**/*.cc", "native/**/*.h")
+_LIBRARIES = {"tensorflow": "tensorflow", "onnx": "onnxruntime"}
+"""What an export names as its engine → build argument ENGINE."""
+
+_MODELS = "models"
+_ENGINE_ADVICE = "Start Docker Engine 25 or later, or let DOCKER_HOST say where it is"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image that was built.
+
+    Attributes:
+        tag: its name.
+        num_bytes: unpacked.
+    """
+
+    tag: str
+    num_bytes: int
+
+
+def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
+    """Build it with the container engine that `docker` speaks to.
+
+    Args:
+        ensemble: the version.
+        tag: None for rankline-NAME:VERSION.
+
+    Raises:
+        ConfigError: the version needs Python to be served.
+        ExportError: there is no engine, or the build fails.
+    """
+    library = _library_of(ensemble)
+    tag = tag or f"rankline-{ensemble.name}:{ensemble.version}"
+    _docker("version", advice=_ENGINE_ADVICE)
+    with tempfile.TemporaryDirectory(prefix="rankline-image-") as directory:
+        context, exported = Path(directory, "context"), Path(directory, "export")
+        _copy_sources(context)
+        created = _copy_version(ensemble, exported)
+        labels = [part for name, value in _labels(ensemble).items() for part in ("--label", f"{name}={value}")]
+        _docker(
+            "build", "--quiet", "--target", "image", "--tag", tag, *labels,
+            "--build-arg", f"ENGINE={library}", "--build-arg", f"SOURCE_DATE_EPOCH={created}",
+            "--build-context", f"export={exported}", "--file", f"{context}/serving/container/Dockerfile", str(context),
+            advice="See what `docker build` needs (a registry, room on its disk)",
+        )  # fmt: skip
+    return Image(tag=tag, num_bytes=int(_docker("image", "inspect", "--format", "{{.Size}}", tag)))
+
+
+def _library_of(ensemble: ExportedEnsemble) -> str:
+    details = ensemble.manifest.details
+    library = _LIBRARIES.get(details["engine"])
+    if library is None or details["uncompiled"] or not all(details["native"].values()):
+        raise ConfigError(
+            f"version {ensemble.version} of {ensemble.name} (engine {details['engine']}) needs Python to be served, "
+            "and the image has none. Export it with --engine onnx and without --uncompiled."
+        )
+    return library
+
+
+def _labels(ensemble: ExportedEnsemble) -> dict[str, str]:
+    manifest = ensemble.manifest
+    return {
+        "org.opencontainers.image.title": ensemble.name,
+        "org.opencontainers.image.version": str(ensemble.version),
+        "rankline.recipe": ensemble.name,
+        "rankline.version": str(ensemble.version),
+        "rankline.run": ensemble.run_id,
+        "rankline.data": manifest.made_from.get("prepared-data", ""),
+        "rankline.parity": f"{manifest.details['parity']['largest_score_difference']:.3g}",
+    }
+
+
+def _copy_sources(target: Path) -> None:
+    """What the Dockerfile needs of this package, installed or not."""
+    package = Path(__file__).parent
+    for pattern in (*_SOURCES, *_CPP):
+        for path in package.glob(pattern):
+            copy = target / "serving" / path.relative_to(package)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+
+
+def _copy_version(ensemble: ExportedEnsemble, target: Path) -> int:
+    """The version alone, in /models; when it was exported, in seconds."""
+    models = target / _MODELS
+    version = Path(ensemble.name, str(ensemble.version))
+    for step in (version, *map(Path, ensemble.steps)):
+        shutil.copytree(ensemble.path / step, models / step)
+    shutil.copy(models / version / CONFIG, models / ensemble.name / CONFIG)
+    for path in (*target.rglob("*"), target):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return int(datetime.fromisoformat(ensemble.manifest.created_at).timestamp())
+
+
+def _docker(*arguments: str, advice: str = "") -> str:
+    try:
+        done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ExportError(f"docker was not found. {_ENGINE_ADVICE}.") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        raise ExportError(f"docker {arguments[0]}: {lines[-1].strip()} {advice}.")
+    return done.stdout.strip()
