@@ -31,11 +31,12 @@ from serving.client import Client
 from serving.ensemble import ExportedEnsemble, versions
 from serving.ports import Port, choose_ports
 from workflows.artifacts import load_manifest
-from workflows.errors import RanklineError, ServingError
+from workflows.errors import RanklineError, ServerError, ServingError
 
 KINDS = ("publisher", "exporter", "server")
 _NUM_CLIENTS = 2
 _LONGEST_S = 120.0  # until a server answers again; then it does not
+_HOST = "127.0.0.1"
 _LOOK_S = 0.02
 _SHARE = 0.8  # of the time that a stage took alone: most are at work when they are killed
 _PUBLISH = """
@@ -53,8 +54,8 @@ class Seen:
     """What clients saw.
 
     Attributes:
-        answers: right answers.
-        wrong: answers with other scores than any version gives.
+        answers: how many came.
+        wrong: answers whose scores are no probabilities.
         outages_s: of one client, from its last answer before an error to its next one.
     """
 
@@ -64,13 +65,13 @@ class Seen:
 
 
 class Server:
-    """`python -m serving --watch`, started again whenever it has ended."""
+    """`rankline serve --watch`, started again whenever it has ended."""
 
-    def __init__(self, repository: Path, log: Path) -> None:
-        grpc, http, metrics = choose_ports(*(Port(name="port", host="127.0.0.1") for _ in range(3)))
-        self.url = f"127.0.0.1:{grpc}"
-        ports = ["--grpc-port", str(grpc), "--http-port", str(http), "--metrics-port", str(metrics)]
-        self._command = [sys.executable, "-m", "serving", "--repository", str(repository), "--watch", *ports]
+    def __init__(self, program: str, workspace: Workspace, log: Path) -> None:
+        port = _port()
+        self.url = f"{_HOST}:{port}"
+        repository = ["--repository", str(workspace.repository)]
+        self._command = [program, "serve", workspace.recipe, *repository, "--port", str(port), "--watch"]
         self._log, self._stop = log, threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep_up, daemon=True)
@@ -99,6 +100,15 @@ class Server:
                     pass
                 self._process.terminate()
                 self._process.wait()
+
+
+def _port() -> int:
+    """One that is free, and those below and above it."""
+    while True:
+        (port,) = choose_ports(Port(name="port", host=_HOST))
+        with contextlib.suppress(ServerError):
+            choose_ports(*(Port(name="port", host=_HOST, number=port + step) for step in (-1, 0, 1)))
+            return port
 
 
 @contextlib.contextmanager
@@ -152,7 +162,7 @@ def measure(kills: int, seed: int = 0) -> dict[str, object]:
         exporter = [program, "export", "movielens", *places, "--keep-versions", "2"]
         commands = {"publisher": publisher, "exporter": exporter}
         usual_s = {kind: _duration_s(command) for kind, command in commands.items()}
-        with Server(workspace.ensemble, directory / "server.log") as server:
+        with Server(program, workspace, directory / "server.log") as server:
             _wait_for(server, ensemble, rows)
             with _asking(server.url, ensemble, rows) as seen:
                 for number in range(kills):
