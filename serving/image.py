@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from serving.engines import engines
 from serving.ensemble import CONFIG, ExportedEnsemble
 from workflows.errors import ConfigError, ExportError
 
 _SOURCES = ("container/Dockerfile", "container/bin/*", "container/requirements-engines.txt", "native/build.py")
 _CPP = ("native/**/*.cc", "native/**/*.h")
-_LIBRARIES = {"tensorflow": "tensorflow", "onnx": "onnxruntime"}
-"""What an export names as its engine → build argument ENGINE."""
-
 _MODELS = "models"
 _ENGINE_ADVICE = "Start Docker Engine 25 or later, or let DOCKER_HOST say where it is"
 
@@ -65,12 +63,14 @@ def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
 
 
 def _library_of(ensemble: ExportedEnsemble) -> str:
-    details = ensemble.manifest.details
-    library = _LIBRARIES.get(details["engine"])
+    """The build argument ENGINE."""
+    details, with_library = ensemble.manifest.details, {e.name: e.backend for e in engines().values() if e.library}
+    library = with_library.get(details["engine"])
     if library is None or details["uncompiled"] or not all(details["native"].values()):
         raise ConfigError(
             f"version {ensemble.version} of {ensemble.name} (engine {details['engine']}) needs Python to be served, "
-            "and the image has none. Export it with --engine onnx and without --uncompiled."
+            f"and the image has none. Export it with --engine {' or '.join(sorted(with_library))}, and without "
+            "--uncompiled."
         )
     return library
 

@@ -81,7 +81,7 @@ KINDS = {
         out_of_range="is not in [0, 5)",
         faults={
             "missing": Fault(reason="holds no SavedModel", edit=name_the_platform),
-            "damaged": Fault(reason="cannot be loaded"),
+            "damaged": Fault(reason="cannot be (loaded|read)"),
             "other_signature": Fault(
                 parameters={"TF_SIGNATURE_DEF": "predict"},
                 reason=r"has no signature 'predict'\. Available: \['serving_padded'\]",

@@ -14,8 +14,6 @@ from workflows.errors import ArtifactError
 
 _LISTS = Path(serving.native.__file__).parent / "backends" / "tensorflow_operations.h"
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
-
-
 _OF_CHECKPOINTS = ("__inference__traced_save_", "__inference__traced_restore_")
 
 
@@ -90,7 +88,8 @@ def _read(path: Path) -> Any:
         return SavedModel.FromString((path / "saved_model.pb").read_bytes())
     except Exception as error:  # of protobuf, without a class that is public
         raise ArtifactError(
-            f"{path / 'saved_model.pb'} cannot be loaded ({type(error).__name__}). Save the model again."
+            f"{path} is not a SavedModel that can be loaded: saved_model.pb cannot be read ({type(error).__name__}). "
+            "Save the model again."
         ) from None
 
 

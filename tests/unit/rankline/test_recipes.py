@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from rankline.options import Overrides
 from rankline.recipes import Recipe, available, recipe_named
+from tests.support.specs import scalar_spec
 from training.models.base import embedding_columns
 from training.models.mlp import MLPConfig
 from training.models.torch_mlp import TorchMLPConfig
@@ -9,7 +12,8 @@ from training.trainers import trainer_for
 from workflows.datasets.amazon import AMAZON
 from workflows.encodings import RowsConfig, SequenceConfig
 from workflows.errors import ConfigError
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.feature_spec import Feature
+from workflows.spec_metadata import SpecMetadata
 
 
 def test_an_unknown_recipe_is_refused_with_the_list() -> None:
@@ -19,8 +23,8 @@ def test_an_unknown_recipe_is_refused_with_the_list() -> None:
 
 @pytest.mark.parametrize("recipe", available().recipes.values(), ids=lambda recipe: recipe.name)
 def test_a_recipe_names_a_model_that_can_be_trained_as_it_says(recipe) -> None:  # type: ignore[no-untyped-def]
-    label = Feature(name="label", dtype="float32")
-    spec = FeatureSpec(features=(label,), channels={"label": ("label",)})
+    spec = scalar_spec([(10, 4), (10, 4)], 0)
+    spec = replace(spec, metadata=SpecMetadata(group_by="C0", item="C1"))
     trainer_for(recipe.train.model.framework).check(spec, recipe.train)
 
 

@@ -131,7 +131,7 @@ def test_a_checkpoint_of_another_model_is_refused(prepared: Path, trained: Any) 
     other = {**checkpoint.config, "hidden": [9]}
     with pytest.raises(ArtifactError, match="another model"):
         from_checkpoint(replace(checkpoint, config=other), FeatureSpec.read(prepared))
-    with pytest.raises(ConfigError, match="is for model 'os:getcwd', expected one of dcnv2"):
+    with pytest.raises(ConfigError, match="is for model 'os:getcwd', expected one of bayesian_fm, dcnv2"):
         from_checkpoint(replace(checkpoint, config={**other, "model": "os:getcwd"}), FeatureSpec.read(prepared))
 
 

@@ -357,7 +357,7 @@ PLAIN = FeatureSpec(
 def test_rows_without_histories_are_refused(name: str) -> None:
     with pytest.raises(
         SpecError,
-        match=rf"model '{name}' takes rows with a history .* has rows without: .* Choose one of dcnv2, .*mlp",
+        match=rf"model '{name}' takes rows with a history .* has rows without: .* Choose one of .*dcnv2, .*mlp",
     ):
         built_of(PLAIN, KINDS[name])
 
