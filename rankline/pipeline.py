@@ -4,7 +4,6 @@ Heavy libraries are imported inside the stages, so that `rankline --help` answer
 """
 
 import json
-import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -194,6 +193,7 @@ def train(
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
+        from rankline.tracking.store import server
         from training.tracking import TrackingConfig
         from training.train import train as train_model
 
@@ -210,7 +210,7 @@ def train(
                         directory=workspace.root,
                         experiment=recipe.name,
                         run_name=seeded.run_name,
-                        server=os.environ.get("MLFLOW_TRACKING_URI"),
+                        server=server(),
                     ),
                     progress=_Share(progress, number, num_seeds),
                     observers=observers,
@@ -371,9 +371,29 @@ def bench_sample(
         columns = own.schema.columns
         required = [column.name for column in columns if column.is_required]
         rows = select(rows, required, [column.name for column in columns if not column.is_required])
+        expected = own.predict(rows)
     with ExitStack() as stack:
         client, identity = _clients(server, ensemble, stack)
-        return _measure(server, client, identity, rows, client.predict(rows), ensemble, batch_sizes, config, progress)
+        _check_alike(client.predict(rows), expected, ensemble, config.tolerance)
+        return _measure(server, client, identity, rows, expected, ensemble, batch_sizes, config, progress)
+
+
+def _check_alike(
+    scores: "NDArray[Any]", expected: "NDArray[Any]", ensemble: "ExportedEnsemble", tolerance: float
+) -> None:
+    """Hold the server's scores against those of the same ensemble in this process.
+
+    Raises:
+        ServingError: they differ.
+    """
+    import numpy as np
+
+    apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
+    if not (worst := float(apart.max(initial=0))) <= tolerance:
+        raise ServingError(
+            f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
+            "serves another export: restart it."
+        )
 
 
 def _measure(
@@ -381,30 +401,15 @@ def _measure(
     client: "Client",
     identity: "Client | None",
     rows: "pa.Table",
-    scores: "NDArray[Any]",
+    expected: "NDArray[Any]",
     ensemble: "ExportedEnsemble",
     batch_sizes: Sequence[int],
     config: LoadConfig,
     progress: Progress,
 ) -> BenchmarkReport:
-    """Compare the server's scores of rows with those of the same ensemble in this process, then measure.
-
-    Raises:
-        ServingError: the scores differ.
-    """
-    import numpy as np
-
+    """Measure a server whose scores of the rows are as expected."""
     from serving.benchmark.load import measure
-    from serving.in_process import open_ensemble
 
-    with open_ensemble(ensemble) as own:
-        expected = own.predict(rows)
-    apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
-    if not (worst := float(apart.max(initial=0))) <= config.tolerance:
-        raise ServingError(
-            f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
-            "serves another export: restart it."
-        )
     return measure(
         client,
         rows,
@@ -444,6 +449,7 @@ def bench(
         ArtifactError: the ensemble was exported from other data.
         ServingError: the served scores are not as good as the model was offline.
     """
+    from serving.in_process import open_ensemble
     from training.metrics import objective_of, qualities
 
     ensemble.check_made_from(prepared.manifest)
@@ -459,7 +465,10 @@ def bench(
         in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
         served = qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order)))[objective.name]
         _check_served(objective.title, served, ensemble.offline_metrics[f"valid_{objective.name}"])
-        report = _measure(server, client, identity, rows, scores, ensemble, batch_sizes, config, progress)
+        with open_ensemble(ensemble) as own:
+            expected = own.predict(rows)
+        _check_alike(scores, expected, ensemble, config.tolerance)
+        report = _measure(server, client, identity, rows, expected, ensemble, batch_sizes, config, progress)
     quality = {**ensemble.offline_metrics, f"served_{objective.name}": served}
     return replace(report, quality=quality), served
 

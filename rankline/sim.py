@@ -1,6 +1,5 @@
 """The verb `sim`: the command line of NVIDIA's SIM for TensorFlow 2, its parameters, modes and log, on our training."""
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -213,13 +212,14 @@ def open_splits(config: SimOptions) -> "OpenSplit":
 
 
 def _tracking(config: SimOptions) -> "TrackingConfig":
+    from rankline.tracking.store import server
     from training.tracking import TrackingConfig
 
     return TrackingConfig(
         directory=config.results_dir,
         experiment="sim",
         run_name=f"{config.mode}, {config.model_type}, seed {config.seed}",
-        server=os.environ.get("MLFLOW_TRACKING_URI"),
+        server=server(),
     )
 
 

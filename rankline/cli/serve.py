@@ -80,6 +80,11 @@ def serve_command(
 
     if port == 1:
         raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
+    follows = watch or follow is not None
+    if follows and expect_fingerprint:
+        raise ConfigError(
+            "--expect-fingerprint names one version, and --watch and --follow take others. Leave one of them out."
+        )
     stop = threading.Event()
     if follow is None:
         recipe = recipe or "movielens"
@@ -88,11 +93,6 @@ def serve_command(
     else:
         follower, ensemble = _follower(follow, recipe, work_dir, repository)
         recipe = ensemble.name
-    follows = watch or follower is not None
-    if follows and expect_fingerprint:
-        raise ConfigError(
-            "--expect-fingerprint names one version, and --watch and --follow take others. Leave one of them out."
-        )
     ensemble.check_fingerprint(expect_fingerprint)
     ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
     server: EmbeddedServer | ReplicaSet

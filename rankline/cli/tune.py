@@ -1,6 +1,5 @@
 """The verb `tune`."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -42,6 +41,7 @@ def tune_command(
     require("optuna", feature="rankline tune", extra="tune")
     check_writable(json_file)
     from rankline.pipeline import write_json
+    from rankline.tracking.store import server
     from rankline.tracking.tuning import tune, write_recipe
     from training.tracking import TrackingConfig
     from workflows.prepared import PreparedData
@@ -55,9 +55,7 @@ def tune_command(
             PreparedData.load(workspace.prepared),
             num_trials=trials,
             only=tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip()),
-            tracking=TrackingConfig(
-                directory=workspace.root, experiment=chosen.name, server=os.environ.get("MLFLOW_TRACKING_URI")
-            ),
+            tracking=TrackingConfig(directory=workspace.root, experiment=chosen.name, server=server()),
             directory=workspace.tuning,
             progress=progress,
         )

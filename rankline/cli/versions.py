@@ -67,7 +67,7 @@ def register_command(
 
     path = workspace_of(recipe, repository=repository).ensemble
     ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
-    from rankline.tracking.store import uri_of_registry
+    from rankline.tracking.store import uri_of_registry  # MLflow, which nobody waits for where there is no version
 
     uri = uri_of_registry(ensemble, work_dir)
     registered = register(ensemble, uri)

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 _RETRIES = "3"  # some ten seconds; MLflow's own 7 are minutes, in which nobody knows why nothing happens
 
 
+def server() -> str | None:
+    """Tracking URI of the server that takes runs in place of the work directory; None for none."""
+    return os.environ.get("MLFLOW_TRACKING_URI")
+
+
 def uri_of(work_dir: Path) -> str:
     """Tracking URI of the store that runs of a work directory are recorded in."""
-    return store_uri(work_dir, os.environ.get("MLFLOW_TRACKING_URI"))
+    return store_uri(work_dir, server())
 
 
 def uri_of_registry(ensemble: "ExportedEnsemble", work_dir: Path) -> str:
@@ -27,7 +32,7 @@ def uri_of_registry(ensemble: "ExportedEnsemble", work_dir: Path) -> str:
         ensemble: the version.
         work_dir: whose store it is for a model that was trained elsewhere.
     """
-    return os.environ.get("MLFLOW_TRACKING_URI") or ensemble.tracking_uri or store_uri(work_dir)
+    return server() or ensemble.tracking_uri or store_uri(work_dir)
 
 
 def directory_of(uri: str) -> Path | None:
