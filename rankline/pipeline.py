@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ from workflows.dask_config import DaskConfig
 from workflows.errors import ArtifactError, ConfigError, ServingError
 from workflows.extras import require
 from workflows.heads import Head, output_names
-from workflows.progress import SILENT, Progress
-from workflows.tensors import side_by_side
+from workflows.progress import SILENT, Part, Progress
+from workflows.tensors import apart, side_by_side
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +213,7 @@ def train(
                         run_name=seeded.run_name,
                         server=server(),
                     ),
-                    progress=_Share(progress, number, num_seeds),
+                    progress=Part(progress, number, num_seeds, partial(_of_seed, number, num_seeds)),
                     observers=observers,
                     world=world,
                     workers=workers,
@@ -386,10 +387,7 @@ def _check_alike(
     Raises:
         ServingError: they differ.
     """
-    import numpy as np
-
-    apart = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
-    if not (worst := float(apart.max(initial=0))) <= tolerance:
+    if not (worst := float(apart(scores, expected).max(initial=0))) <= tolerance:
         raise ServingError(
             f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
             "serves another export: restart it."
@@ -520,16 +518,8 @@ def write_json(document: Mapping[str, Any], path: Path) -> None:
     write_whole(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
-class _Share(Progress):
-    """One of several equal parts of a stage."""
-
-    def __init__(self, whole: Progress, number: int, of: int) -> None:
-        self._whole, self._number, self._of = whole, number, of
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        """Report within this part, and which seed it is where there are several."""
-        seed = f"seed {self._number + 1} of {self._of}: " if self._of > 1 else ""
-        self._whole.update(self._number + done / total, self._of, f"{seed}{note}")
+def _of_seed(number: int, of: int, note: str) -> str:
+    return f"seed {number + 1} of {of}: {note}" if of > 1 else note
 
 
 def _describe_rows(prepared: "PreparedData") -> str:

@@ -23,6 +23,7 @@ from serving.plan import CandidatePlan, ColumnSpec, Transform
 from workflows.errors import ExportError, ParityError, RequestError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
+from workflows.tensors import apart
 from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
 
 from merlin.dag import Node, iter_nodes  # isort: skip
@@ -333,8 +334,7 @@ def _runnable(
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
     """The row in which two arrays of scores differ most, and by how much."""
     with np.errstate(invalid="ignore"):  # infinite scores
-        apart = np.abs(expected - actual) / np.maximum(np.abs(expected), 1)
-        difference = np.where(_identical(actual, expected), 0.0, apart)
+        difference = np.where(_identical(actual, expected), 0.0, apart(actual, expected))
     if difference.ndim > 1:
         difference = difference.max(axis=1)
     worst = int(np.argmax(difference))

@@ -1,5 +1,6 @@
 """How long-running work reports its progress, without knowing who listens."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -14,6 +15,24 @@ class Progress(Protocol):
             total: units in all.
             note: a few words shown beside the bar, e.g. a rate or a loss.
         """
+
+
+class Part(Progress):
+    """One of several equal parts of a stage.
+
+    Args:
+        whole: what the stage reports to.
+        number: of the part, from 0 on.
+        of: how many parts there are.
+        says: what is shown of a part's own note.
+    """
+
+    def __init__(self, whole: Progress, number: int, of: int, says: Callable[[str], str]) -> None:
+        self._whole, self._number, self._of, self._says = whole, number, of, says
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        """Report within this part."""
+        self._whole.update(self._number + done / total, self._of, self._says(note))
 
 
 class _Silent:

@@ -92,6 +92,12 @@ def side_by_side(outputs: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
 
+def apart(scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """How far each score is from the expected one; of those above 1 as a share of it. NaN stays NaN."""
+    distance: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
+    return distance
+
+
 def fill_value(dtype: np.dtype[Any]) -> Any:
     """What padding holds: zero, or the empty string."""
     return b"" if dtype.hasobject else dtype.type(0)

@@ -6,9 +6,10 @@ data and of one recipe; others begin a new one.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from training.train import rehearse
 from workflows.artifacts import write_whole
 from workflows.errors import RanklineError
 from workflows.prepared import PreparedData
-from workflows.progress import Progress
+from workflows.progress import Part, Progress
 
 _RUN_ID = "run_id"  # of the search or a trial, among what Optuna keeps of it
 _OWN = "own"  # of the trial of the recipe's own choices
@@ -111,7 +112,7 @@ def tune(
             for _ in range(num_trials + _UNFINISHED):
                 if (done := search.num_done) >= num_trials:
                     break
-                search.step(_Share(progress, done, num_trials, lambda: search.words))
+                search.step(Part(progress, done, num_trials, partial(search.says, done, num_trials)))
             else:
                 raise RanklineError(f"{_UNFINISHED} trials failed, the last by: {search.failure}")
             tuned = search.result()
@@ -207,6 +208,10 @@ class _Search:
             return ""
         best = self._study.best_trial
         return f"{INNER} {self._objective.title} {best.value:.4f} by trial {best.number}"
+
+    def says(self, number: int, of: int, note: str) -> str:
+        """What is shown while a trial goes on."""
+        return ", ".join(part for part in (f"trial {number + 1} of {of}", self.words, note) if part)
 
     def step(self, progress: Progress) -> None:
         """Try the next choices.
@@ -316,17 +321,6 @@ class _Watch(Observer):
         self._trial.report(figures[self._judged_by], self._epoch)
         if _OWN not in self._trial.user_attrs and self._trial.should_prune():
             raise EarlyEnd
-
-
-class _Share(Progress):
-    """One trial of several."""
-
-    def __init__(self, whole: Progress, number: int, of: int, about: Callable[[], str]) -> None:
-        self._whole, self._number, self._of, self._about = whole, number, of, about
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        said = ", ".join(part for part in (f"trial {self._number + 1} of {self._of}", self._about(), note) if part)
-        self._whole.update(self._number + done / total, self._of, said)
 
 
 def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from workflows.artifacts import Manifest, check_files, files_below, refuse_links
-from workflows.errors import ArtifactError
+from workflows.artifacts import Manifest, check_files, refuse_links, refuse_unlisted
 
 MANIFEST_PARAMETER = "MANIFEST"
 """Parameter of a step: path of its version's manifest in the model repository."""
@@ -24,5 +23,4 @@ def check_step(model: Path, manifest: str) -> None:
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     check_files(repository, own, "ensemble")
     refuse_links(model, "ensemble")
-    if foreign := sorted({f"{model.name}/{name}" for name, _ in files_below(model)} - set(own)):
-        raise ArtifactError(f"{repository / foreign[0]} is not in the manifest of the ensemble. Remove it.")
+    refuse_unlisted(model, {name.removeprefix(f"{model.name}/") for name in own}, "ensemble")

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from serving.benchmark.again import Resent
 from serving.client.grpc import place_of
 from workflows.errors import ServingError
-from workflows.tensors import Tensor, side_by_side
+from workflows.tensors import Tensor, apart, side_by_side
 
 _MOST_NAMED = 5
 
@@ -79,7 +79,7 @@ class ScoreCheck:
             scores, expected = self._scores(response, len(answer.rows)), self._expected[answer.rows].reshape(-1)
             if scores.size != expected.size:
                 raise ServingError(f"a response under load has {scores.size} scores, expected {expected.size}.")
-            errors = self._errors(scores, expected)
+            errors = apart(scores, expected)
             self.num_checked += scores.size
             self.max_abs_error = max(self.max_abs_error, float(errors.max()))
             for i in np.flatnonzero(self._are_wrong(errors)):
@@ -105,10 +105,6 @@ class ScoreCheck:
                 f"version {response.model_version} answered under load, expected version {self._version}. "
                 "Measure a server that does not change it."
             )
-
-    def _errors(self, scores: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = np.abs(scores - expected) / np.maximum(np.abs(expected), 1)
-        return found
 
     def _are_wrong(self, errors: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         found: npt.NDArray[np.bool_] = ~(errors <= self._tolerance)  # so that NaN is wrong too
@@ -139,7 +135,7 @@ class ScoreCheck:
                 )
                 evidence["alone"], evidence["among_others"] = ([s.tolist() for s in part] for part in (alone, among))
                 num_alone, num_among = (
-                    sum(bool(self._are_wrong(self._errors(scores, expected)).any()) for scores in part)
+                    sum(bool(self._are_wrong(apart(scores, expected)).any()) for scores in part)
                     for part in (alone, among)
                 )
                 words = (

@@ -1,6 +1,7 @@
 """The one place that opens a split of prepared data, whatever format its files have."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -82,6 +83,36 @@ def tensorflow_loader(
             f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
             "Take smaller batches, or keep the last one."
         )
+    if not loader.num_rows:
+        raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
+    return loader
+
+
+def parquet_split(
+    make: Callable[[ParquetFiles, StreamOptions], L],
+    prepared: Path,
+    spec: FeatureSpec,
+    split: str,
+    *,
+    shuffle: bool,
+    seed: int,
+    rank: int,
+    size: int,
+) -> L:
+    """A loader of a split in Parquet, or of the share of it that worker `rank` of `size` has.
+
+    Args:
+        make: makes the loader of files and options.
+        prepared, spec, split, shuffle, seed: as of `tensorflow_loader`.
+        rank, size: number of this worker, and how many there are.
+
+    Raises:
+        SpecError: there is no such split.
+        DataError: it has no rows.
+    """
+    share: StreamOptions = {"global_rank": rank, "global_size": size}
+    options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
+    loader = encoding(make(parquet_files(prepared, spec.source(split)), options), prepared, spec)
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader

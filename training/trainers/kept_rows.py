@@ -10,12 +10,13 @@ import numpy as np
 
 from training.config import TrainConfig
 from training.loader.arrays import ArrayLoader
-from training.loader.splits import check_parquet, checks_of, encoding, parquet_files
+from training.loader.files import ParquetFiles
+from training.loader.splits import check_parquet, parquet_split
 from training.loader.stream import StreamOptions
 from training.metrics import losses_of
 from training.trainers.base import Array, Trainer
 from training.world import SOLO, World
-from workflows.errors import ConfigError, DataError
+from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
 
 
@@ -76,13 +77,10 @@ class KeptRowsTrainer(Trainer):
         rank: int = 0,
         size: int = 1,
     ) -> ArrayLoader:
-        share: StreamOptions = {"global_rank": rank, "global_size": size}
-        options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
-        files = parquet_files(prepared, spec.source(split))
-        loader = encoding(ArrayLoader(files, spec, batch_size, options), prepared, spec)
-        if not loader.num_rows:
-            raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
-        return loader
+        def make(files: ParquetFiles, options: StreamOptions) -> ArrayLoader:
+            return ArrayLoader(files, spec, batch_size, options)
+
+        return parquet_split(make, prepared, spec, split, shuffle=shuffle, seed=seed, rank=rank, size=size)
 
     @property
     @abstractmethod

@@ -10,7 +10,8 @@ import torch
 
 from training import torch_script
 from training.config import TrainConfig
-from training.loader.splits import check_parquet, checks_of, encoding, parquet_files
+from training.loader.files import ParquetFiles
+from training.loader.splits import check_parquet, parquet_split
 from training.loader.stream import StreamOptions
 from training.loader.torch import DLDataLoader, TorchAsyncItr
 from training.torch_heads import loss_of, outputs_of
@@ -18,7 +19,7 @@ from training.torch_optimizers import Optimizers, check_optimizer
 from training.trainers.base import Array, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
-from workflows.errors import ConfigError, DataError
+from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec
 
 _OPTIMIZER = "optimizer/"
@@ -98,20 +99,18 @@ class TorchTrainer(Trainer):
         rank: int = 0,
         size: int = 1,
     ) -> DLDataLoader:
-        share: StreamOptions = {"global_rank": rank, "global_size": size}
-        options: StreamOptions = {**checks_of(spec), **share, "shuffle": shuffle, "seed": seed}
-        dataset = TorchAsyncItr(
-            parquet_files(prepared, spec.source(split)),
-            cats=[feature.name for feature in spec.categorical],
-            conts=[feature.name for feature in spec.continuous],
-            labels=[label.name for label in spec.labels],
-            stack_labels=True,
-            batch_size=batch_size,
-            **options,
-        )
-        dataset = encoding(dataset, prepared, spec)
-        if not dataset.num_rows:
-            raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
+        def make(files: ParquetFiles, options: StreamOptions) -> TorchAsyncItr:
+            return TorchAsyncItr(
+                files,
+                cats=[feature.name for feature in spec.categorical],
+                conts=[feature.name for feature in spec.continuous],
+                labels=[label.name for label in spec.labels],
+                stack_labels=True,
+                batch_size=batch_size,
+                **options,
+            )
+
+        dataset = parquet_split(make, prepared, spec, split, shuffle=shuffle, seed=seed, rank=rank, size=size)
         return DLDataLoader(dataset, pin_memory=True, device=_device())
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
