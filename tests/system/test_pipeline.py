@@ -560,9 +560,12 @@ def test_a_full_disk_leaves_the_old_export_as_it_was(workplace: Workplace, tmp_p
     assert "the disk is full" in done.stderr
 
 
-def test_doctor_finds_this_machine_fit() -> None:
-    done = rankline("doctor", cwd=Path.cwd())
+def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
+    done = rankline("doctor", "--json", str(tmp_path / "doctor.json"), cwd=Path.cwd())
     assert done.returncode == 0, done.stdout
     assert "embedded Triton" in done.stdout
     assert "torch" in done.stdout
     assert "✗" not in done.stdout
+    checks = json.loads((tmp_path / "doctor.json").read_text())["checks"]
+    assert len(checks) == len(done.stdout.splitlines())
+    assert {check["name"] for check in checks if check["required"] and not check["works"]} == set()
