@@ -1,9 +1,10 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python TARGET chooses one of 3.10 to 3.13; after `make clean`, if there is a .venv with another.
 .DEFAULT_GOAL := help
-.PHONY: help demo horovod native test test-all check setup lock clean
+.PHONY: help demo horovod native test test-all check docs coverage release setup lock clean
 BIN := .venv/bin
 CPP = $(shell git ls-files 'serving/native/*.cc' 'serving/native/*.h')
+SHELL_SCRIPTS = $(shell git ls-files '*.sh' serving/container/bin .ci/run)
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -23,11 +24,13 @@ horovod: ## Horovod for several workers, built against the TensorFlow in .venv (
 
 native: setup ## compile the C++ backends anew where their sources changed (they are kept in ~/.cache/rankline/native)
 
-check: setup ## ruff, the type checker, and the format of the C++
+check: setup ## ruff, the type checker, shellcheck, spelling, and the format of the C++
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
+	@$(BIN)/shellcheck --severity=warning $(SHELL_SCRIPTS)
+	@git ls-files -z | xargs -0 $(BIN)/codespell
 
 test: check ## while you work: every unit, and the parts together on small models (budget: 10 minutes on 2 cores)
 	@scripts/test.sh $(ARGS)
@@ -36,6 +39,16 @@ test-all: check ## what must pass before a change lands: also whole pipelines, t
 	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p serving/native
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)
+
+docs: setup ## the site of the documents, build/site/index.html; a dead link or an unknown name is an error
+	@$(BIN)/sphinx-build -q -W --keep-going docs build/site
+
+coverage: setup ## which lines of the product no test runs: build/coverage/index.html (as long as test-all)
+	@scripts/horovod.sh
+	@scripts/test.sh -o testpaths=tests --cov --cov-report=html:build/coverage --cov-report=term:skip-covered $(ARGS)
+
+release: setup ## check version, changelog and metadata; wheel, source and SBOM to build/release, the wheel tried in an empty place
+	@scripts/release.sh
 
 lock: setup ## renew constraints.txt from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --extra cpu --extra torch --extra onnx --extra lightgbm --extra xgboost --extra tune --extra horovod --extra dev --universal --python-version 3.10 \

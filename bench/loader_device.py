@@ -5,6 +5,7 @@ write it; ours reads files. The floor is one batch, in page-locked memory for a 
 columns, those of one number per row.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -67,8 +68,10 @@ def _ours(files: Sequence[Path], names: list[str], label: str, batch_size: int, 
 
 
 def _plain(columns: list[torch.Tensor], batch_size: int, device: torch.device) -> Iterator[Any]:
+    rows = TensorDataset(*columns)
+    workers = len(os.sched_getaffinity(0))  # PyTorch warns of more, and fewer leave processors idle
     is_gpu = device.type == "cuda"
-    for batch in DataLoader(TensorDataset(*columns), batch_size, shuffle=True, num_workers=2, pin_memory=is_gpu):
+    for batch in DataLoader(rows, batch_size, shuffle=True, num_workers=workers, pin_memory=is_gpu):
         yield tuple(column.to(device, non_blocking=True) for column in batch)
 
 

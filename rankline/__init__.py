@@ -1,4 +1,4 @@
-"""From raw rows to served scores, measured: the command line, and the same as functions.
+"""From raw rows to served scores, measured: the command line, and the same as functions::
 
     data = rankline.Dataset(frame, label="clicked", name="churn")
     rankline.prepare(data)

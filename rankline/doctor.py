@@ -1,23 +1,33 @@
 """`rankline doctor`: what this machine has, what works when it is tried, and the remedy for what does not."""
 
 import importlib
+import os
+import platform
 import shutil
+import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import psutil
 
 from rankline import horovod_check, interpreter
 from rankline.display import in_a_line
 from serving.engines import engines
+from serving.native.build import cache_directory
+from serving.ports import GRPC_PORT
 from workflows.errors import RanklineError, install_line
 from workflows.extras import tensorflow_problem
+from workflows.machine import cpu_name
 
 _MIN_SHM_BYTES = 256 << 20
+_MIN_MEMORY_BYTES = 2 << 30  # what `rankline run movielens` takes
 _DEFAULT_EXTRA = "cpu"  # what every installation has, with the GPU's in its place
 
 
@@ -42,6 +52,18 @@ def examine() -> Iterator[Check]:
     """Run every check, one after another; the ones that import or start something take seconds."""
     for check in _checks():
         yield check()
+
+
+def report(checks: Iterable[Check]) -> dict[str, Any]:
+    """What was found, for a program, or to go with a report of a fault."""
+    return {
+        "rankline": version("rankline"),
+        "python": sys.version,
+        "system": platform.platform(),
+        "cpu": cpu_name(),
+        "num_cpus": len(os.sched_getaffinity(0)),
+        "checks": [asdict(check) for check in checks],
+    }
 
 
 def _python() -> Check:
@@ -86,6 +108,51 @@ def _shared_memory() -> Check:
     enough = total >= _MIN_SHM_BYTES
     remedy = "" if enough else f", expected {_MIN_SHM_BYTES >> 20} MB (in Docker: --shm-size=1g)"
     return Check(name="shared memory", works=enough, detail=f"/dev/shm has {total >> 20:,} MB{remedy}")
+
+
+def _memory() -> Check:
+    memory = psutil.virtual_memory()
+    works = memory.available >= _MIN_MEMORY_BYTES
+    remedy = "" if works else f"; the recipes need {_MIN_MEMORY_BYTES / 1e9:.1f} GB and more: end other programs"
+    detail = f"{memory.total / 1e9:.1f} GB, of which {memory.available / 1e9:.1f} GB can be had{remedy}"
+    return Check(name="memory", works=works, detail=detail, required=False)
+
+
+def _ports() -> Check:
+    taken = [port for port in range(GRPC_PORT - 1, GRPC_PORT + 2) if _is_taken(port)]
+    detail = f"{', '.join(map(str, taken))} in use: rankline serve --port 0 takes free ones" if taken else "free"
+    return Check(name=f"ports from {GRPC_PORT - 1}", works=not taken, detail=detail, required=False)
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as mine:
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was left a moment ago is free
+        try:
+            mine.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _cache() -> Check:
+    """Compiled backends and Horovod's wheel are kept there; without it they are made anew each time."""
+    cache = cache_directory()
+    existing = next(path for path in (cache, *cache.parents) if path.exists())
+    works = os.access(existing, os.W_OK)
+    detail = str(cache) if works else f"{existing} cannot be written: XDG_CACHE_HOME names another place"
+    return Check(name="cache", works=works, detail=detail, required=False)
+
+
+def _containers() -> Check:
+    remedy = "docker compose 2 and an engine are for the container stack and rankline image only: docs/containers.md"
+    try:
+        command = ["docker", "version", "--format", "{{.Server.Version}}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Check(name="container engine", works=False, detail=f"none; {remedy}", required=False)
+    works = done.returncode == 0
+    detail = f"Docker {done.stdout.strip()}" if works else f"docker is here, but no engine answers; {remedy}"
+    return Check(name="container engine", works=works, detail=detail, required=False)
 
 
 def _server() -> Check:
@@ -144,8 +211,16 @@ def _gpu() -> Check:
 
 
 def _checks() -> Iterator[Callable[[], Check]]:
-    yield from (_python, _program("g++"), _program("make"), _shared_memory)
+    yield from (_python, _program("g++"), _program("make"), _memory, _shared_memory, _cache, _ports)
     for engine in engines().values():
         if engine.module:
             yield _package(engine.module, extra=engine.extra, required=engine.extra == _DEFAULT_EXTRA)
-    yield from (_horovod, _package("nvtabular"), _package("merlin.systems"), _package("mlflow"), _server, _gpu)
+    yield from (
+        _horovod,
+        _package("nvtabular"),
+        _package("merlin.systems"),
+        _package("mlflow"),
+        _server,
+        _containers,
+        _gpu,
+    )

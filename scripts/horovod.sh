@@ -55,7 +55,8 @@ if [ ! -d "$wheels" ]; then
     if [ -n "$mpi" ]; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
     export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
     export HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO
-    export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j$(getconf _NPROCESSORS_ONLN) LDFLAGS=-Wl,-s
+    cores=$(getconf _NPROCESSORS_ONLN)
+    export CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS=-j"$cores" LDFLAGS=-Wl,-s
     pip() {
         .venv/bin/python -m pip --disable-pip-version-check "$@" --no-cache-dir --no-deps --no-build-isolation
     }

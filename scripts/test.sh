@@ -3,7 +3,7 @@
 # some gigabytes. A file is run by one process, so that it starts its servers once. The longest files are in the folders
 # that come first.
 # Usage: scripts/test.sh [PYTEST'S ARGUMENTS]
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 # Tests start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.
 unset PYTHONDONTWRITEBYTECODE
 exec .venv/bin/pytest -n $(($(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

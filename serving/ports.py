@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from workflows.errors import ConfigError, ServerError
 
+GRPC_PORT = 8001
+"""Triton's own, and of `rankline serve`; HTTP has the one before it, metrics the one after."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Port:

@@ -1,24 +1,5 @@
 """Everything that a user can cause, as one tree of exceptions.
 
-    RanklineError
-    ├── DataError           raw rows or files are not what was expected
-    │   └── DownloadError   a dataset could not be fetched whole
-    ├── SpecError           a feature spec is not valid, or does not fit the data
-    ├── ArtifactError       something on disk is missing, damaged, or belongs to something else
-    ├── ConfigError         an option is out of its range, or options contradict each other
-    ├── MissingExtraError   a feature needs an optional dependency
-    ├── WorkersError        several workers cannot train together; all of them raise it
-    │   └── WorkerLostError a worker ended, or does not answer
-    ├── ClusterError        a Dask cluster cannot be reached, is not fit for the work, or is lost
-    ├── ExportError         workflow and model cannot become an ensemble
-    │   ├── LoweringError   an NVTabular operator has no compiled form
-    │   └── ParityError     offline and served results differ
-    └── ServingError        a server or a request failed
-        ├── ServerError     the server did not start, died, or does not answer
-        │   ├── ServerBusyError too many requests wait for a model
-        │   └── DeadlineError   no answer came in time
-        └── RequestError    the server refused a request
-
 A message says what was got, what was expected and what to do, in one or two lines. The command line prints it
 without a traceback and exits with status 1.
 """

@@ -10,13 +10,12 @@ import typer
 from rankline.cli.arguments import Repository, WorkDir
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from serving.ports import GRPC_PORT
 from workflows.errors import ConfigError
 
 if TYPE_CHECKING:
     from rankline.tracking.follow import AliasFollower
     from serving.ensemble import ExportedEnsemble
-
-GRPC_PORT = 8001  # Triton's own
 
 
 def serve_command(

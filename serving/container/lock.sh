@@ -7,6 +7,7 @@ cd "$(dirname "$0")"
 client_only="docker fonttools matplotlib pillow pyarrow scikit-learn scipy skops
     contourpy cycler joblib kiwisolver narwhals pyparsing threadpoolctl"
 for name in bench engines mlflow; do
+    # shellcheck disable=SC2046  # each word is an option
     ../../.venv/bin/uv pip compile --no-config --quiet --constraint ../../constraints.txt \
         --python-version 3.13 --python-platform x86_64-manylinux_2_28 --only-binary :all: --no-annotate --no-header --generate-hashes \
         $([ $name != engines ] || echo --no-deps) \

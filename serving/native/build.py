@@ -65,7 +65,7 @@ def built_objects(*, strict: bool = False, when_absent: Callable[[], None] = lam
     compiler = find_compiler()
     if compiler is None:
         raise BuildError("g++ was not found")
-    target = _cache() / _digest(compiler)
+    target = cache_directory() / "native" / _digest(compiler)
     if target.is_dir():
         return target
     try:
@@ -127,8 +127,9 @@ def _sources(pattern: str) -> list[Path]:
     return sorted(_SOURCES.rglob(pattern))
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline" / "native"
+def cache_directory() -> Path:
+    """What was compiled on this machine and is kept between checkouts, below "native" and by others' names."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankline"
 
 
 def _digest(compiler: str) -> str:

@@ -75,7 +75,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture(scope="module")
 def again(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Workplace:
-    """A copy for what changes it, with the same ratings in the layout of ml-1m beside it."""
+    """A copy, with the same ratings in the layout of ml-1m beside it, on which all commands were run in their order."""
     path = tmp_path_factory.mktemp("again")
     shutil.copytree(workplace.path, path, dirs_exist_ok=True)
     (path / "ml-1m").mkdir()
@@ -83,6 +83,15 @@ def again(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Wor
         table = pd.read_csv(path / "ml-latest-small" / f"{name}.csv")
         lines = ["::".join(map(str, row)) for row in table.itertuples(index=False)]
         (path / "ml-1m" / f"{name}.dat").write_text("\n".join(lines) + "\n", encoding="latin-1", errors="replace")
+    for command in dict.fromkeys(COMMANDS):
+        if command == RUN or command.startswith((*ELSEWHERE, *UNTIL_CTRL_C)):
+            continue
+        more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
+        if "--if-better" in command:  # which may well not be so
+            done = rankline(*command.split()[1:], cwd=path)
+            assert (done.returncode, "keeps answering" in done.stdout) in ((0, False), (1, True)), done.stderr
+        else:
+            assert typed(f"{command} {more}", path)
     return Workplace(path, workplace.output)
 
 
@@ -161,17 +170,9 @@ def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
     assert 0 < table["score"][1] < 1  # an unknown user and movie are scored as unseen
 
 
-@pytest.mark.parametrize(
-    "command",
-    dict.fromkeys(line for line in COMMANDS if line != RUN and not line.startswith((*ELSEWHERE, *UNTIL_CTRL_C))),
-)
-def test_a_command_of_the_documents_works(command: str, again: Workplace) -> None:
-    more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
-    if "--if-better" in command:  # which may well not be so
-        done = rankline(*command.split()[1:], cwd=again.path)
-        assert (done.returncode, "keeps answering" in done.stdout) in ((0, False), (1, True)), done.stderr
-    else:
-        assert typed(f"{command} {more}", again.path)
+def test_the_commands_of_the_documents_work_one_after_the_other(again: Workplace) -> None:
+    assert (again.path / "compare.html").stat().st_size > 0
+    assert len(list((again.path / "model_repository" / "movielens").glob("[0-9]*"))) > 1
 
 
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith(UNTIL_CTRL_C)])
@@ -560,9 +561,12 @@ def test_a_full_disk_leaves_the_old_export_as_it_was(workplace: Workplace, tmp_p
     assert "the disk is full" in done.stderr
 
 
-def test_doctor_finds_this_machine_fit() -> None:
-    done = rankline("doctor", cwd=Path.cwd())
+def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
+    done = rankline("doctor", "--json", str(tmp_path / "doctor.json"), cwd=Path.cwd())
     assert done.returncode == 0, done.stdout
     assert "embedded Triton" in done.stdout
     assert "torch" in done.stdout
     assert "✗" not in done.stdout
+    checks = json.loads((tmp_path / "doctor.json").read_text())["checks"]
+    assert len(checks) == len(done.stdout.splitlines())
+    assert {check["name"] for check in checks if check["required"] and not check["works"]} == set()

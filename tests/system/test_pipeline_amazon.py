@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,9 @@ def test_nobody_with_enough_reviews_is_an_error_that_says_so(tmp_path: Path) -> 
     assert not (tmp_path / "work" / "amazon-din").exists() or not list((tmp_path / "work" / "amazon-din").iterdir())
 
 
-@pytest.mark.parametrize("command", OTHERS)
-def test_a_command_of_the_document_works(command: str, directory: Path) -> None:
-    more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
-    typed(f"{command} {more}", directory)
+def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> None:
+    """In their order, and on a copy: they train anew."""
+    again = shutil.copytree(directory, tmp_path / "again", symlinks=True)
+    for command in OTHERS:
+        more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
+        typed(f"{command} {more}", again)

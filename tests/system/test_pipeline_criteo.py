@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ def test_every_way_through_ends_in_an_ensemble_that_agrees(
     assert "parity" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", OTHERS)
-def test_a_command_of_the_document_works(command: str, directory: Path) -> None:
-    """At the end: they train anew."""
-    typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, directory)
+def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> None:
+    """In their order, and on a copy: they train anew."""
+    again = shutil.copytree(directory, tmp_path / "again", symlinks=True)
+    for command in OTHERS:
+        typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, again)

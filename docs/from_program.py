@@ -1,0 +1,114 @@
+"""Parts of the reference that are read from the program, as Markdown."""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import typer
+
+from rankline.cli.main import app
+from rankline.recipes.recipe_file import recipe_schema
+from training.metrics import METRICS
+
+_EXAMPLES = re.compile(r"\*\*Examples?\*\*\s*(.*)", re.DOTALL)
+
+
+def verbs() -> str:
+    """Every verb of the command line: what it does, its arguments and options, its examples."""
+    group: Any = typer.main.get_command(app)
+    return "\n\n".join(_verb(name, verb) for name, verb in group.commands.items() if not verb.hidden)
+
+
+def _verb(name: str, verb: Any) -> str:
+    text = inspect.cleandoc(verb.help or "")
+    examples = _EXAMPLES.search(text)
+    context = verb.context_class(verb, info_name=f"rankline {name}")
+    usage = " ".join(["rankline", name, *verb.collect_usage_pieces(context)])
+    options = [parameter for parameter in verb.params if not getattr(parameter, "hidden", False)]
+    return "\n\n".join(
+        [
+            f"## {name}",
+            _EXAMPLES.sub("", text).strip(),
+            _block([usage]),
+            _table(("", ""), [(_flags(option), _said(option, context)) for option in options if option.name != "help"]),
+            _block(line.strip() for line in (examples[1] if examples else "").splitlines() if line.strip()),
+        ]
+    ).strip()
+
+
+def _flags(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    return ", ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
+
+
+def _said(parameter: Any, context: Any) -> str:
+    default = parameter.get_default(context, call=False)
+    is_plain = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+    return " ".join(filter(None, [parameter.help, f"[default: `{default}`]" if is_plain else ""]))
+
+
+def recipe_file() -> str:
+    """Every key of `rankline.yaml`."""
+    schema = recipe_schema()
+    named = {"": schema, **schema["$defs"]}
+    models = [way for way in schema["properties"]["model"]["anyOf"] if "properties" in way]
+    parts = [_keys(_places(schema).get(name, ""), part) for name, part in named.items()]
+    of_models = [_keys(f"model: {way['properties']['name']['const']}", way) for way in models]
+    return "\n\n".join([*parts, *of_models])
+
+
+def _places(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Name of a definition → where it stands in the file."""
+    return {
+        found[1]: f"{key}{'.NAME' if 'additionalProperties' in value else ''}"
+        for key, value in schema["properties"].items()
+        if (found := re.search(r"#/\$defs/(\w+)", str(value)))
+    }
+
+
+def _keys(place: str, part: Mapping[str, Any]) -> str:
+    required = part.get("required", ())
+    rows = [
+        (f"`{key}`", _type(value), value.get("description", "") + (" **Required.**" if key in required else ""))
+        for key, value in part["properties"].items()
+        if "const" not in value
+    ]
+    return f"## {f'`{place}`' if place else 'The whole file'}\n\n{_table(('key', 'type', 'meaning'), rows)}"
+
+
+def _type(value: Mapping[str, Any]) -> str:
+    if "anyOf" in value:
+        return " or ".join(dict.fromkeys(_type(way) for way in value["anyOf"]))
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if value.get("type") == "array":
+        return f"list of {_type(value['items'])}"
+    if "$ref" in value or value.get("type") == "object":
+        return "keys below"
+    return "text" if isinstance(value["type"], list) else str(value["type"])
+
+
+def metrics() -> str:
+    """Every metric of a model."""
+    rows = [
+        (f"`{name}`", metric.title, ", ".join(metric.tasks), _first_sentence(metric.measure))
+        for name, metric in METRICS.items()
+    ]
+    return _table(("name", "in summaries", "tasks", "what"), rows)
+
+
+def _first_sentence(function: Any) -> str:
+    return " ".join((inspect.getdoc(function) or "").split("\n\n", maxsplit=1)[0].split())
+
+
+def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(titles), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _block(lines: Iterable[str]) -> str:
+    text = "\n".join(lines)
+    return f"```text\n{text}\n```" if text else ""

@@ -1,0 +1,80 @@
+"""docs/tutorial.md, from its first snippet to its last command, with fewer rows and epochs."""
+
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as pa_csv
+import pytest
+
+from tests.support.command_line import commands, rankline, started, typed
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+MAKE_TABLE, ASK = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+SERVE = "rankline serve rankline.yaml"
+SHORTER = {"rankline run rankline.yaml": "--epochs 1 --batch-sizes 1", "rankline train": "--epochs 1"}
+ROWS = 4_000
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Where everything was run, in the order of the document, and what each command said."""
+    path = tmp_path_factory.mktemp("tutorial")
+    table = MAKE_TABLE.replace("20_000", str(ROWS)).replace('"clicks.csv"', repr(str(path / "clicks.csv")))
+    exec(compile(table, "docs/tutorial.md", "exec"), {})
+    outputs = {}
+    for command in commands(DOCUMENT):
+        if command == SERVE:
+            outputs[command] = asked(path)
+        elif "--if-better" in command:  # after one epoch it may not be
+            done = rankline(*command.split()[1:], cwd=path)
+            assert done.returncode in (0, 1), done.stderr
+            outputs[command] = done.stdout
+        else:
+            more = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
+            outputs[command] = typed(f"{command} {more}", path)
+    return path, outputs
+
+
+def asked(path: Path) -> str:
+    """What the document's client prints while the document's server runs, on a port that is free."""
+    with started(f"exec {SERVE} --port 0", path) as server:
+        try:
+            assert server.stdout is not None
+            lines = iter(server.stdout)
+            address = next(line.split()[1] for line in lines if line.startswith("gRPC"))
+            assert any(line.startswith("Ctrl-C stops it") for line in lines)
+            (path / "ask.py").write_text(ASK.replace("127.0.0.1:8001", address), encoding="utf-8")
+            with started("python ask.py", path) as program:
+                answer, _ = program.communicate()
+                assert program.returncode == 0, answer
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.communicate()
+    return answer
+
+
+def test_a_row_has_one_score_however_it_is_asked_for(said: tuple[Path, dict[str, str]]) -> None:
+    path, outputs = said
+    scored = pa_csv.read_csv(path / "scored.csv")["score"].to_numpy()
+    served = np.array(re.findall(r"\d\.\d+(?:e-\d+)?", outputs[SERVE]), dtype=float)
+    assert len(scored) == ROWS
+    np.testing.assert_allclose(served.ravel(), scored[:5], atol=1e-5)
+
+
+def test_two_models_were_compared_and_one_of_them_answers(said: tuple[Path, dict[str, str]]) -> None:
+    _, outputs = said
+    assert "clicks" in outputs["rankline status"]
+    assert len(re.findall(r"^[0-9a-f]{8} ", outputs["rankline runs"].split("started")[0], re.MULTILINE)) == 2
+    assert re.search(r"better|keeps answering", outputs["rankline export rankline.yaml --if-better auc"])
+
+
+def test_what_init_says_is_what_the_document_shows(said: tuple[Path, dict[str, str]]) -> None:
+    _, outputs = said
+    shown = [line.split() for line in DOCUMENT.split("rankline init clicks.csv")[1].splitlines()]
+    columns = [line.split() for line in outputs["rankline init clicks.csv"].splitlines()]
+    for name in ("click", "user_id", "item_id", "hour", "price"):
+        (wanted,) = (line[:3] for line in shown if line[:1] == [name])
+        (got,) = (line[:3] for line in columns if line[:1] == [name])
+        assert got == wanted
