@@ -1,4 +1,4 @@
-"""Runs of models that are fitted by Gibbs sampling."""
+"""Runs of models that are tables alone."""
 
 import json
 from dataclasses import replace
