@@ -59,7 +59,7 @@ Options = Mapping[str, Any]
 PEERS: Mapping[str, Sequence[Options]] = {
     "als": [
         {"kind": "als", "factors": factors, "regularization": regularization, "alpha": alpha}
-        for factors in (32, 64, 128, 256)
+        for factors in (32, 64, 128)
         for regularization, alpha in ((0.01, 1), (1, 1), (10, 10), (50, 10))
     ],
     "item-knn": [

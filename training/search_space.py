@@ -75,7 +75,6 @@ _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
     "cross_layers": _from(1, 5),
     "factors": _from(4, 16),
     "regularization": _around(10),
-    "recency": _from(0.0, 4.0),
     "experts": _from(2, 8),
     "gru_units": _sizes(0.5, 1, 2),
     "leaves": _from(7, 255, is_log=True),
