@@ -1,11 +1,11 @@
-"""quality: how good a recipe's model is, over several seeds, and standard peers on the same rows.
+"""quality: how good models are, over several seeds, and standard peers on the same rows.
 
-Two questions, each with a split of its own. *Would the user like it*, of a row that was rated: AUC, logloss and GAUC on
-the recipe's own split, beside a logistic regression of a bias for each user and each item. *What comes next*: all
-items that a user has not rated in training are ranked, and Recall@20 and NDCG@20 are of the movies that the user rated
-later and liked (a label of 1). Here each user's latest fifth validates: of `ml-latest-small` a split at one time for
-all leaves 28 users with rows on both sides. The peers, item-kNN and ALS of the package `implicit`, learn from the liked
-rows of the training part. All sides rank the same candidates.
+Two questions, each with a recipe and a split of its own. *Would the user like it*, of a row that was rated: AUC,
+logloss and GAUC on the recipe's own split, beside a logistic regression of a bias for each user and each item. *What
+comes next*: all items that a user has not rated in training are ranked, and Recall@20 and NDCG@20 are of the movies
+that the user rated later and liked (a label of 1). Here each user's latest fifth validates: of `ml-latest-small` a
+split at one time for all leaves 28 users with rows on both sides. The peers, item-kNN and ALS of the package
+`implicit`, learn from the liked rows of the training part. All sides rank the same candidates.
 
 Hyperparameters of peers are chosen as ours are, on an inner part of the training rows (each user's latest fifth of
 them), and then fitted to all of it.
@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyp
 from bench.report import Report, scratch_directory
 from rankline import pipeline
 from rankline.display import Stages
-from rankline.recipes import Recipe, available, recipe_named
+from rankline.recipes import Recipe, recipe_named
 from rankline.source import SourceConfig
 from rankline.workspace import Workspace
 from serving.export import export_ensemble
@@ -47,8 +47,8 @@ from workflows.encodings.splits import random_split, time_split
 from workflows.errors import ConfigError
 from workflows.prepared import PreparedData
 
-RECIPES = ("movielens-history", "movielens")
-"""The first that there is, unless another one is asked for."""
+LIKED, NEXT = "movielens-history", "movielens-next"
+"""What answers each question, unless another recipe is asked for."""
 FIRST = 20
 IMPLICIT = "implicit==0.7.3"
 SHARE = 0.2
@@ -84,7 +84,7 @@ def run(
 
     Args:
         repeats: seeds.
-        recipe: what is trained; None for the first of `RECIPES` that there is.
+        recipe: what answers both questions; None for `LIKED` and `NEXT`.
         data: directory with the raw files; None generates rows.
         num_rows: that are generated.
         peers: see `PEERS`.
@@ -93,27 +93,31 @@ def run(
     Raises:
         ConfigError: the recipe's rows have no user, item, label or time, or the peers cannot be installed.
     """
-    recipe = recipe or next(name for name in RECIPES if name in available().recipes)
-    chosen = recipe_named(recipe)
-    _check(chosen)
-    chosen = replace(chosen, train=chosen.train.with_choices(**(train or {})))
+    liked, following = (_recipe(recipe or usual, train or {}) for usual in (LIKED, NEXT))
     source = SourceConfig(data_dir=data) if data else SourceConfig(rows=num_rows)
     with scratch_directory() as directory:
-        results = _rated(chosen, source, directory / "rated", repeats)
-        ranked = _ranked(chosen, source, directory / "ranked", repeats, peers)
+        results = _rated(liked, source, directory / "rated", repeats)
+        ranked = _ranked(following, source, directory / "ranked", repeats, peers)
     results |= {f"{side}, ranking": figures for side, figures in ranked.items()}
     recall, ndcg = f"recall_at_{FIRST}", f"ndcg_at_{FIRST}"
     ratios = {
-        f"{name}_vs_best_peer": ranked[recipe][figure] / max(ranked[peer][figure] for peer in peers)
+        f"{name}_vs_best_peer": ranked[following.name][figure] / max(ranked[peer][figure] for peer in peers)
         for name, figure in (("recall", recall), ("ndcg", ndcg))
     }
     return Report(name="quality", results=results, ratios=ratios)
 
 
-def _check(recipe: Recipe) -> None:
+def _recipe(name: str, choices: Options) -> Recipe:
+    """A recipe with choices in place of its own.
+
+    Raises:
+        ConfigError: its rows have no user, item or time.
+    """
+    recipe = recipe_named(name)
     dataset = recipe.dataset
     if None in (dataset.group_by, dataset.item, dataset.time) or not isinstance(recipe.encoding, RowsConfig):
-        raise ConfigError(f"recipe {recipe.name!r} has no rows of a user, an item and a time. Take {RECIPES[-1]}.")
+        raise ConfigError(f"recipe {name!r} has no rows of a user, an item and a time. Take {LIKED}.")
+    return replace(recipe, train=recipe.train.with_choices(**choices))
 
 
 # --- Would the user like it
@@ -332,7 +336,7 @@ def _labels(prepared: PreparedData, parts: tuple[Array, Array]) -> Array:
 
 
 def _columns(dataset: Dataset) -> tuple[str, str]:
-    """Of users and of items; `_check` has seen that there are some."""
+    """Of users and of items; `_recipe` has seen that there are some."""
     return str(dataset.group_by), str(dataset.item)
 
 

@@ -39,7 +39,7 @@ def best_items(
         user: any id; one that training did not see is scored as unseen, with an empty history.
         top: how many.
         context: column → value, of columns beyond user, item and history; those that it lacks come from the catalogue.
-        with_known: score the items of the user's history too; data without histories does so in any case.
+        with_known: score the items that the user has in the data, too.
         report: is given what is worth knowing about the user, if anything is.
 
     Returns:
@@ -54,19 +54,19 @@ def best_items(
     user = typed_user(user, client.schema, user_column)
     shared = context or {}
     of_items = check_context(prepared, client.schema, shared)
-    if history_column is None and item_column in client.schema.candidates:
-        scores = client.rank({user_column: user, **shared}, {name: catalog[name] for name in (item_column, *of_items)})
-    elif history_column is None:
-        columns = {name: pa.array([value] * len(catalog)) for name, value in {user_column: user, **shared}.items()}
-        scores = client.predict({**columns, **{name: catalog[name] for name in (item_column, *of_items)}})
+    known = _known(prepared, user, report or (lambda _: None))
+    if not with_known and known is not None:
+        catalog = catalog.filter(pc.invert(pc.is_in(catalog[item_column], known.cast(catalog[item_column].type))))
+    if not len(catalog):
+        return []
+    columns = {name: catalog[name] for name in (item_column, *of_items)}
+    row = {user_column: user, **shared}
+    if history_column is not None:
+        scores = client.rank({**row, history_column: _latest(client, known).to_pylist()}, columns)
+    elif item_column in client.schema.candidates:
+        scores = client.rank(row, columns)
     else:
-        history = _history(prepared, user, history_column, report or (lambda _: None))
-        if not with_known:
-            catalog = catalog.filter(pc.invert(pc.is_in(catalog[item_column], history.cast(catalog[item_column].type))))
-        if not len(catalog):
-            return []
-        row = {user_column: user, history_column: _latest(client, history).to_pylist(), **shared}
-        scores = client.rank(row, {name: catalog[name] for name in (item_column, *of_items)})
+        scores = client.predict({**{name: pa.array([value] * len(catalog)) for name, value in row.items()}, **columns})
     return _best(catalog, scores, top)
 
 
@@ -142,19 +142,20 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
         raise ConfigError(f"user is {user!r}, but users of this ensemble are whole numbers.") from None
 
 
-def _history(prepared: PreparedData, user: int | str, column: str, report: Callable[[str], None]) -> pa.Array:
-    """All items of a user, the latest last; none of one who is not known."""
+def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
+    """All items of a user, none of one who is not in the data; None where that has no such lists."""
     histories = prepared.histories()
-    assert histories is not None
-    users = histories[prepared.group_by]
+    if histories is None:
+        return None
+    users, items = histories.columns
     try:
         number = pc.index(users, pa.scalar(user, users.type)).as_py()
     except (pa.ArrowException, OverflowError):  # larger than any that is known
         number = -1
     if number >= 0:
-        return histories[column][number].values
+        return items[number].values
     report(f"user {user!r} is not in the data: these are for a user without a history.")
-    return pa.array([], histories[column].type.value_type)
+    return pa.array([], items.type.value_type)
 
 
 def _latest(client: "Client", history: pa.Array) -> pa.Array:

@@ -45,11 +45,11 @@ LIGHTGBM = Framework(
     module="lightgbm",
     extra="lightgbm",
 )
-GIBBS = Framework(
-    name="gibbs",
+RANKLINE = Framework(
+    name="rankline",
     format=SAVED_MODEL,
-    trainer="training.trainers.gibbs:GibbsTrainer",
+    trainer="training.trainers.tables:TablesTrainer",
     module="tensorflow",
     extra="cpu",
 )
-"""Rankline's own Gibbs sampling; TensorFlow writes what is served."""
+"""Rankline's own arithmetic; TensorFlow writes what is served."""

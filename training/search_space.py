@@ -74,6 +74,7 @@ _OF_MODELS: Mapping[str, Callable[[Any], Values]] = {
     "top_mlp": _wider(0.5, 1, 2),
     "cross_layers": _from(1, 5),
     "factors": _from(4, 16),
+    "regularization": _around(10),
     "experts": _from(2, 8),
     "gru_units": _sizes(0.5, 1, 2),
     "leaves": _from(7, 255, is_log=True),

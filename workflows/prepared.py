@@ -114,7 +114,10 @@ class PreparedData:
         return list(pq.read_schema(self.path / CATALOG).names) if CATALOG in self.manifest.files else []
 
     def histories(self) -> pa.Table | None:
-        """Each raw user with the list of all items that the user chose, the latest last; None where rows have none."""
+        """Each raw user with the list of all items that the user has; where the rows have histories, the latest last.
+
+        None where the rows name no items, or are more than memory holds.
+        """
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
 
 

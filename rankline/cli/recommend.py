@@ -18,7 +18,7 @@ def recommend_command(
     ],
     top: Annotated[int, typer.Option("--top", min=1, help="How many items.")] = 10,
     with_known: Annotated[
-        bool, typer.Option("--with-known", help="Also rank the items in the user's history.")
+        bool, typer.Option("--with-known", help="Also rank the items that the user has in the data.")
     ] = False,
     context: Annotated[
         list[str] | None,
@@ -28,10 +28,10 @@ def recommend_command(
     repository: Repository = REPOSITORY,
     url: Url = None,
 ) -> None:
-    """Score the whole catalogue for one user, and show the best.
+    """Score all items for one user but those that the user has in the data, and show the best.
 
-    Where rows have histories, one request has the user's history and all items that the user does not have. What else
-    the model takes comes from the catalogue, or from `--context`.
+    Where rows have histories, one request has the user's and all these items. What else the model takes comes from the
+    catalogue, or from `--context`.
 
     **Examples**
 

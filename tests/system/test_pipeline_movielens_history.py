@@ -6,12 +6,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_line import commands, rankline, typed
 from tests.support.rounding import SCORE_ROUNDING
 
-RUN, RECOMMEND, ON_FILES = commands((Path(__file__).parents[2] / "docs" / "movielens.md").read_text(encoding="utf-8"))
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "movielens.md").read_text(encoding="utf-8")
+RUN, NEXT, RECOMMEND, ON_FILES = commands(DOCUMENT)
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +31,14 @@ def test_the_server_scores_as_training_did(directory: Path) -> None:
     assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
 
 
-def test_the_recommend_of_the_document_ranks_all_movies(directory: Path) -> None:
-    said = typed(RECOMMEND, directory)
-    scores = [float(number) for number in re.findall(r" (0\.\d+)", said)]
-    assert len(scores) == int(shlex.split(RECOMMEND)[-1])
-    assert scores == sorted(scores, reverse=True)
+def test_recommend_ranks_what_a_user_has_not_rated(directory: Path) -> None:
+    typed(f"{NEXT} --rows 1000 --json next.json --batch-sizes 1", directory)
+    quality = json.loads((directory / "next.json").read_text())["quality"]
+    assert quality["served_auc"] == pytest.approx(quality["valid_auc"], abs=1e-4)
+    offered = recommended(RECOMMEND, directory)
+    assert len(offered) == int(shlex.split(RECOMMEND)[-1])
+    histories = pq.read_table(directory / "work" / "movielens-next" / "prepared" / "histories.parquet")
+    assert not set(offered) & set(histories.filter(pc.equal(histories["userId"], 1))["movieId"][0].as_py())
 
 
 def test_a_request_names_a_user_and_a_movie_and_whoever_is_unknown_is_scored(directory: Path) -> None:
@@ -47,6 +53,15 @@ def test_the_command_on_files_reads_the_ratings_it_is_given(tmp_path: Path) -> N
     done = rankline("prepare", *words[2:], cwd=tmp_path)
     assert done.returncode != 0
     assert "holds no MovieLens data" in done.stderr
+
+
+def recommended(command: str, directory: Path) -> list[int]:
+    """The movies that a command prints, whose scores fall."""
+    lines = typed(command, directory).splitlines()
+    found = [(int(movie), float(score)) for line in lines for movie, score in re.findall(r"^(\d+) .* (0\.\d+) *$", line)]
+    scores = [score for _, score in found]
+    assert scores == sorted(scores, reverse=True)
+    return [movie for movie, _ in found]
 
 
 def scored(directory: Path, rows: list[tuple[int, int]]) -> list[Any]:

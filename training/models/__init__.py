@@ -16,6 +16,7 @@ from training.models.deepfm import DeepFMConfig
 from training.models.dien import DIENConfig
 from training.models.din import DINConfig
 from training.models.dlrm import DLRMConfig
+from training.models.ease import EASEConfig
 from training.models.lightgbm import LightGBMConfig
 from training.models.mlp import MLPConfig
 from training.models.mmoe import MMoEConfig
@@ -38,6 +39,7 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         TorchMLPConfig,
         LightGBMConfig,
         BayesianFMConfig,
+        EASEConfig,
     )
 }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from training.frameworks import TENSORFLOW, Framework
+from training.frameworks import RANKLINE, TENSORFLOW, Framework
 from workflows.choices import check_at_least, check_choice
 from workflows.feature_spec import Feature, FeatureSpec
 from workflows.heads import BINARY, TASKS
@@ -78,6 +78,28 @@ class ModelConfig:
         """
         module, function = self.network.split(":")
         return getattr(import_module(module), function)(spec, self, step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablesConfig(ModelConfig):
+    """A model that is tables alone, found from all rows at once, which are kept in memory: `training.models.tables`.
+
+    What is a choice about steps and gradients, such as `optimizer` and `learning_rate`, says nothing to it.
+
+    Attributes:
+        served_dim: dimensions of the vectors that are served.
+        user_column: encoded column of the users; by default the one that GAUC averages over.
+        item_column: encoded column of the items; by default the one that the catalogue lists.
+    """
+
+    framework: ClassVar[Framework] = RANKLINE
+
+    served_dim: int = 32
+    user_column: str = ""
+    item_column: str = ""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "served_dim")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData, Shard, StreamedRows
@@ -37,7 +38,7 @@ from workflows.partitions import (
     layout_of_split,
 )
 from workflows.pool import Report
-from workflows.prepared import HELDOUT
+from workflows.prepared import HELDOUT, HISTORIES
 from workflows.upstream import nvt
 from workflows.workflow_store import load_workflow
 
@@ -85,6 +86,8 @@ class RowEncoding:
             schema=self._raw.rows.schema,
         )
         sources, longest, labels = _encode(files, self._splits, job)
+        if (histories := _histories(self._raw, self._dataset)) is not None:
+            pq.write_table(histories, job.directory / HISTORIES)
         features = tuple(
             feature_of(column, longest.get(name)) for name, column in workflow.output_schema.column_schemas.items()
         )
@@ -203,6 +206,15 @@ def _write_batches(
         counts[name] += len(table)
         report(sum(counts.values()) / num_rows)
     return {name: _Partitions(paths=tuple(writers[name].close()), num_rows=counts[name]) for name in counts}
+
+
+def _histories(raw: RawData, dataset: Dataset) -> pa.Table | None:
+    """Each raw user with all items of theirs; None where rows name none, or are not in memory."""
+    user, item = dataset.group_by, dataset.item
+    if raw.catalog is None or user is None or item is None or not isinstance(raw.rows, pa.Table):
+        return None
+    listed = raw.rows.group_by(user, use_threads=False).aggregate([(item, "list")])
+    return listed.select([user, f"{item}_list"]).rename_columns([user, item])
 
 
 # --- Encoded rows, file by file

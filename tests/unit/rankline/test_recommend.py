@@ -14,7 +14,7 @@ from serving.client import Client, ModelSchema
 from workflows.artifacts import publish
 from workflows.errors import ConfigError
 from workflows.feature_spec import FILE_NAME, Feature, FeatureSpec, SpecMetadata
-from workflows.prepared import CATALOG, KIND, PreparedData
+from workflows.prepared import CATALOG, HISTORIES, KIND, PreparedData
 from workflows.tensors import Tensor
 
 
@@ -81,7 +81,7 @@ def client_of(inputs: Mapping[str, str], optional: tuple[str, ...] = ()) -> tupl
     return Client("none", "shop", transport=scores), scores
 
 
-def prepared_at(path: Path, catalog: pa.Table) -> PreparedData:
+def prepared_at(path: Path, catalog: pa.Table, histories: pa.Table | None = None) -> PreparedData:
     metadata = SpecMetadata(inputs=tuple(INPUTS), group_by="user", item="item")
     spec = FeatureSpec(
         features=(
@@ -94,6 +94,8 @@ def prepared_at(path: Path, catalog: pa.Table) -> PreparedData:
     with publish(path, KIND, details={}) as staging:
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
         pq.write_table(catalog, staging / CATALOG)
+        if histories is not None:
+            pq.write_table(histories, staging / HISTORIES)
     return PreparedData.load(path)
 
 
@@ -115,6 +117,22 @@ def test_further_columns_come_from_the_catalogue_and_from_the_context(tmp_path: 
         "country": [b"DE"] * 3,
         "hour": [17] * 3,
     }
+
+
+def test_what_a_user_has_is_offered_on_demand_only(tmp_path: Path) -> None:
+    owned = pa.table({"user": [7, 8], "item": [[2, 2], [1, 2, 3]]})
+    prepared = prepared_at(tmp_path / "prepared", CATALOGUE, owned)
+    client, _ = client_of({"user": "int64", "item": "int64"})
+
+    def offered(user: int, **choices: Any) -> list[int]:
+        return [row["item"] for row in best_items(client, prepared, user, 3, **choices)]
+
+    assert offered(7) == [3, 1]
+    assert offered(7, with_known=True) == [3, 2, 1]
+    assert offered(8) == []
+    said: list[str] = []
+    assert offered(9, report=said.append) == [3, 2, 1]
+    assert said == ["user 9 is not in the data: these are for a user without a history."]
 
 
 def test_the_context_goes_before_the_catalogue(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def fitted(
 ) -> BayesianFM:
     machine = BayesianFM(spec_of(head), model)
     machine.begin(machine.matrix(inputs), labels.astype(np.float32), seed=1)
-    machine.sweep(MODEL.sweeps)
+    machine.learn(1.0)
     return machine
 
 

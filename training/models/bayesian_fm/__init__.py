@@ -3,43 +3,34 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.frameworks import GIBBS, Framework
-from training.models.config import ModelConfig
+from training.models.config import TablesConfig
 from workflows.choices import check_at_least, check_choice
 from workflows.heads import BINARY, REGRESSION
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianFMConfig(ModelConfig):
+class BayesianFMConfig(TablesConfig):
     """A factorisation machine over ids and lists of ids, its weights drawn from their posterior by Gibbs sampling.
 
     Beside the ids of a row it knows, without being sent them, which items its user has in the training rows, and which
     users its item has. What is served is one factorisation machine: the mean of all draws, in as many dimensions as
-    `served_dim`. The rows of a run are kept in memory. Its epochs share the sweeps; nothing is overfitted by more of
-    them, so one epoch will do. What is a choice about steps and gradients, such as `optimizer` and `learning_rate`,
-    says nothing to it.
+    `served_dim`. Its epochs share the sweeps; nothing is overfitted by more of them, so one epoch will do.
 
     Attributes:
         factors: dimensions of the vectors that are drawn.
         sweeps: times that all weights are drawn.
         burn_in: first sweeps, which are thrown away.
-        served_dim: dimensions of the vectors that are served.
-        user_column: encoded column of the users; by default the one that GAUC averages over.
-        item_column: encoded column of the items; by default the one that the catalogue lists.
     """
 
     name: ClassVar[str] = "bayesian_fm"
     network: ClassVar[str] = "training.models.bayesian_fm.network:build"
-    framework: ClassVar[Framework] = GIBBS
     tasks: ClassVar[tuple[str, ...]] = (BINARY, REGRESSION)
 
     factors: int = 8
     sweeps: int = 400
     burn_in: int = 80
-    served_dim: int = 32
-    user_column: str = ""
-    item_column: str = ""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "factors", "sweeps", "served_dim")
+        super().__post_init__()
+        check_at_least(self, 1, "factors", "sweeps")
         check_choice(self, "burn_in", 0 <= self.burn_in < self.sweeps, f"at least 0 and below sweeps, {self.sweeps}")

@@ -120,3 +120,12 @@ def _as_lists(column: Any) -> list[Any]:
         return column.tolist()  # type: ignore[no-any-return]
     lists = column.ragged()
     return [lists.values[a:b].tolist() for a, b in pairwise(lists.offsets)]
+
+
+def test_which_movies_a_user_has_is_kept_beside_the_rows(prepared: PreparedData) -> None:
+    histories = prepared.histories()
+    assert histories is not None
+    owned = dict(zip(histories["userId"].to_pylist(), histories["movieId"].to_pylist(), strict=True))
+    assert owned[MANY] == list(range(1, 3001))
+    assert owned[ONE] == [NO_TITLE]
+    assert len(owned) == 42

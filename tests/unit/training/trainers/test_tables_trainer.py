@@ -1,4 +1,4 @@
-"""Runs of models that are fitted by Gibbs sampling."""
+"""Runs of models that are tables alone."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from training.models.bayesian_fm import BayesianFMConfig
 from training.saved_model import _load_pyfunc
 from training.tracking import TrackingConfig
 from training.train import train
-from training.trainers.gibbs import GibbsTrainer
+from training.trainers.tables import TablesTrainer
 from workflows.artifacts import publish
 from workflows.errors import ConfigError
 from workflows.feature_spec import FeatureSpec, Source
@@ -49,11 +49,11 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches(prepared: Path, split: str = "train") -> Any:
     spec = FeatureSpec.read(prepared)
-    return GibbsTrainer.batches(prepared, spec, split, CONFIG.batch_size, shuffle=split == "train", seed=0)
+    return TablesTrainer.batches(prepared, spec, split, CONFIG.batch_size, shuffle=split == "train", seed=0)
 
 
-def new_trainer(prepared: Path) -> GibbsTrainer:
-    return GibbsTrainer(FeatureSpec.read(prepared), CONFIG, num_steps=len(batches(prepared)) * CONFIG.epochs)
+def new_trainer(prepared: Path) -> TablesTrainer:
+    return TablesTrainer(FeatureSpec.read(prepared), CONFIG, num_steps=len(batches(prepared)) * CONFIG.epochs)
 
 
 def test_a_state_goes_on_like_a_fit_without_a_break(rated: Path) -> None:
@@ -93,6 +93,6 @@ def test_a_run_is_recorded_and_its_model_loads_anywhere(rated: Path, tmp_path: P
 def test_choices_of_networks_are_refused(rated: Path, changes: dict[str, Any]) -> None:
     spec = FeatureSpec.read(rated)
     with pytest.raises(ConfigError, match="bayesian_fm is none"):
-        GibbsTrainer.check(spec, replace(CONFIG, **changes))
+        TablesTrainer.check(spec, replace(CONFIG, **changes))
     with pytest.raises(ConfigError, match="one worker, got 2"):
-        GibbsTrainer.check(spec, CONFIG, num_workers=2)
+        TablesTrainer.check(spec, CONFIG, num_workers=2)

@@ -1,4 +1,4 @@
-"""Fitting models by Gibbs sampling: see `training.trainers.base.Trainer`."""
+"""Fitting models that are tables alone: see `training.trainers.base.Trainer`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +8,18 @@ import numpy as np
 
 from training import saved_model
 from training.config import TrainConfig
-from training.models.bayesian_fm.network import users_and_items
+from training.loader.arrays import ArrayLoader
+from training.models.tables import users_and_items
 from training.trainers.base import Array
 from training.trainers.kept_rows import KeptRowsTrainer
 from workflows.feature_spec import FeatureSpec
 
 
-class GibbsTrainer(KeptRowsTrainer):
-    """Draws a share of the sweeps after each epoch, and writes their mean as a SavedModel."""
+class TablesTrainer(KeptRowsTrainer):
+    """Lets a `training.models.tables.TablesModel` learn, and writes its tables as a SavedModel.
+
+    Rows are taken in the order of the files, which may say something to a model.
+    """
 
     PYFUNC = saved_model.__name__
     PACKAGES = ("tensorflow-cpu", "tensorflow")
@@ -23,8 +27,24 @@ class GibbsTrainer(KeptRowsTrainer):
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
-        users_and_items(spec, config.model)  # type: ignore[arg-type]  # a BayesianFMConfig
+        users_and_items(spec, config.model)  # type: ignore[arg-type]  # a TablesConfig
         KeptRowsTrainer.check(spec, config, num_workers=num_workers, splits_tables=splits_tables)
+
+    @staticmethod
+    def batches(
+        prepared: Path,
+        spec: FeatureSpec,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool,  # noqa: ARG004
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+    ) -> ArrayLoader:
+        return KeptRowsTrainer.batches(
+            prepared, spec, split, batch_size, shuffle=False, seed=seed, rank=rank, size=size
+        )
 
     @property
     def _row_width(self) -> int:
@@ -35,7 +55,7 @@ class GibbsTrainer(KeptRowsTrainer):
         self.model.begin(rows, labels[:, 0], self._config.seed)
 
     def _learn(self, share: float) -> None:
-        self.model.sweep(round(share * self._config.model.sweeps))  # type: ignore[attr-defined]
+        self.model.learn(share)
 
     def num_parameters(self) -> tuple[int, int]:
         return sum(table.size for table in self.model.tables), 0
