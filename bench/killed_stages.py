@@ -27,7 +27,7 @@ from bench.models import make_model
 from bench.report import scratch_directory
 from rankline.workspace import Workspace
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
-from serving.client import Client
+from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, versions
 from serving.ports import Port, choose_ports
 from workflows.artifacts import load_manifest
@@ -118,7 +118,7 @@ def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) ->
 
     def ask() -> None:
         last_s, has_failed = time.monotonic(), False
-        with Client(url, ensemble.name, timeout_s=10) as client:
+        with Client(url, ensemble.name, ClientConfig(timeout_s=10, retry_lost=False)) as client:
             while not stop.is_set():
                 try:
                     scores = client.predict(rows)

@@ -24,7 +24,7 @@ from rankline.tracking.champion import make_active, register
 from rankline.tracking.follow import Alias, AliasFollower
 from rankline.tracking.registry import CHAMPION
 from rankline.workspace import Workspace
-from serving.client import Client
+from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, before, versions
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer
@@ -121,7 +121,8 @@ def _under_load(path: Path, rows: pa.Table) -> Iterator[_Served]:
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
         served = _Served(Supervisor(server, ensemble, follow_versions=True, report=lambda _: None))
-        clients = [stack.enter_context(Client(server.endpoints.grpc, ensemble.name)) for _ in range(_NUM_CLIENTS)]
+        url, config = server.endpoints.grpc, ClientConfig(retry_lost=False)
+        clients = [stack.enter_context(Client(url, ensemble.name, config)) for _ in range(_NUM_CLIENTS)]
         threads = [threading.Thread(target=served.supervisor.run, args=(stop,))]
         threads += [threading.Thread(target=_ask, args=(client, rows, served, stop)) for client in clients]
         for thread in threads:

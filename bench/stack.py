@@ -1,25 +1,31 @@
-"""stack: what a container costs the server, and how large the images are.
+"""stack: what a container costs the server, how large the images are, and whether clients lose a request.
 
 The same export in an image of `rankline image`, asked through its published port, and on a server outside: started one
-after the other, then each request once by each way. Needs an engine, and what its images are built on:
+after the other, then each request once by each way. "container, no proxy" is the container at its own address: between
+the two lies Docker's proxy in front of published ports. Then, under load by clients as they are by default, a new
+version, a rollback and a server that is killed, as often as turns. Needs an engine, and what its images are built on:
 
     scripts/container-engine.sh sh -c 'scripts/base-images.sh; .venv/bin/python -m bench stack'
 """
 
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import numpy as np
+import pyarrow as pa
 
 from bench.models import make_model, request_rows
 from bench.replicas import medians_ms
 from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
 from serving.client import Client
-from serving.ensemble import ExportedEnsemble
+from serving.ensemble import ExportedEnsemble, before
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.image import build_image
@@ -30,54 +36,111 @@ from workflows.errors import ServingError
 
 _ROWS = 20_000
 _NUM_REQUESTS = 400
+_NUM_CLIENTS = 2
+_LOOK_S = 0.05
 _NAME = "rankline-bench-stack"
 
 
-def run(repeats: int, recipe: str = "movielens") -> Report:
-    """Sizes, starts, latencies, and how long a server that was killed is away."""
-    with scratch_directory() as directory, ExitStack() as stack:
+def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Report:
+    """Sizes, starts, latencies, how long a server that was killed is away, and what clients lose."""
+    with scratch_directory() as directory:
         workspace = Workspace(recipe=recipe, root=directory / "work", repository=directory / "repository")
-        prepared, trained = make_model(workspace, _ROWS)
+        prepared, trained = make_model(workspace, num_rows)
         ensemble = ExportedEnsemble.load(workspace.ensemble)
+        export = partial(
+            export_ensemble, prepared, trained, directory / "onnx", ExportConfig(engine="onnx"), name=recipe
+        )
         images = {"tensorflow": build_image(ensemble, f"{_NAME}:tensorflow")}
-        small = export_ensemble(prepared, trained, directory / "onnx", ExportConfig(engine="onnx"), name=recipe)
-        images["onnx"] = build_image(small, f"{_NAME}:onnx")
-
-        starts_s: dict[str, list[float]] = {"process": [], "container": []}
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            with EmbeddedServer(config_of(ensemble)):
-                starts_s["process"].append(time.perf_counter() - begin)
-            begin = time.perf_counter()
-            with _container(images["tensorflow"].tag) as url, _until_it_answers(url, recipe):
-                starts_s["container"].append(time.perf_counter() - begin)
-
-        server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
-        url = stack.enter_context(_container(images["tensorflow"].tag))
-        clients = {
-            "process": stack.enter_context(Client(server.endpoints.grpc, recipe)),
-            "container": stack.enter_context(_until_it_answers(url, recipe)),
-        }
-        rows = request_rows(prepared)
-        chosen = np.random.default_rng(0).integers(0, len(rows), repeats * _NUM_REQUESTS)
-        p50_ms = medians_ms(clients, [rows.slice(int(row), 1) for row in chosen])
-        away_s = [_away_s(url, recipe) for _ in range(repeats)]
-    results = {side: {"start_s": median(starts_s[side]), "p50_ms": p50_ms[side]} for side in clients}
-    results["container"]["killed_to_answer_s"] = max(away_s)
+        images["onnx"] = build_image(export(), f"{_NAME}:onnx")
+        sides = _compare(ensemble, images["tensorflow"].tag, request_rows(prepared), repeats)
+        load = _change(images["onnx"].tag, export, request_rows(prepared).slice(0, 1), repeats)
+    results = {side: dict(figures) for side, figures in sides.items()}
+    results["container"]["killed_to_answer_s"] = max(load.away_s)
+    results["under load"] = {"requests": load.num_answered + len(load.failures), "failed": len(load.failures)}
     for engine, image in images.items():
         results[f"image, {engine}"] = {"megabytes": image.num_bytes / 1e6}
     ratios = {
-        "start_over_process": results["container"]["start_s"] / results["process"]["start_s"],
-        "p50_over_process": p50_ms["container"] / p50_ms["process"],
+        f"{figure}_over_process": sides["container"][f"{figure}_{unit}"] / sides["process"][f"{figure}_{unit}"]
+        for figure, unit in (("start", "s"), ("p50", "ms"))
     }
-    return Report(name="stack", results=results, ratios=ratios)
+    ratios["p50_no_proxy_over_process"] = sides["container, no proxy"]["p50_ms"] / sides["process"]["p50_ms"]
+    return Report(name="stack", results=results, ratios={**ratios, "requests_failed": float(len(load.failures))})
+
+
+def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int) -> dict[str, dict[str, float]]:
+    """Side → start in s, and median latency of a row in ms."""
+    starts_s: dict[str, list[float]] = {"process": [], "container": []}
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        with EmbeddedServer(config_of(ensemble)):
+            starts_s["process"].append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        with _container(tag) as url, _until_it_answers(url, ensemble.name):
+            starts_s["container"].append(time.perf_counter() - begin)
+    with ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
+        url = stack.enter_context(_container(tag))
+        inside = _docker("inspect", "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", _NAME)
+        urls = {"process": server.endpoints.grpc, "container": url, "container, no proxy": f"{inside}:8001"}
+        clients = {side: stack.enter_context(_until_it_answers(url, ensemble.name)) for side, url in urls.items()}
+        chosen = np.random.default_rng(0).integers(0, len(rows), repeats * _NUM_REQUESTS)
+        p50_ms = medians_ms(clients, [rows.slice(int(row), 1) for row in chosen])
+    started = {side: {"start_s": median(seconds)} for side, seconds in starts_s.items()}
+    return {side: {**started.get(side, {}), "p50_ms": p50_ms[side]} for side in urls}
+
+
+@dataclass
+class _Load:
+    """What clients have seen, which send again what was lost; and how long the server was away after each kill."""
+
+    num_answered: int = 0
+    failures: list[str] = field(default_factory=list)
+    away_s: list[float] = field(default_factory=list)
+
+
+def _change(tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int) -> _Load:
+    """New versions, rollbacks and kills under load, on a repository beside the container."""
+    ensemble, seen, stop = export(), _Load(), threading.Event()
+    path, name = ensemble.path, ensemble.name
+    path.parent.chmod(0o755)  # user 1000 of the container reads it
+
+    def ask() -> None:
+        with Client(url, name) as client:
+            request = client.prepare(rows)
+            while not stop.is_set():
+                try:
+                    client.infer(request)
+                    seen.num_answered += 1
+                except ServingError as error:
+                    seen.failures.append(str(error))
+
+    with _container(tag, "--volume", f"{path}:/models:ro") as url, ExitStack() as stack:
+        with _until_it_answers(url, name):
+            pass
+        threads = [threading.Thread(target=ask) for _ in range(_NUM_CLIENTS)]
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(stop.set)
+        for _ in range(repeats):
+            for move in (export, lambda: before(path).activate(), lambda: seen.away_s.append(_away_s(url, name))):
+                num_changes = _num_changes(name)
+                move()
+                while _num_changes(name) == num_changes:
+                    time.sleep(_LOOK_S)
+    return seen
+
+
+def _num_changes(name: str) -> int:
+    """How often the container has said that a version became the active one."""
+    return _docker("logs", _NAME, error=subprocess.STDOUT).count(f" of {name} is active")
 
 
 @contextmanager
-def _container(tag: str) -> Iterator[str]:
+def _container(tag: str, *options: str) -> Iterator[str]:
     """A server in a container that starts again when it ends; HOST:PORT."""
     (port,) = choose_ports(Port(name="grpc_port", host="127.0.0.1", number=0))
-    options = ["--detach", "--init", "--read-only", "--restart", "unless-stopped", "--name", _NAME]
+    options = (*options, "--detach", "--init", "--read-only", "--restart", "unless-stopped", "--name", _NAME)
     _docker("run", *options, "--publish", f"127.0.0.1:{port}:8001", tag)
     try:
         yield f"127.0.0.1:{port}"
@@ -100,5 +163,6 @@ def _away_s(url: str, model: str) -> float:
         return time.perf_counter() - begin
 
 
-def _docker(*arguments: str) -> None:
-    subprocess.run(["docker", *arguments], stdout=subprocess.DEVNULL, check=True)
+def _docker(*arguments: str, error: int | None = None) -> str:
+    done = subprocess.run(["docker", *arguments], stdout=subprocess.PIPE, stderr=error, text=True, check=True)
+    return done.stdout.strip()

@@ -15,10 +15,22 @@ from serving.engines import engines
 from serving.ensemble import CONFIG, ExportedEnsemble
 from workflows.errors import ConfigError, ExportError
 
-_SOURCES = ("container/Dockerfile", "container/bin/*", "container/requirements-engines.txt", "native/build.py")
+_SOURCES = (
+    "container/Dockerfile",
+    "container/bin/*",
+    "container/requirements-engines.txt",
+    "container/sbom.py",
+    "native/build.py",
+)
 _CPP = ("native/**/*.cc", "native/**/*.h")
 _MODELS = "models"
-_ENGINE_ADVICE = "Start Docker Engine 25 or later, or let DOCKER_HOST say where it is"
+_LEAST_ENGINE, _ARCHITECTURE = 25, "amd64"
+_ENGINE_ADVICE = f"Start Docker Engine {_LEAST_ENGINE} or later, or let DOCKER_HOST say where it is"
+_REMEDIES = {
+    "permission denied": "You may not talk to the engine: have root add you to its group (usermod -aG docker YOU)",
+    "no space left on device": "The engine's disk is full: see what it holds (docker system df), and make room "
+    "(docker builder prune)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +55,11 @@ def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
 
     Raises:
         ConfigError: the version needs Python to be served.
-        ExportError: there is no engine, or the build fails.
+        ExportError: there is no engine that will do, or the build fails.
     """
     library = _library_of(ensemble)
     tag = tag or f"rankline-{ensemble.name}:{ensemble.version}"
-    _docker("version", advice=_ENGINE_ADVICE)
+    _check_engine()
     with tempfile.TemporaryDirectory(prefix="rankline-image-") as directory:
         context, exported = Path(directory, "context"), Path(directory, "export")
         _copy_sources(context)
@@ -60,6 +72,22 @@ def build_image(ensemble: ExportedEnsemble, tag: str | None = None) -> Image:
             advice="See what `docker build` needs (a registry, room on its disk)",
         )  # fmt: skip
     return Image(tag=tag, num_bytes=int(_docker("image", "inspect", "--format", "{{.Size}}", tag)))
+
+
+def _check_engine() -> None:
+    version, _, architecture = _docker(
+        "version", "--format", "{{.Server.Version}} {{.Server.Arch}}", advice=_ENGINE_ADVICE
+    ).partition(" ")
+    if int(version.partition(".")[0]) < _LEAST_ENGINE:
+        raise ExportError(
+            f"the engine is {version}, expected {_LEAST_ENGINE} or later. Upgrade it "
+            "(https://docs.docker.com/engine/install)."
+        )
+    if architecture != _ARCHITECTURE:
+        raise ExportError(
+            f"the engine runs on {architecture}, expected {_ARCHITECTURE}, which the server is for. Let DOCKER_HOST "
+            "name an engine on such a machine."
+        )
 
 
 def _library_of(ensemble: ExportedEnsemble) -> str:
@@ -117,5 +145,6 @@ def _docker(*arguments: str, advice: str = "") -> str:
         raise ExportError(f"docker was not found. {_ENGINE_ADVICE}.") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"status {done.returncode}"]
-        raise ExportError(f"docker {arguments[0]}: {lines[-1].strip()} {advice}.")
+        remedy = next((remedy for words, remedy in _REMEDIES.items() if words in done.stderr), advice)
+        raise ExportError(f"docker {arguments[0]}: {lines[-1].strip()} {remedy}.")
     return done.stdout.strip()

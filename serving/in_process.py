@@ -53,18 +53,18 @@ class InProcess:
             for step in self._config.ensemble_scheduling.step
         ]
 
-    async def describe(self, model_name: str) -> Any:  # noqa: ARG002  (there is one)
+    async def describe(self, model_name: str, timeout_s: float) -> Any:  # noqa: ARG002  (there is one)
         """The ensemble's `inference.ModelConfig`."""
         return self._config
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self, timeout_s: float) -> list[str]:  # noqa: ARG002
         return [self._ensemble.name]
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Mapping[str, Any]:  # noqa: ARG002
         """Name → array."""
         return {tensor.schema.name: _array(tensor) for tensor in tensors}
 
-    async def infer(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def infer(self, message: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:  # noqa: ARG002
         """Run the steps.
 
         Raises:

@@ -9,6 +9,7 @@ from workflows.errors import ConfigError
 
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)
+LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +38,13 @@ class ClientConfig:
     """How to talk to a server.
 
     Attributes:
-        timeout_s: longest wait for an answer; each retry waits anew.
-        retries: how often a message is sent again that the server did not take: it was not reachable, or its queue was
-            full. Scoring changes nothing, so sending twice does no harm.
-        retry_deadlines: send again what was not answered in time, too, which may make a busy server busier.
-        backoff_s: pause before the first retry; it doubles with each further one.
+        timeout_s: longest wait for the answer to a message, with all that it was sent again.
+        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, or is started
+            again. Scoring changes nothing, so sending twice does no harm.
+        retry_busy: send again what a server refused for its full queue, too. It has answered, and asks for less load.
+        backoff_s: pause before a message is sent again; it doubles each time, up to `LONGEST_PAUSE_S`.
+        connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a
+            wrong address is told at once.
         transport: one of `TRANSPORTS`.
         shared_memory: hand inputs over in shared memory; for a server on this machine that allows it, Triton 24.09 or
             later. Worth it from about a megabyte of inputs on.
@@ -50,19 +53,20 @@ class ClientConfig:
     """
 
     timeout_s: float = 30.0
-    retries: int = 0
-    retry_deadlines: bool = False
+    retry_lost: bool = True
+    retry_busy: bool = False
     backoff_s: float = 0.05
+    connect_timeout_s: float = 0.0
     transport: str = GRPC
     shared_memory: bool = False
     tls: ClientTls | None = None
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.timeout_s > 0 or not self.backoff_s > 0 or self.retries < 0:
+        if not self.timeout_s > 0 or not self.backoff_s > 0 or not self.connect_timeout_s >= 0:
             raise ConfigError(
-                f"timeout_s is {self.timeout_s}, backoff_s {self.backoff_s} and retries {self.retries}, "
-                "expected more than 0, more than 0 and at least 0."
+                f"timeout_s is {self.timeout_s}, backoff_s {self.backoff_s} and connect_timeout_s "
+                f"{self.connect_timeout_s}, expected more than 0, more than 0 and at least 0."
             )
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
@@ -70,17 +74,17 @@ class ClientConfig:
             raise ConfigError(f"shared memory goes with transport {GRPC!r}, not with {self.transport!r}.")
 
     def may_retry(self, failure: CallError) -> bool:
-        """Whether a call may be made again."""
-        return failure.is_not_taken or (failure.is_late and self.retry_deadlines)
+        """Whether a request may be sent again."""
+        return self.retry_busy if failure.is_busy else self.retry_lost and failure.is_lost
 
     def pause_s(self, attempt: int, jitter: float) -> float:
         """How long to wait before a retry.
 
         Args:
-            attempt: number of the retry, from 0.
+            attempt: how often the message was sent again already.
             jitter: in [0, 1], so that clients that failed together do not come back together.
         """
-        return self.backoff_s * 2.0**attempt * (0.5 + jitter / 2)
+        return min(self.backoff_s * 2.0 ** min(attempt, 30), LONGEST_PAUSE_S) * (0.5 + jitter / 2)
 
 
 DEFAULTS = ClientConfig()

@@ -1,6 +1,7 @@
 """What both clients do: learn what a model takes, send, wait before a retry, and explain what failed."""
 
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from workflows.errors import RequestError, ServingError
 from workflows.tensors import side_by_side
 
 _Result = TypeVar("_Result")
+_LEAST_S = 1e-3  # a pause that took longer than it should leaves no time, and 0 is no timeout to some transports
 
 
 class Core:
@@ -23,9 +25,10 @@ class Core:
     Args:
         url: for messages.
         model_name: an ensemble or a model.
-        config: retries and their pauses.
+        config: timeouts, and what is sent again after which pauses.
         transport: to the server.
         sleep: waits for some seconds.
+        clock: seconds since some moment.
 
     Attributes:
         schema: what the model takes and gives, once connected.
@@ -40,9 +43,10 @@ class Core:
         config: ClientConfig,
         transport: Transport,
         sleep: Callable[[float], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url, self._model_name, self._config = url, model_name, config
-        self._transport, self._sleep = transport, sleep
+        self._transport, self._sleep, self._clock = transport, sleep, clock
 
     async def connect(self) -> None:
         """Ask the server what the model takes; ends the connection where that fails.
@@ -51,8 +55,13 @@ class Core:
             ServerError: no server answers at the address.
             RequestError: the server has no such model.
         """
+        wait_s = self._config.connect_timeout_s
+        timeout_s = max(wait_s, self._config.timeout_s)
         try:
-            self.schema = ModelSchema.from_config(await self._call(self._transport.describe, self._model_name))
+            described = await self._call(
+                self._transport.describe, self._model_name, timeout_s, lambda failure, s: failure.is_lost and s < wait_s
+            )
+            self.schema = ModelSchema.from_config(described)
         except BaseException:
             await self.close()
             raise
@@ -70,26 +79,46 @@ class Core:
 
     async def infer(self, request: PreparedRequest) -> Array:
         """Send the messages of a request one after another, and join their scores."""
-        responses = [await self._call(self._transport.infer, message) for message in request.messages]
+        config = self._config
+        responses = [
+            await self._call(self._transport.infer, message, config.timeout_s, lambda f, _: config.may_retry(f))
+            for message in request.messages
+        ]
         outputs, decode = self.schema.outputs, self._transport.decode
         answers = (side_by_side([decode(response, output) for output in outputs]) for response in responses)
         return join_scores(answers, self.schema, request)
 
-    async def _call(self, method: Callable[[Any], Awaitable[Any]], argument: Any) -> Any:
-        attempt = 0
+    async def _call(
+        self,
+        method: Callable[[Any, float], Awaitable[Any]],
+        argument: Any,
+        timeout_s: float,
+        may_retry: Callable[[CallError, float], bool],
+    ) -> Any:
+        """Call until there is an answer.
+
+        Args:
+            method: of the transport.
+            argument: of it.
+            timeout_s: of all calls and pauses together.
+            may_retry: whether a failure allows another call, so many seconds after the first one began.
+        """
+        begin_s, attempt, left_s = self._clock(), 0, timeout_s
         while True:
+            pause_s = self._config.pause_s(attempt, random.random())
             try:
-                return await method(argument)
+                return await method(argument, left_s)
             except CallError as failure:
-                if attempt == self._config.retries or not self._config.may_retry(failure):
+                again_s = self._clock() - begin_s + pause_s
+                if again_s >= timeout_s or not may_retry(failure, again_s):
                     raise await self._explained(failure) from failure.__cause__
-            await self._sleep(self._config.pause_s(attempt, random.random()))
-            attempt += 1
+            await self._sleep(pause_s)
+            attempt, left_s = attempt + 1, max(timeout_s - (self._clock() - begin_s), _LEAST_S)
 
     async def _explained(self, failure: CallError) -> ServingError:
         if failure.is_unknown_model:
             with suppress(CallError):  # a server may keep its list to itself
-                names = await self._transport.model_names()
+                names = await self._transport.model_names(self._config.timeout_s)
                 return RequestError(f"{self._url} has no model {self._model_name!r}. Available: {names}.")
         return explain(failure, url=self._url, model_name=self._model_name, timeout_s=self._config.timeout_s)
 

@@ -7,6 +7,7 @@ ensemble puts "in ensemble 'NAME', " before those of its step.
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError, ServingError
 
 UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
+CLOSED = "CLOSED"  # none of gRPC's: the client itself was closed
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
 _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
@@ -31,9 +32,10 @@ class CallError(Exception):
         return _UNKNOWN_MODEL in self.details
 
     @property
-    def is_not_taken(self) -> bool:
-        """The server was not reached, or did not take the request."""
-        return self.status == UNAVAILABLE and not self.is_unknown_model and _RESTRICTED not in self.details
+    def is_lost(self) -> bool:
+        """No server has answered, or one that has not loaded its models yet."""
+        is_there = self.is_busy or _RESTRICTED in self.details
+        return (self.status == UNAVAILABLE or self.is_unknown_model) and not is_there
 
     @property
     def is_busy(self) -> bool:
@@ -71,6 +73,8 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
         timeout_s: how long was waited.
     """
     details = failure.details
+    if failure.status == CLOSED:
+        return ServerError(f"the client of {url} is closed ({details}). Make another one.")
     if failure.is_late:
         return DeadlineError(f"{url} did not answer within {timeout_s:g} s. Send fewer rows or wait longer.")
     if _QUEUE_FULL in details:

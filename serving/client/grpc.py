@@ -1,5 +1,6 @@
 """Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client.config import ClientConfig, is_loopback
-from serving.client.failures import UNAVAILABLE, CallError
+from serving.client.failures import CLOSED, CallError
 from serving.client.requests import decode
 from serving.client.schema import ModelSchema
 from serving.client.shared_memory import Region, RegionPool
@@ -17,7 +18,7 @@ from serving.control import KEY_HEADER
 from workflows.tensors import Tensor
 
 _KEY_PREFIX = "triton-grpc-protocol-"
-_RECONNECT_MS = (100, 5_000)
+_RECONNECT_MS = (100, 1_000)
 _CONNECT_TIMEOUT_MS = 5_000
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
@@ -31,7 +32,8 @@ class GrpcTransport:
     def __init__(self, url: str, config: ClientConfig, *, is_async: bool) -> None:
         self._is_async = is_async
         self._pool = RegionPool() if config.shared_memory else None
-        self._options: dict[str, Any] = {"timeout": config.timeout_s}
+        self._config = config
+        self._options: dict[str, Any] = {}
         if config.key is not None:
             self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
         channels, credentials, options = grpc.aio if is_async else grpc, _credentials(config), _channel_options(url)
@@ -59,48 +61,52 @@ class GrpcTransport:
         place = place_of(response, tensor.name)
         return decode(response.raw_output_contents[place], response.outputs[place].shape, tensor)
 
-    async def describe(self, model_name: str) -> Any:
+    async def describe(self, model_name: str, timeout_s: float) -> Any:
         """The model's `inference.ModelConfig`."""
-        return (await self._call(self._stub.ModelConfig, service_pb2.ModelConfigRequest(name=model_name))).config
+        message = service_pb2.ModelConfigRequest(name=model_name)
+        return (await self._call(self._stub.ModelConfig, message, timeout_s)).config
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self, timeout_s: float) -> list[str]:
         """Models that are ready."""
-        index = await self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True))
+        index = await self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest(ready=True), timeout_s)
         return sorted(model.name for model in index.models)
 
-    async def infer(self, message: Any) -> Any:
+    async def infer(self, message: Any, timeout_s: float) -> Any:
         if self._pool is None:
-            return await self._call(self._stub.ModelInfer, message)
+            return await self._call(self._stub.ModelInfer, message, timeout_s)
+        end_s = time.monotonic() + timeout_s
         try:
-            return await self._infer_shared(*message)
+            return await self._infer_shared(end_s, *message)
         except CallError as failure:
             if not failure.is_unknown_region:
                 raise
-        return await self._infer_shared(*message)  # a new server is told of the region
+        return await self._infer_shared(end_s, *message)  # a new server is told of the region
 
-    async def _infer_shared(self, model_name: str, tensors: Sequence[WireTensor], outputs: Sequence[str]) -> Any:
+    async def _infer_shared(
+        self, end_s: float, model_name: str, tensors: Sequence[WireTensor], outputs: Sequence[str]
+    ) -> Any:
         assert self._pool is not None
         region = self._pool.take(tensors)
         if region is None:
-            await self._unregister(self._pool.lost())
+            await self._unregister(self._pool.lost(), end_s)
             region = self._pool.make(tensors)
         try:
             if not region.is_registered:
-                await self._call(self._stub.SystemSharedMemoryRegister, region.registration)
+                await self._call_until(self._stub.SystemSharedMemoryRegister, region.registration, end_s)
                 region.is_registered = True
-            response = await self._call(self._stub.ModelInfer, region.put(model_name, tensors, outputs))
+            response = await self._call_until(self._stub.ModelInfer, region.put(model_name, tensors, outputs), end_s)
         except BaseException as error:  # a cancelled task too
             self._pool.give_back_failed(region, error)
             raise
         self._pool.give_back(region)
         return response
 
-    async def _unregister(self, regions: Iterable[Region]) -> None:
+    async def _unregister(self, regions: Iterable[Region], end_s: float) -> None:
         """Have the server unmap regions, but for those that it still reads."""
         assert self._pool is not None
         for region in regions:
             try:
-                await self._call(self._stub.SystemSharedMemoryUnregister, region.unregistration)
+                await self._call_until(self._stub.SystemSharedMemoryUnregister, region.unregistration, end_s)
             except CallError as failure:
                 if not failure.is_region_in_use:  # the server is gone, and its mapping too
                     break
@@ -109,19 +115,22 @@ class GrpcTransport:
 
     async def close(self) -> None:
         if self._pool is not None:
-            await self._unregister(self._pool.close())
+            await self._unregister(self._pool.close(), time.monotonic() + self._config.timeout_s)
         closing = self._channel.close()
         if self._is_async:
             await closing
 
-    async def _call(self, method: Any, message: Any) -> Any:
+    async def _call_until(self, method: Any, message: Any, end_s: float) -> Any:
+        return await self._call(method, message, max(end_s - time.monotonic(), 0.0))
+
+    async def _call(self, method: Any, message: Any, timeout_s: float) -> Any:
         try:
-            answer = method(message, **self._options)
+            answer = method(message, timeout=timeout_s, **self._options)
             return await answer if self._is_async else answer
         except grpc.RpcError as error:
             raise _failed(error) from error
         except (ValueError, grpc.aio.UsageError) as error:  # of a channel that is closed, blocking or not
-            raise CallError(UNAVAILABLE, str(error)) from error
+            raise CallError(CLOSED, str(error)) from error
 
 
 def _failed(error: Any) -> CallError:

@@ -35,14 +35,14 @@ class HttpTransport(ABC):
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
 
-    async def describe(self, model_name: str) -> Any:
+    async def describe(self, model_name: str, timeout_s: float) -> Any:
         """The model's `inference.ModelConfig`."""
-        answer = await self._call("get_model_config", model_name)
+        answer = await self._call(timeout_s, "get_model_config", model_name)
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self, timeout_s: float) -> list[str]:
         """Models that are ready."""
-        index = await self._call("get_model_repository_index")
+        index = await self._call(timeout_s, "get_model_repository_index")
         return sorted(entry["name"] for entry in index if entry.get("state") == "READY")
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
@@ -55,8 +55,8 @@ class HttpTransport(ABC):
             inputs.append(entry)
         return schema.name, inputs, "", [triton.InferRequestedOutput(output.name) for output in schema.outputs]
 
-    async def infer(self, message: Any) -> Any:
-        return await self._call("infer", *message)
+    async def infer(self, message: Any, timeout_s: float) -> Any:
+        return await self._call(timeout_s, "infer", *message)
 
     def decode(self, response: Any, tensor: Tensor) -> Array:
         """The output, [num_rows, ...], of tritonclient's `InferResult`.
@@ -74,7 +74,7 @@ class HttpTransport(ABC):
         pass
 
     @abstractmethod
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         """Call a method of tritonclient's client.
 
         Raises:
@@ -104,9 +104,12 @@ class BlockingHttpTransport(HttpTransport):
             client.close()
         self._local = threading.local()
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._client(), method)(*arguments, headers=self._headers)
+            if timeout_s == self._config.timeout_s:
+                return getattr(self._kept(), method)(*arguments, headers=self._headers)
+            with self._client(timeout_s) as client:  # of one that is sent again; a client has one timeout
+                return getattr(client, method)(*arguments, headers=self._headers)
         except InferenceServerException as error:
             raise failed(error) from error
         except TimeoutError as error:
@@ -114,20 +117,24 @@ class BlockingHttpTransport(HttpTransport):
         except (OSError, HTTPException) as error:
             raise CallError(UNAVAILABLE, str(error)) from error
 
-    def _client(self) -> Any:
+    def _kept(self) -> Any:
+        """The client of this thread."""
         client = getattr(self._local, "client", None)
         if client is None:
-            timeout_s, tls = self._config.timeout_s, self._config.tls
-            self._local.client = client = triton.InferenceServerClient(
-                self._address,
-                connection_timeout=timeout_s,
-                network_timeout=timeout_s,
-                ssl=tls is not None,
-                ssl_options=_ssl_options(tls),
-            )
+            self._local.client = client = self._client(self._config.timeout_s)
             with self._lock:
                 self._clients.append(client)
         return client
+
+    def _client(self, timeout_s: float) -> Any:
+        tls = self._config.tls
+        return triton.InferenceServerClient(
+            self._address,
+            connection_timeout=timeout_s,
+            network_timeout=timeout_s,
+            ssl=tls is not None,
+            ssl_options=_ssl_options(tls),
+        )
 
 
 def address_of(url: str, config: ClientConfig) -> str:

@@ -29,9 +29,10 @@ class AsyncHttpTransport(HttpTransport):
     async def close(self) -> None:
         await self._client.close()
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
-            return await getattr(self._client, method)(*arguments, headers=self._headers)
+            call = getattr(self._client, method)(*arguments, headers=self._headers)
+            return await asyncio.wait_for(call, timeout_s)
         except InferenceServerException as error:
             raise failed(error) from error
         except asyncio.TimeoutError as error:  # not yet TimeoutError on Python 3.10

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from serving.client.failures import UNAVAILABLE, CallError
+from serving.client.failures import CLOSED, CallError
 from serving.client.tensors import WireTensor
 
 _SMALLEST_BYTES = 1 << 20
@@ -97,7 +97,7 @@ class RegionPool:
         num_bytes = _size_of(tensors)
         with self._lock:
             if self._is_closed:
-                raise CallError(UNAVAILABLE, "the client is closed")
+                raise CallError(CLOSED, "its memory was given back")
             fitting = [region for region in self._free if region.num_bytes >= num_bytes]
             if not fitting:
                 return None

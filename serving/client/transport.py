@@ -15,18 +15,18 @@ from workflows.tensors import Tensor
 
 
 class Transport(Protocol):
-    """A connection. Calls raise `CallError`."""
+    """A connection. Calls raise `CallError`, after `timeout_s` at the latest; none is repeated."""
 
-    async def describe(self, model_name: str) -> Any:
+    async def describe(self, model_name: str, timeout_s: float) -> Any:
         """The model's `inference.ModelConfig`."""
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self, timeout_s: float) -> list[str]:
         """Models that are ready."""
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
         """A message that asks for all outputs."""
 
-    async def infer(self, message: Any) -> Any:
+    async def infer(self, message: Any, timeout_s: float) -> Any:
         """Send a message; returns what `decode` takes."""
 
     def decode(self, response: Any, tensor: Tensor) -> Array:

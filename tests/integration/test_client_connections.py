@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
+from serving.client.core import run
+from serving.client.failures import CallError
+from serving.client.transport import connect
 from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
@@ -281,7 +286,7 @@ def test_a_full_queue_is_an_error_of_its_own(
 
 
 def test_what_a_full_queue_refused_can_be_sent_again(server: EmbeddedServer, repository: Path) -> None:
-    config = ClientConfig(retries=9, backoff_s=0.05)
+    config = ClientConfig(retry_busy=True)
     with Client(server.endpoints.grpc, "wait", config) as client, full_queue(server, repository) as gate:
         threading.Timer(0.1, gate.open).start()
         assert client.predict({"x": [1]}).tolist() == [1]
@@ -308,20 +313,18 @@ def test_no_answer_in_time_is_an_error_of_its_own_and_not_tried_again(
     server: EmbeddedServer, repository: Path, transport: str
 ) -> None:
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
-    for again, num_sent in ((False, 1), (True, 2)):
-        before, begin = executions(server, "wait"), time.monotonic()
-        config = ClientConfig(timeout_s=1.0, retries=1, retry_deadlines=again, transport=transport)
-        with (
-            Client(url, "wait", config) as client,
-            Gate(server, repository, "wait"),
-            pytest.raises(DeadlineError, match=r"did not answer within 1 s"),
-        ):
-            client.predict(HELD)
-        assert time.monotonic() - begin >= num_sent
-        with Client(server.endpoints.grpc, "wait") as client:
-            client.predict({"x": [0]})  # after what was begun
-        wait_until(partial(has_executed, server, before + 1))
-        assert executions(server, "wait") <= before + num_sent + 1
+    before, begin = executions(server, "wait"), time.monotonic()
+    with (
+        Client(url, "wait", ClientConfig(timeout_s=1.0, transport=transport)) as client,
+        Gate(server, repository, "wait"),
+        pytest.raises(DeadlineError, match=r"did not answer within 1 s"),
+    ):
+        client.predict(HELD)
+    assert time.monotonic() - begin >= 1.0
+    with Client(server.endpoints.grpc, "wait") as client:
+        client.predict({"x": [0]})  # after what was begun
+    wait_until(partial(has_executed, server, before + 1))
+    assert executions(server, "wait") <= before + 2
 
 
 def test_a_server_that_comes_up_later_is_waited_for(repository: Path, free_port: int) -> None:
@@ -330,26 +333,69 @@ def test_a_server_that_comes_up_later_is_waited_for(repository: Path, free_port:
     starting = threading.Thread(target=server.start)
     starting.start()
     try:
-        with Client(f"127.0.0.1:{free_port}", "wait", ClientConfig(retries=9)) as client:
+        with Client(f"127.0.0.1:{free_port}", "wait", ClientConfig(connect_timeout_s=60)) as client:
             assert client.predict({"x": [1]}).tolist() == [1]
     finally:
         starting.join()
         server.stop()
 
 
+def test_a_server_that_is_killed_and_comes_back_costs_no_request(repository: Path) -> None:
+    """Neither one that it had begun, nor one that waited, nor one that is sent while it is away."""
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
+    with EmbeddedServer(config) as server, ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
+        over_http = ClientConfig(transport="http")
+        clients = [
+            stack.enter_context(Client(server.endpoints.grpc, "wait")),
+            stack.enter_context(Client(server.endpoints.grpc, "wait", shared)),
+            stack.enter_context(Client(server.endpoints.http, "wait", over_http)),
+        ]
+
+        async def ask(url: str, config: ClientConfig) -> Any:
+            async with AsyncClient(url, "echo", config) as client:
+                os.kill(server.pid, signal.SIGKILL)
+                return await client.predict({"x": [1]})
+
+        with Gate(server, repository, "wait") as gate:
+            answers = [pool.submit(client.predict, HELD) for client in clients]
+            gate.wait_for(len(clients))
+            in_time = pool.submit(asyncio.run, ask(server.endpoints.http, over_http))
+            wait_until(lambda: server.why_ended() is not None)
+        server.restart(server.config.models)
+        assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * len(clients)
+        assert in_time.result().tolist() == [1]
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_what_is_sent_again_has_what_is_left_of_the_deadline(
+    server: EmbeddedServer, repository: Path, transport: str
+) -> None:
+    url = server.endpoints.http if transport == "http" else server.endpoints.grpc
+    config = ClientConfig(timeout_s=600.0, transport=transport)
+    with Client(url, "wait", config) as client, Gate(server, repository, "wait"):
+        (message,) = client.prepare(HELD).messages
+        carrier, begin = connect(url, config, is_async=False), time.monotonic()
+        with pytest.raises(CallError) as failed:
+            run(carrier.infer(message, 0.5))
+        run(carrier.close())
+    assert failed.value.is_late
+    assert time.monotonic() - begin < config.timeout_s
+
+
 def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> None:
     with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as server:
         over_grpc = Client(
-            server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
+            server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=0.5)
         )
-        over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http"))
+        over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http", timeout_s=0.5))
         for client in (over_grpc, over_http):
             assert client.predict({"x": [1]}).tolist() == [1]
     for client in (over_grpc, over_http):
         with pytest.raises(ServerError, match="no Triton server answers"):
             client.predict({"x": [1]})
         client.close()
-    with pytest.raises(ServerError, match="no Triton server answers at .*closed"):
+    with pytest.raises(ServerError, match="the client of .* is closed"):
         over_grpc.predict({"x": [1]})
 
 

@@ -130,7 +130,7 @@ def test_stopping_answers_what_was_asked_and_lets_models_finish(tmp_path: Path) 
 
 def test_client_of_a_stopped_server_is_told_so(identity: ServerConfig) -> None:
     with EmbeddedServer(identity) as server:
-        client = Client(server.endpoints.grpc, "identity")
+        client = Client(server.endpoints.grpc, "identity", timeout_s=1)
     with client, pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:.*rankline serve"):
         client.predict({"x": [1]})
 

@@ -110,7 +110,7 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
     seen, stop = Load(), threading.Event()
 
     def ask() -> None:
-        with Client(served.address(), NAME) as client:
+        with Client(served.address(), NAME, ClientConfig(retry_lost=False)) as client:
             request = client.prepare({"x": [0]})
             while not stop.is_set():
                 stop.wait(0.002)  # leave a little time to what happens meanwhile
@@ -237,7 +237,7 @@ def test_an_nginx_that_is_killed_is_started_again(served: Served) -> None:
     (master,) = [process for process in nginxes.values() if process.ppid() not in nginxes]
     master.kill()
     served.tells("nginx has ended; starting it again")
-    with Client(served.address(), NAME, ClientConfig(retries=9)) as client:
+    with Client(served.address(), NAME, ClientConfig(connect_timeout_s=60)) as client:
         assert client.predict({"x": [0]}).tolist() == [10]
 
 

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from rankline.tracking.champion import register
 from rankline.tracking.follow import Alias, AliasFollower
 from rankline.tracking.registry import CHAMPION
-from serving.client import Client
+from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, before
 from serving.model_config import PYTHON_RUNTIME
 from serving.native.objects import NativeBackends
@@ -101,7 +101,8 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
 
     with ExitStack() as at_end:
         urls = [served.server.endpoints.grpc] * num_clients
-        clients = [at_end.enter_context(Client(url, NAME, timeout_s=20)) for url in urls]
+        config = ClientConfig(timeout_s=20, retry_lost=False)
+        clients = [at_end.enter_context(Client(url, NAME, config)) for url in urls]
         threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()

@@ -94,7 +94,13 @@ def needed_files() -> tuple[set[str], set[str]]:
             else:
                 modules.add(module.split(".")[0])
     sources = [path for path in (ROOT / "serving/native").rglob("*.*") if path.suffix in _CPP]
-    others = [ROOT / "serving/native/build.py", *(CONTAINER / "bin").iterdir(), *CONTAINER.glob("requirements-*.txt")]
+    scripts = [
+        ROOT / "serving/native/build.py",
+        CONTAINER / "sbom.py",
+        CONTAINER / "track.py",
+        *(CONTAINER / "bin").iterdir(),
+    ]
+    others = [*scripts, *CONTAINER.glob("requirements-*.txt")]
     files |= {path.relative_to(ROOT).as_posix() for path in (*sources, *others)}
     return files - never_called, modules - set(sys.stdlib_module_names)
 

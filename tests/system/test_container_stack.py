@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from mlflow import MlflowClient
 
+from bench import stack as bench_stack
 from serving.client import Client, ClientConfig, ClientTls
 from serving.engines import engine_for
 from serving.ensemble import ExportedEnsemble
@@ -163,7 +164,7 @@ def stack(engine: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -
     made = Stack(copy_of_the_project(tmp_path_factory.mktemp("stack")), engine)
     first, copying, *others = documented("")
     assert copying == "cp .env.example .env"
-    made.choose()
+    made.choose(RANKLINE_TRITON_MEMORY="1500m")
     images = made.run(
         "docker compose config --images && docker images --format '{{.Repository}}:{{.Tag}}'"
     ).stdout.split()
@@ -211,6 +212,14 @@ def test_nothing_but_what_it_needs_is_in_the_image(stack: Stack) -> None:
     assert "cuda" not in stack.inside("triton", "find / -xdev -name 'libcu*' ! -name 'libcudart*' ! -name 'libcurl*'")
     size = int(stack.run("docker image inspect --format '{{.Size}}' rankline-triton").stdout)
     assert size < 1_000_000_000
+    bill = json.loads(stack.inside("triton", "cat /opt/rankline/sbom.cdx.json"))
+    listed = {file["name"]: file["hashes"] for part in bill["components"] for file in part["components"]}
+    hashes = stack.inside("triton", "find / -xdev -type f -not -path '/etc/host*' | xargs sha256sum").splitlines()
+    found = {path: [{"alg": "SHA-256", "content": digest}] for digest, path in map(str.split, hashes)}
+    made_by_the_engine = {"/.dockerenv", "/sbin/docker-init", "/etc/resolv.conf", "/opt/rankline/sbom.cdx.json"}
+    assert {path: found[path] for path in found.keys() - made_by_the_engine} == listed
+    bought = {part["name"] for part in bill["components"] if part.get("purl", "").startswith("pkg:pypi")}
+    assert bought == {"onnxruntime", "tensorflow-cpu"}
 
 
 def test_every_panel_of_the_dashboard_has_data(stack: Stack) -> None:
@@ -268,7 +277,7 @@ def test_ports_are_on_loopback_and_networks_apart(stack: Stack) -> None:
 
 @contextmanager
 def load(stack: Stack, config: ClientConfig) -> Iterator[Callable[[], int]]:
-    """Clients that score one row after another; no request may fail. Says how many were answered."""
+    """Clients that score one row after another; none of their requests may fail. Says how many were answered."""
     stop, answered, failed = threading.Event(), [0], list[BaseException]()
 
     def ask() -> None:
@@ -309,7 +318,7 @@ def running(stack: Stack, command: str) -> Iterator[str]:
 
 def test_a_version_and_a_rollback_fail_no_request(stack: Stack, rows: pa.Table, offline_scores: Any) -> None:
     exporting, going_back = documented("Versions")
-    with load(stack, ClientConfig()):
+    with load(stack, ClientConfig(retry_lost=False)):
         stack.run(f"{exporting} --engine onnx")
         wait_until(lambda: "version 2 of movielens is active" in stack.log("triton"))
         with Client(stack.grpc, "movielens") as client:
@@ -369,15 +378,24 @@ def test_runs_artifacts_and_metrics_are_there_after_down_and_up(stack: Stack) ->
         urlopen(Request(f"http://127.0.0.1:{stack.ports['MLFLOW']}/", headers={"Host": "rebound.example"}))
 
 
-def test_a_service_that_is_killed_is_healthy_again(stack: Stack) -> None:
-    """Clients that try again lose nothing."""
-    with load(stack, ClientConfig(retries=12)) as answered:
+def test_services_that_are_killed_are_healthy_again_and_clients_lose_nothing(stack: Stack) -> None:
+    """All at once, so that MLflow starts while PostgreSQL does; then the server by the kernel, for memory."""
+    with load(stack, ClientConfig()) as answered:
+        before = {service: stack.state(service) for service in stack.services}
         for service in stack.services:
-            before = stack.state(service)
             stack.inside(service, "kill -9 $(cat /proc/1/task/1/children)", check=False)
-            wait_until(lambda service=service, before=before: is_another(stack.state(service), before))
+        for service in stack.services:
+            wait_until(lambda service=service: is_another(stack.state(service), before[service]))
         count = answered()
         wait_until(lambda: answered() > count)
+        killed = stack.state("triton")
+        first = "for process in $(pidof tritonserver); do echo 1000 > /proc/$process/oom_score_adj; done"
+        stack.inside("triton", f"{first}; tail /dev/zero", check=False)
+        wait_until(lambda: is_another(stack.state("triton"), killed))
+        count = answered()
+        wait_until(lambda: answered() > count)
+    seen = f"docker events --since {killed['State']['StartedAt']} --until $(date +%s) --filter container={killed['Id']}"
+    assert "oom" in stack.run(f"{seen} --format '{{{{.Action}}}}'").stdout.split()
 
 
 def is_another(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
@@ -436,10 +454,49 @@ def test_files_that_no_export_writes_are_not_served(stack: Stack) -> None:
         wait_until(lambda: "version 2 of movielens is active" in stack.log("triton"))
 
 
-def test_postgresql_asks_for_the_password(stack: Stack) -> None:
-    connect = "python3 -c \"import psycopg2; psycopg2.connect('postgresql://mlflow@postgres/mlflow')\""
-    assert "password authentication failed" in stack.inside("mlflow", f"PGPASSWORD=wrong {connect}", check=False)
-    stack.inside("mlflow", connect)
+TRACK = "python3 /opt/rankline/track.py --backend-store-uri=postgresql+psycopg2://mlflow@postgres:5432"
+YESTERDAY = """
+from alembic import command
+from alembic.script import ScriptDirectory
+from mlflow.store.db.utils import _get_alembic_config, create_sqlalchemy_engine
+from mlflow.store.tracking.dbmodels.initial_models import Base
+from sqlalchemy import text
+
+uri = "postgresql+psycopg2://mlflow@postgres:5432/yesterday"
+engine, config = create_sqlalchemy_engine(uri), _get_alembic_config(uri)
+Base.metadata.create_all(engine)
+now, *earlier = [revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()]
+with engine.begin() as connection:
+    config.attributes["connection"] = connection
+    command.upgrade(config, earlier[20])
+    connection.execute(text("INSERT INTO experiments (name, lifecycle_stage) VALUES ('kept', 'active')"))
+print(now)
+"""
+
+
+def test_mlflow_says_in_a_line_why_postgresql_does_not_let_it_in(stack: Stack) -> None:
+    for variables, name, remedy in (
+        ("PGPASSWORD=wrong", "mlflow", "POSTGRES_PASSWORD in .env is not the one that its volume was made with"),
+        ("", "nothing", "its volume was made with another user or database"),
+    ):
+        said = stack.inside("mlflow", f"{variables} {TRACK}/{name}", check=False)
+        assert remedy in said
+        assert "\n" not in said
+
+
+def test_tables_of_yesterdays_mlflow_are_brought_to_todays(stack: Stack) -> None:
+    """An option that there is not ends the server as soon as it has its tables."""
+    ask = partial('psql -U mlflow {1} -qAtc "{0}"'.format)
+    stack.inside("postgres", ask("CREATE DATABASE yesterday", "mlflow"))
+    *_, now = stack.inside("mlflow", f"python3 -c '{YESTERDAY}'").splitlines()
+    said = stack.inside("mlflow", f"{TRACK}/yesterday --no-such-option", check=False)
+    assert said.startswith("track: an older MLflow made these tables")
+    assert stack.inside("postgres", ask("SELECT version_num FROM alembic_version", "yesterday")) == now
+    assert stack.inside("postgres", ask("SELECT name FROM experiments", "yesterday")) == "kept"
+    stack.inside("postgres", ask("UPDATE alembic_version SET version_num = 'of tomorrow'", "yesterday"))
+    said = stack.inside("mlflow", f"{TRACK}/yesterday", check=False)
+    assert said.startswith("track: a newer MLflow made these tables (revision of tomorrow)")
+    assert "\n" not in said
 
 
 # TLS
@@ -464,3 +521,18 @@ def test_grpc_is_encrypted_with_the_override(stack: Stack) -> None:
             assert client.predict(ROW).shape == (1,)
         with pytest.raises(ServerError):
             Client(f"localhost:{stack.ports[port]}", "movielens", ClientConfig(timeout_s=2))
+
+
+def test_the_benchmark_of_containers_loses_no_request(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DOCKER_HOST", "DOCKER_CONFIG", "PATH"):
+        if name in stack.environment:
+            monkeypatch.setenv(name, stack.environment[name])
+    report = bench_stack.run(1, num_rows=2_000)
+    assert report.ratios["requests_failed"] == 0
+    assert report.results["under load"]["requests"] > 0
+    sides = ("process", "container", "container, no proxy")
+    assert min(report.results[side]["p50_ms"] for side in sides) > 0
+    ratio = report.results["container"]["start_s"] / report.results["process"]["start_s"]
+    assert report.ratios["start_over_process"] == pytest.approx(ratio)
+    assert report.results["container"]["killed_to_answer_s"] > 0
+    assert report.results["image, onnx"]["megabytes"] < report.results["image, tensorflow"]["megabytes"]

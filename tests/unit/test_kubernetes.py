@@ -86,6 +86,29 @@ def test_a_version_in_the_image_needs_no_volume_and_changes_nothing_else(objects
     assert differing == {"args", "image", "volumeMounts"}
 
 
+def test_kserve_runs_what_the_base_runs(objects: Objects, container: dict[str, Any], pod: dict[str, Any]) -> None:
+    """Its own kinds are not checked here: their schemas (2 MB) are in no package that could be installed for it."""
+    made = render("kserve")
+    (ours,) = made["ServingRuntime", "rankline"]["spec"]["containers"]
+    same = {"image", "startupProbe", "readinessProbe", "resources"}
+    assert {key: ours[key] for key in same} == {key: container[key] for key in same}
+    of_the_pod = {key: value for key, value in pod["securityContext"].items() if not key.startswith("fsGroup")}
+    assert ours["securityContext"] == {**of_the_pod, **container["securityContext"]}
+    assert ours["args"] == ["/mnt/models", *container["args"][1:]]
+    assert ours["ports"][0]["containerPort"] == container["ports"][0]["containerPort"]
+    runtime, model = (
+        made["ServingRuntime", "rankline"]["spec"],
+        made["InferenceService", "movielens"]["spec"]["predictor"]["model"],
+    )
+    assert model["modelFormat"]["name"] in [known["name"] for known in runtime["supportedModelFormats"]]
+    assert (model["runtime"], [model["protocolVersion"]]) == ("rankline", runtime["protocolVersions"])
+    claim = objects["PersistentVolumeClaim", "model-repository"]["metadata"]["name"]
+    assert model["storageUri"] == f"pvc://{claim}/{container['args'][0].rpartition('/')[2]}"
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone"}, "spec": {"containers": [ours]}}
+    validator.validate(alone, VERSIONS[-1], strict=True)
+
+
 def test_all_is_in_one_namespace_that_asks_for_restricted_pods(
     objects: Objects,
 ) -> None:

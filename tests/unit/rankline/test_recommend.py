@@ -46,13 +46,13 @@ class Scores:
         self._config = config
         self.asked: list[dict[str, Any]] = []
 
-    async def describe(self, _: str) -> Any:
+    async def describe(self, *_: Any) -> Any:
         return self._config
 
     def encode(self, _: ModelSchema, tensors: Any) -> Mapping[str, Any]:
         return {tensor.schema.name: tensor for tensor in tensors}
 
-    async def infer(self, message: Mapping[str, Any]) -> Any:
+    async def infer(self, message: Mapping[str, Any], _: float) -> Any:
         arrays = {name: np.asarray(tensor.values.tolist()).reshape(tensor.shape) for name, tensor in message.items()}
         self.asked.append(arrays)
         return sum(array for array in arrays.values() if array.dtype.kind in "if")

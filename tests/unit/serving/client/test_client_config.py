@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
+from serving.client.config import LONGEST_PAUSE_S
 from workflows.errors import ConfigError, ServerError
 
 
@@ -14,7 +15,7 @@ from workflows.errors import ConfigError, ServerError
         ({"timeout_s": 0}, "timeout_s is 0, .*expected more than 0"),
         ({"timeout_s": float("nan")}, "timeout_s is nan"),
         ({"backoff_s": -1}, "backoff_s -1"),
-        ({"retries": -1}, "retries -1"),
+        ({"connect_timeout_s": -1}, "connect_timeout_s -1"),
         ({"transport": "pigeon"}, r"transport is 'pigeon'\. Available: grpc, http"),
         ({"transport": "http", "shared_memory": True}, "shared memory goes with transport 'grpc'"),
     ],
@@ -35,6 +36,7 @@ def test_pauses_double_and_spread() -> None:
     config = ClientConfig(backoff_s=0.1)
     assert [config.pause_s(attempt, 1.0) for attempt in range(3)] == pytest.approx([0.1, 0.2, 0.4])
     assert config.pause_s(0, 0.0) == pytest.approx(0.05)
+    assert config.pause_s(9_999, 1.0) == LONGEST_PAUSE_S
 
 
 def test_a_key_is_not_shown() -> None:

@@ -9,11 +9,14 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
 from serving.client import ClientConfig, ModelSchema
+from serving.client.config import LONGEST_PAUSE_S
 from serving.client.core import Core, run
 from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
-from workflows.errors import DeadlineError, RequestError, ServerError
+from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
 
 LOST, LATE = CallError(UNAVAILABLE, "connection refused"), CallError(DEADLINE_EXCEEDED, "too late")
+BUSY = CallError(UNAVAILABLE, "in ensemble 'm', [request id: 1] Exceeds maximum queue size")
+RESTRICTED = CallError(UNAVAILABLE, "This protocol is restricted, expecting header 'key'")
 UNKNOWN = CallError(UNAVAILABLE, "Request for unknown model: 'm' is not found")
 
 
@@ -22,10 +25,10 @@ class Scripted:
 
     def __init__(self, *failures: CallError, names: Sequence[str] = ("a", "b")) -> None:
         self.failures, self.names = list(failures), list(names)
-        self.num_calls, self.is_closed = 0, False
+        self.timeouts_s, self.is_closed = list[float](), False
 
-    async def describe(self, model_name: str) -> Any:
-        self._next()
+    async def describe(self, model_name: str, timeout_s: float) -> Any:
+        self._next(timeout_s)
         tensor = {"data_type": pb.TYPE_FP32, "dims": [1]}
         return pb.ModelConfig(
             name=model_name,
@@ -34,7 +37,7 @@ class Scripted:
             output=[pb.ModelOutput(name="y", **tensor)],  # type: ignore[arg-type]
         )
 
-    async def model_names(self) -> list[str]:
+    async def model_names(self, timeout_s: float) -> list[str]:
         if not self.names:
             raise LOST
         return self.names
@@ -42,8 +45,8 @@ class Scripted:
     def encode(self, schema: ModelSchema, tensors: Sequence[Any]) -> Any:
         return np.frombuffer(tensors[0].data, np.float32).reshape(-1, 1)
 
-    async def infer(self, message: Any) -> Any:
-        self._next()
+    async def infer(self, message: Any, timeout_s: float) -> Any:
+        self._next(timeout_s)
         return 2 * message
 
     def decode(self, response: Any, tensor: Any) -> Any:
@@ -52,17 +55,23 @@ class Scripted:
     async def close(self) -> None:
         self.is_closed = True
 
-    def _next(self) -> None:
-        self.num_calls += 1
+    @property
+    def num_calls(self) -> int:
+        return len(self.timeouts_s)
+
+    def _next(self, timeout_s: float) -> None:
+        self.timeouts_s.append(timeout_s)
         if self.failures:
             raise self.failures.pop(0)
 
 
 def connected(transport: Scripted, pauses_s: list[float], **choices: Any) -> Core:
+    """A core whose time passes in its pauses alone."""
+
     async def sleep(duration_s: float) -> None:
         pauses_s.append(duration_s)
 
-    core = Core("host:1", "m", ClientConfig(**choices), transport, sleep)
+    core = Core("host:1", "m", ClientConfig(**choices), transport, sleep, lambda: sum(pauses_s))
     run(core.connect())
     return core
 
@@ -77,39 +86,68 @@ def test_rows_are_sent_in_as_many_messages_as_the_model_needs_and_joined() -> No
 
 def test_the_same_core_waits_in_an_event_loop() -> None:
     async def ask() -> Any:
-        core = Core("host:1", "m", ClientConfig(retries=1, backoff_s=1e-6), Scripted(LOST), asyncio.sleep)
+        core = Core("host:1", "m", ClientConfig(backoff_s=1e-6, connect_timeout_s=9), Scripted(LOST), asyncio.sleep)
         await core.connect()
         return await core.infer(core.prepare({"x": [1.0]}))
 
     assert asyncio.run(ask()).tolist() == [2]
 
 
-def test_what_was_not_taken_is_sent_again_after_pauses_that_grow() -> None:
+def test_what_was_lost_is_sent_again_after_pauses_that_grow_until_the_deadline() -> None:
     pauses_s: list[float] = []
-    core = connected(transport := Scripted(), pauses_s, retries=3, backoff_s=1.0)
-    transport.failures += [LOST, LOST, LOST]
-    assert run(core.infer(core.prepare({"x": [1.0]}))).tolist() == [2]
-    assert [0.5 * 2**n <= pause_s <= 2**n for n, pause_s in enumerate(pauses_s)] == [True] * 3
-    transport.failures += [LOST] * 4
+    core = connected(transport := Scripted(), pauses_s, timeout_s=10.0, backoff_s=0.25)
+    request = core.prepare({"x": [1.0]})
+    transport.failures += [LOST, UNKNOWN, LOST]  # a server that has just started has no model yet
+    assert run(core.infer(request)).tolist() == [2]
+    assert [0.125 * 2**n <= pause_s <= 0.25 * 2**n for n, pause_s in enumerate(pauses_s)] == [True] * 3
+    assert transport.timeouts_s[-1] == pytest.approx(10.0 - sum(pauses_s))  # what is left of the deadline
+    pauses_s.clear()
+    transport.failures += [LOST] * 99
     with pytest.raises(ServerError, match="no Triton server answers at host:1"):
+        run(core.infer(request))
+    assert 10.0 - LONGEST_PAUSE_S <= sum(pauses_s) < 10.0
+    assert max(pauses_s) <= LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize(
+    ("failure", "choices", "error"),
+    [
+        (LATE, {}, DeadlineError),
+        (RESTRICTED, {}, RequestError),
+        (BUSY, {}, ServerBusyError),
+        (LOST, {"retry_lost": False}, ServerError),
+        (LOST, {"retry_lost": False, "retry_busy": True}, ServerError),
+    ],
+)
+def test_what_is_sent_once(failure: CallError, choices: Any, error: type[Exception]) -> None:
+    core = connected(transport := Scripted(), [], **choices)
+    transport.failures.append(failure)
+    with pytest.raises(error):
         run(core.infer(core.prepare({"x": [1.0]})))
-    assert len(pauses_s) == 6
+    assert transport.num_calls == 2
 
 
-def test_what_was_late_is_sent_again_only_if_asked() -> None:
-    for again, num_calls in ((False, 1), (True, 2)):
-        core = connected(transport := Scripted(), [], retries=1, retry_deadlines=again)
-        transport.failures += [LATE, LATE]
-        with pytest.raises(DeadlineError, match="did not answer within 30 s"):
-            run(core.infer(core.prepare({"x": [1.0]})))
-        assert transport.num_calls == 1 + num_calls
+def test_a_full_queue_is_asked_again_if_the_config_says_so() -> None:
+    core = connected(transport := Scripted(), [], retry_busy=True)
+    transport.failures.append(BUSY)
+    assert run(core.infer(core.prepare({"x": [1.0]}))).tolist() == [2]
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for_as_long_as_the_config_says() -> None:
+    assert connected(Scripted(LOST, UNKNOWN), [], connect_timeout_s=5.0).schema.name == "m"
+    for connect_timeout_s in (0.0, 5.0):
+        pauses_s: list[float] = []
+        with pytest.raises(ServerError, match="no Triton server answers"):
+            connected(transport := Scripted(*[LOST] * 99), pauses_s, connect_timeout_s=connect_timeout_s)
+        assert max(connect_timeout_s - LONGEST_PAUSE_S, 0.0) <= sum(pauses_s) <= connect_timeout_s
+        assert transport.is_closed
 
 
 def test_an_unknown_model_is_refused_with_those_that_there_are_and_the_connection_is_closed() -> None:
     for names, message in ((["a", "b"], r"no model 'm'\. Available: \['a', 'b'\]"), ([], "no model 'm' .*try again")):
         transport = Scripted(UNKNOWN, names=names)
         with pytest.raises(RequestError, match=message):
-            connected(transport, [], retries=5)
+            connected(transport, [])
         assert (transport.num_calls, transport.is_closed) == (1, True)
 
 

@@ -1,0 +1,72 @@
+"""MLflow's server on PostgreSQL, once that lets it in and has the tables of this MLflow.
+
+    track.py [OPTIONS OF mlflow server]
+
+An older MLflow's tables are brought to this one's, which keeps what is in them. Where the server cannot start, one line
+says why.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg2  # type: ignore[import-untyped]
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+_OPTION = "--backend-store-uri="
+_INSIDE = "docker compose exec postgres psql"
+_ADVICE = {
+    "password authentication failed": "POSTGRES_PASSWORD in .env is not the one that its volume was made with. Put "
+    f"that one back, or set this one: {_INSIDE} -U mlflow -c '\\password'",
+    "does not exist": f"its volume was made with another user or database. See what it holds: {_INSIDE} --list",
+    "": "see what it says: docker compose logs postgres",
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Check, then become the server."""
+    (uri,) = (argument.removeprefix(_OPTION) for argument in arguments if argument.startswith(_OPTION))
+    version = _version(uri.replace("+psycopg2", ""))
+    if version is not None and not _is_current(version):
+        print("track: an older MLflow made these tables; they are brought to this one's.", file=sys.stderr)
+        subprocess.run(["mlflow", "db", "upgrade", uri], check=True)
+    os.execvp("mlflow", ["mlflow", "server", *arguments])
+
+
+def _version(uri: str) -> str | None:
+    """Of the tables; None where there are none yet."""
+    try:
+        connection = psycopg2.connect(uri, connect_timeout=10)
+    except psycopg2.OperationalError as error:
+        reason = str(error).strip().splitlines()[-1]
+        advice = next(advice for words, advice in _ADVICE.items() if words in reason)
+        sys.exit(f"track: PostgreSQL does not let MLflow in ({reason}): {advice}.")
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('alembic_version')")
+        if cursor.fetchone() == (None,):
+            return None
+        cursor.execute("SELECT version_num FROM alembic_version")
+        row = cursor.fetchone()
+        return None if row is None else str(row[0])
+
+
+def _is_current(version: str) -> bool:
+    found = find_spec("mlflow")  # to import it takes seconds
+    assert found is not None
+    assert found.origin is not None
+    migrations = ScriptDirectory(str(Path(found.origin).parent / "store/db_migrations"))
+    try:
+        migrations.get_revision(version)
+    except CommandError:
+        sys.exit(
+            f"track: a newer MLflow made these tables (revision {version}), which this one cannot read: go back to its "
+            "image, or restore the volume from before."
+        )
+    return version == migrations.get_current_head()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
