@@ -176,9 +176,11 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
             status = "KILLED"
             raise
         finally:
-            journal.append("end", status=status, ms=_now_ms())
-            took_s = time.monotonic() - begin
-            deliverer.finish(None if config.is_local else max(_LEAVE_S, _LEAVE_SHARE * took_s))
+            try:
+                journal.append("end", status=status, ms=_now_ms())
+            finally:
+                took_s = time.monotonic() - begin
+                deliverer.finish(None if config.is_local else max(_LEAVE_S, _LEAVE_SHARE * took_s))
 
 
 def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> None:
@@ -273,10 +275,11 @@ def _pip_requirements(packages: Sequence[str]) -> list[str]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep MLflow and the migrations of its store from writing over a progress bar; warnings still come through."""
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    wanted = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3": logging.ERROR}  # its retries
+    loggers = [logging.getLogger(name) for name in wanted]
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    for logger, level in zip(loggers, wanted.values(), strict=True):
+        logger.setLevel(level)
     try:
         yield
     finally:
