@@ -222,7 +222,18 @@ def train(
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}
         progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
+    _say_what_is_left(workspace.root, {model.run_id for model in models})
     return models[0], metrics
+
+
+def _say_what_is_left(work_dir: Path, run_ids: set[str]) -> None:
+    """Say which of these runs MLflow has not got yet."""
+    from training.tracking.config import journals_of
+    from training.tracking.journal import left_in, undelivered
+
+    for left in left_in(journals_of(work_dir)):
+        if run_ids & {left.directory.name, left.delivered.run_id}:
+            note(f"Warning: {undelivered(left.directory, left.delivered.failure)}")
 
 
 def export(
@@ -271,7 +282,7 @@ def export(
             progress=progress,
         )
         progress.update(1, 1, describe_export(ensemble))
-    _record(ensemble)
+    _record(ensemble, workspace)
     if registry and promote and bounds is None:
         make_active(ensemble)
     if bounds and not ensemble.is_active:
@@ -334,10 +345,12 @@ def export_foreign(
     return ensemble
 
 
-def _record(ensemble: "ExportedEnsemble") -> None:
+def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
     """Say on the run that it was exported. A store that does not answer costs no export."""
     from rankline.tracking.exports import record_export
+    from rankline.tracking.store import catch_up
 
+    catch_up(workspace.root)
     try:
         record_export(ensemble)
     except ArtifactError as error:

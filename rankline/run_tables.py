@@ -102,7 +102,7 @@ def _figure(run: "RunSummary", title: str) -> str:
 
 
 def _state(run: "RunSummary", live: frozenset[str]) -> str:
-    if run.run_id in live:
+    if run.is_one_of(live):
         return "[green]live[/]"
     return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankline.tracking.champion import registry_uri
+from rankline.tracking.exports import CHAMPION, VERSION
 from workflows.errors import ArtifactError, ServerError
 
 if TYPE_CHECKING:
@@ -117,14 +118,14 @@ def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
     uri = registry_uri(active.path)
     if uri is None:
         return {}
-    from rankline.tracking.registry import CHAMPION, Registry
-    from rankline.tracking.store import open_store
+    from rankline.tracking.reading import open_reader
 
     try:
-        champion = Registry(open_store(uri)).at(active.name, CHAMPION)
+        tags = open_reader(uri).alias(active.name, CHAMPION)
     except ArtifactError as error:
         return {"registry": uri, "trouble": str(error)}
-    return {"registry": uri, "champion": champion.version if champion else None}
+    name, _, version = (tags or {}).get(VERSION, "").rpartition(" ")
+    return {"registry": uri, "champion": int(version) if name == active.name and version.isdecimal() else None}
 
 
 def _served(url: str, ensemble: "ExportedEnsemble") -> int:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Debian packages that some tests need beside Python: Prometheus' promtool, nginx, ssh, what runs things in namespaces, and
+# Debian packages that some tests need beside Python: Prometheus' promtool, PostgreSQL, nginx, ssh, what runs things in namespaces, and
 # what a container engine is started from where none answers.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says so, and the tests that need it are skipped.
 set -eu
@@ -7,7 +7,7 @@ set -eu
 PATH=$PATH:/usr/sbin:/sbin
 missing=
 for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl debootstrap:debootstrap \
-    ip:iproute2 ssh:openssh-client sshd:openssh-server nginx:nginx-light; do
+    ip:iproute2 ssh:openssh-client sshd:openssh-server nginx:nginx-light pg_ctlcluster:postgresql; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0

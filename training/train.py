@@ -28,7 +28,7 @@ from training.models import check_rows
 from training.observers import EarlyEnd, Observer, Observers, check_session, observers_of
 from training.run import INNER, OpenData, Span, TrainingRun
 from training.splitting import Splitting, splitting
-from training.tracking import RunLog, SilentLog, TrackingConfig, code_version, tracked_run
+from training.tracking import RunLog, TrackingConfig, code_version, tracked_run
 from training.trainers import trainer_for
 from training.trainers.base import Array, Batches, Trainer
 from training.validation import FOLDER, ValidationScores
@@ -454,7 +454,7 @@ def _recorded(
     """
     if not job.is_first:
         run_id, uri = job.world.all_gather_object(None)[0]
-        yield SilentLog(run_id, uri)
+        yield RunLog(run_id, uri)
         return
     resumed_id = resumed.run_id if resumed else generation.run_id if generation else None
     with tracked_run(tracking, resumed_id=resumed_id) as log:
@@ -477,12 +477,11 @@ def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Obs
 def _log_inputs(job: _Job, log: RunLog) -> None:
     """Record choices and data."""
     num_rows = {split: job.spec.source(split).num_rows for split in ("train", "valid")}
-    if not log.has_params:
-        log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
-        rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."
-        source = job.data.manifest.details.get("source")
-        log.note(f"{source}: {rows}" if source else rows)
-        log.set_tags({"data": job.fingerprint[:_SHORT_DIGEST], "code": code_version()})
+    log.log_params(job.config.to_dict() | _prepare_params(job.data) | _workers_params(job))
+    rows = f"{num_rows['train']:,} training rows, {num_rows['valid']:,} validation rows."
+    source = job.data.manifest.details.get("source")
+    log.note(f"{source}: {rows}" if source else rows)
+    log.set_tags({"data": job.fingerprint[:_SHORT_DIGEST], "code": code_version()})
     for split, count in num_rows.items():
         log.log_dataset(split, job.data.path / split, digest=job.fingerprint, num_rows=count)
 
@@ -512,19 +511,18 @@ def _workers_params(job: _Job) -> dict[str, Any]:
 def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLog) -> None:
     """Put the trained model at `output`, and into MLflow with what it was made from."""
     spec, metrics, made_from = job.data.spec.for_scoring, details["metrics"], {PREPARED: job.fingerprint}
-    has_example = not job.workers.split_tables_share  # MLflow would load the whole model to try it
     with publish(job.output, KIND, made_from=made_from, details=dict(details)) as staging:
         trainer.export(staging / job.framework.format)
         (staging / FILE_NAME).write_text(spec.to_yaml(), encoding="utf-8")
-        model_id = log.log_model(
+        log.log_model(
             staging / job.framework.format,
             spec,
-            _example_rows(job.data.path, spec) if has_example else None,
+            _example_rows(job.data.path, spec),
             loader_module=trainer.PYFUNC,
             packages=trainer.PACKAGES,
         )
         model_metrics = {f"model/{name}": value for name, value in metrics.items()}
-        log.log_metrics(model_metrics, int(metrics["epoch"]), model_id=model_id)
+        log.log_metrics(model_metrics, int(metrics["epoch"]), of_model=True)
         log.log_artifact(staging / FILE_NAME)
         log.log_artifact(job.data.path / "workflow")
 

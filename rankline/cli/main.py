@@ -25,6 +25,7 @@ from rankline.cli.recommend import recommend_command
 from rankline.cli.run import run_command
 from rankline.cli.runs import compare_command, runs_command, ui_command
 from rankline.cli.serve import serve_command
+from rankline.cli.sync import sync_command
 from rankline.cli.train import train_command
 from rankline.cli.transcode import transcode_command
 from rankline.cli.tune import tune_command
@@ -121,6 +122,7 @@ app.command("recommend")(recommend_command)
 app.command("bench")(bench_command)
 app.command("runs")(runs_command)
 app.command("compare")(compare_command)
+app.command("sync")(sync_command)
 app.command("ui")(ui_command)
 app.command("doctor")(doctor_command)
 

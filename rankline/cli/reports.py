@@ -17,6 +17,9 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
         ArtifactError: it could not be saved completely.
     """
     from rankline.tracking.reports import log_report
+    from rankline.tracking.store import catch_up
+
+    catch_up(workspace.root)
 
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""

@@ -33,16 +33,19 @@ def runs_command(
     check_writable(json_file)
     from rankline.pipeline import write_json
     from rankline.run_tables import print_runs
+    from rankline.tracking.reading import open_reader
     from rankline.tracking.runs import runs_in
-    from rankline.tracking.store import open_store, uri_of
+    from rankline.tracking.store import uri_of
     from serving.ensemble import active_runs
 
     uri = uri_of(work_dir)
-    if not (found := runs_in(open_store(uri), recipe, limit)):
+    if not (found := runs_in(open_reader(uri), recipe, limit)):
         raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
     live = active_runs(repository)
     if json_file:
-        write_json({"runs": [{**run.to_dict(), "is_live": run.run_id in live} for run in found]}, json_file)
+        write_json(
+            {"runs": [{**run.to_dict(), "is_live": bool(live & {run.run_id, run.own_id})} for run in found]}, json_file
+        )
     print_runs(found, live, CONSOLE)
 
 
@@ -75,13 +78,14 @@ def compare_command(
     from rankline.pipeline import write_json
     from rankline.run_tables import print_run_comparison
     from rankline.tracking.comparison import compare_runs
+    from rankline.tracking.reading import open_reader
     from rankline.tracking.runs import find_run
-    from rankline.tracking.store import open_store, uri_of
+    from rankline.tracking.store import uri_of
     from workflows.artifacts import write_whole
 
-    client = open_store(uri_of(work_dir))
-    first, *others = [find_run(client, _run_of(named, repository)) for named in runs]
-    comparisons = [compare_runs(client, first, other) for other in others]
+    store = open_reader(uri_of(work_dir))
+    first, *others = [find_run(store, _run_of(named, repository)) for named in runs]
+    comparisons = [compare_runs(store, first, other) for other in others]
     if json_file:
         write_json({"comparisons": [found.to_dict() for found in comparisons]}, json_file)
     if html:

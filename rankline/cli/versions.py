@@ -67,8 +67,9 @@ def register_command(
 
     path = workspace_of(recipe, repository=repository).ensemble
     ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
-    from rankline.tracking.store import uri_of_registry  # MLflow, which nobody waits for where there is no version
+    from rankline.tracking.store import catch_up, uri_of_registry  # MLflow: nobody waits for it without a version
 
+    catch_up(work_dir)
     uri = uri_of_registry(ensemble, work_dir)
     registered = register(ensemble, uri)
     role = "champion" if ensemble.is_active else "candidate"

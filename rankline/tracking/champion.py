@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from rankline.display import note
+from rankline.tracking.exports import CHAMPION
 from serving.ensemble import REGISTRY, ExportedEnsemble
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
@@ -54,8 +55,6 @@ def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
     Raises:
         ArtifactError: it is damaged, its run failed, or the store does not take it.
     """
-    from rankline.tracking.registry import CHAMPION
-
     registry = _open(uri)
     registered = _registered(registry, ensemble)
     keep_registry_uri(ensemble.path, uri)
@@ -80,7 +79,7 @@ def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, i
     if uri is None:
         ensemble.activate(in_place_of=in_place_of)
         return
-    from rankline.tracking.registry import CHAMPION, RegistryError
+    from rankline.tracking.registry import RegistryError
 
     try:
         registry = _open(uri)

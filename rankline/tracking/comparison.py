@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow import MlflowClient
-
+from rankline.tracking.reading import Reader
 from rankline.tracking.reports import read_report
 from rankline.tracking.runs import RunSummary, differences, validation_of
 from serving.benchmark.compare import Comparison, compare
@@ -120,7 +119,7 @@ class RunComparison:
         }
 
 
-def compare_runs(client: MlflowClient, before: RunSummary, after: RunSummary) -> RunComparison:
+def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
     """Compare a run with another.
 
     Raises:
@@ -130,23 +129,23 @@ def compare_runs(client: MlflowClient, before: RunSummary, after: RunSummary) ->
     if before.run_id == after.run_id:
         raise ConfigError(f"{before.run_id} was given twice. Give two runs: `rankline runs` lists them.")
     remarks: list[str] = []
-    quality, num_rows = _compared_quality(client, before, after, remarks)
+    quality, num_rows = _compared_quality(store, before, after, remarks)
     return RunComparison(
         before=before,
         after=after,
         quality=quality,
         num_rows=num_rows,
         is_paired=all(one.found.is_paired for one in quality),
-        serving=_compared_serving(client, before, after, remarks),
+        serving=_compared_serving(store, before, after, remarks),
         differing=differences([before, after]),
         remarks=tuple(remarks),
     )
 
 
 def _compared_quality(
-    client: MlflowClient, before: RunSummary, after: RunSummary, remarks: list[str]
+    store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]
 ) -> tuple[tuple[QualityDifference, ...], int]:
-    scored = [validation_of(client, run) for run in (before, after)]
+    scored = [validation_of(store, run) for run in (before, after)]
     if lacking := [run.short_id for run, scores in zip((before, after), scored, strict=True) if scores is None]:
         remarks.append(f"run {' and '.join(lacking)} keeps no scores of validation rows")
         return (), 0
@@ -182,16 +181,14 @@ def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
             yield name, metric.title, False
 
 
-def _compared_serving(
-    client: MlflowClient, before: RunSummary, after: RunSummary, remarks: list[str]
-) -> Comparison | None:
+def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]) -> Comparison | None:
     reports = []
     for run in (before, after):
         if not run.serving.keys() - {"megabytes"}:
             remarks.append(f"run {run.short_id} was not measured: rankline bench measures what was exported")
             continue
         try:
-            reports.append(read_report(client.tracking_uri, run.run_id))
+            reports.append(read_report(store, run.run_id))
         except ArtifactError as error:
             remarks.append(str(error).rstrip("."))
     if len(reports) < 2:

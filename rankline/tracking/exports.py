@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
-
+from rankline.tracking.store import stored_id
 from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -12,6 +10,8 @@ if TYPE_CHECKING:
 
 VERSION, ENGINE = "version", "engine"
 """Tags of a run."""
+CHAMPION = "champion"
+"""Alias of the registered version that answers."""
 MEGABYTES = "serving/megabytes"
 
 
@@ -23,11 +23,16 @@ def record_export(ensemble: "ExportedEnsemble") -> None:
     """
     if not ensemble.run_id:  # trained elsewhere
         return
+    from mlflow.exceptions import MlflowException
+
+    from training.tracking.delivery import client_of
+
     try:
-        client = MlflowClient(tracking_uri=ensemble.tracking_uri)
-        client.set_tag(ensemble.run_id, VERSION, f"{ensemble.name} {ensemble.version}")
-        client.set_tag(ensemble.run_id, ENGINE, str(ensemble.manifest.details["engine"]))
-        client.log_metric(ensemble.run_id, MEGABYTES, ensemble.num_bytes / 1e6)
+        client = client_of(ensemble.tracking_uri)
+        run_id = stored_id(client, ensemble.run_id)
+        client.set_tag(run_id, VERSION, f"{ensemble.name} {ensemble.version}")
+        client.set_tag(run_id, ENGINE, str(ensemble.manifest.details["engine"]))
+        client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
     except (MlflowException, OSError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ArtifactError(

@@ -28,17 +28,20 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
+from rankline.tracking.exports import CHAMPION as CHAMPION
 from rankline.tracking.exports import ENGINE, VERSION
+from rankline.tracking.reading import open_reader
 from rankline.tracking.reports import read_report
-from rankline.tracking.store import directory_of
+from rankline.tracking.store import directory_of, stored_id
 from serving.ensemble import ExportedEnsemble
-from training.tracking import TrackingConfig, experiment_id
+from training.tracking import TrackingConfig
+from training.tracking.delivery import experiment_id
 from workflows.artifacts import MANIFEST
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FILE_NAME
 
-CANDIDATE, CHAMPION = "candidate", "champion"
-"""Aliases: the version that was registered last, and the one that answers."""
+CANDIDATE = "candidate"
+"""Alias of the version that was registered last."""
 ENSEMBLE = "ensemble"
 _FINGERPRINT = "fingerprint"
 _LOADER = "rankline.tracking.loading"
@@ -186,14 +189,14 @@ class Registry:
         """Experiment, and run that trained the model; no run where that was elsewhere."""
         uri = self._client.tracking_uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
-            run = self._client.get_run(ensemble.run_id)
+            run = self._client.get_run(stored_id(self._client, ensemble.run_id))
             if run.info.status != RunStatus.to_string(RunStatus.FINISHED) or run.info.lifecycle_stage != "active":
                 state = "was deleted" if run.info.lifecycle_stage != "active" else f"is {run.info.status}"
                 raise ArtifactError(
                     f"{ensemble.name} version {ensemble.version} was not registered: MLflow run {ensemble.run_id}, "
                     f"which trained it, {state}, expected FINISHED. Train and export again."
                 )
-            return str(run.info.experiment_id), ensemble.run_id
+            return str(run.info.experiment_id), str(run.info.run_id)
         directory = directory_of(uri)
         config = TrackingConfig(
             directory=directory or Path(), experiment=ensemble.name, server=None if directory else uri
@@ -221,7 +224,7 @@ class Registry:
     def _copy_report(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
         """The run's benchmark, if it is of this version."""
         try:
-            report = read_report(self._client.tracking_uri, run_id)
+            report = read_report(open_reader(self._client.tracking_uri), run_id)
         except ArtifactError:  # it was not measured
             return
         if report.version == ensemble.version:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from mlflow import MlflowClient
-from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
-
+from rankline.tracking.reading import Reader, open_reader
+from rankline.tracking.store import stored_id
 from serving.benchmark.report import BenchmarkReport
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 FIGURES = ("p50_ms", "p99_ms", "rows_per_s")
 """What a run is told by, as metrics under serving/: latency of the smallest requests, one by one; the most rows/s."""
@@ -45,9 +47,14 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         if failures:
             raise _incomplete(failures, "everything else was saved")
         return
+    from mlflow.exceptions import MlflowException
+
+    from training.tracking.delivery import client_of
+
     kept = f"MLflow run {run_id} has the whole report"
     try:
-        client = MlflowClient(tracking_uri=tracking_uri)
+        client = client_of(tracking_uri)
+        run_id = stored_id(client, run_id)
         _log_figures(report, client, run_id)
         if not failures:
             client.log_artifacts(run_id, str(directory), artifact_path=_FOLDER)
@@ -83,32 +90,31 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
     if path.exists():
         return BenchmarkReport.read(path)
     if re.fullmatch("[0-9a-f]{32}", named):
-        return read_report(tracking_uri, named)
+        return read_report(open_reader(tracking_uri), named)
     raise ArtifactError(
         f"there is no file {named}, and the id of an MLflow run has 32 hexadecimal digits. Give one of them."
     )
 
 
-def read_report(tracking_uri: str, run_id: str) -> BenchmarkReport:
+def read_report(store: Reader, run_id: str) -> BenchmarkReport:
     """The last report that was logged to a run.
 
     Args:
-        tracking_uri: MLflow store of the run.
+        store: MLflow store of the run.
         run_id: of the run.
 
     Raises:
         ArtifactError: there is no such run, it has no report, or one of another format version.
     """
-    client = MlflowClient(tracking_uri=tracking_uri)
     source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
     try:
-        client.get_run(run_id)
-        with TemporaryDirectory(prefix="rankline-report-") as directory:
-            path = client.download_artifacts(run_id, f"{_FOLDER}/{_JSON}", directory)
-            return BenchmarkReport.from_dict(json.loads(Path(path).read_bytes()), source)
-    except (MlflowException, OSError, ValueError) as error:
+        with store.artifact(store.run(run_id).run_id, f"{_FOLDER}/{_JSON}") as path:
+            if path is None:
+                raise ArtifactError("it has none")
+            return BenchmarkReport.from_dict(json.loads(path.read_bytes()), source)
+    except (ArtifactError, OSError, ValueError) as error:
         raise ArtifactError(
-            f"{source} in {tracking_uri} cannot be read: {_in_a_line(error)}. "
+            f"{source} in {store.uri} cannot be read: {_in_a_line(error)}. "
             "Give the id of a run whose model `rankline bench` has measured, or a file."
         ) from None
 
@@ -150,7 +156,9 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
     return [f"{', '.join(names)} cannot be written to {directory}: {why}" for why, names in unwritten.items()]
 
 
-def _log_figures(report: BenchmarkReport, client: MlflowClient, run_id: str) -> None:
+def _log_figures(report: BenchmarkReport, client: "MlflowClient", run_id: str) -> None:
+    from mlflow.entities import Metric
+
     now = int(time.time() * 1000)
     metrics = [
         Metric(f"bench/{result.load.series}{name}", found.value, now, result.batch_size)

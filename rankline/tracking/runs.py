@@ -1,30 +1,23 @@
 """Runs as they are read back: what each was, how good, how fast, and what became of it."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlflow import MlflowClient
-from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
-
 from rankline.tracking.exports import ENGINE, MEGABYTES, VERSION
+from rankline.tracking.reading import Reader, StoredRun
 from rankline.tracking.reports import FIGURES
 from training.metrics import METRICS, OBJECTIVES
+from training.tracking.config import OWN_ID
 from training.validation import FILE, FOLDER, ValidationScores
-from workflows.errors import ArtifactError, ConfigError
+from workflows.errors import ConfigError
 
 _OF_MODEL = "model/valid_"
 _SHORT_ID = 8
 _FEWEST_DIGITS = 4
 _MOST_MEANT = 20  # runs that a message lists
-_NO_TRIAL = f"tags.`{MLFLOW_PARENT_RUN_ID}` IS NULL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +36,7 @@ class RunSummary:
         engine: that the last export is served by; empty before one.
         version: ensemble and version that it was exported as last; empty before an export.
         data, code: what it was trained on and by.
+        own_id: by which it is known where its store gave it no id when it began.
         params: choices.
     """
 
@@ -58,35 +52,41 @@ class RunSummary:
     version: str = ""
     data: str = ""
     code: str = ""
+    own_id: str = ""
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, run: Run, recipe: str) -> "RunSummary":
-        """What a run of MLflow says."""
-        metrics, tags, info = run.data.metrics, run.data.tags, run.info
+    def of(cls, run: StoredRun) -> "RunSummary":
+        """What a store says of a run."""
+        metrics, tags = run.metrics, run.tags
         serving = {name: metrics[f"serving/{name}"] for name in FIGURES if f"serving/{name}" in metrics}
         if MEGABYTES in metrics:
             serving["megabytes"] = metrics[MEGABYTES]
         return cls(
-            run_id=info.run_id,
-            name=info.run_name or "",
-            recipe=recipe,
-            status=info.status,
-            started=datetime.fromtimestamp(info.start_time / 1000, timezone.utc),
-            duration_s=(info.end_time - info.start_time) / 1000 if info.end_time else None,
+            run_id=run.run_id,
+            name=run.name,
+            recipe=run.experiment,
+            status=run.status,
+            started=datetime.fromtimestamp(run.start_ms / 1000, timezone.utc),
+            duration_s=(run.end_ms - run.start_ms) / 1000 if run.end_ms else None,
             quality={n.removeprefix(_OF_MODEL): v for n, v in metrics.items() if n.startswith(_OF_MODEL)},
             serving=serving,
             engine=tags.get(ENGINE, ""),
             version=tags.get(VERSION, ""),
             data=tags.get("data", ""),
             code=tags.get("code", ""),
-            params=run.data.params,
+            own_id=tags.get(OWN_ID, ""),
+            params=run.params,
         )
 
     @property
     def short_id(self) -> str:
         """Enough of the id to find it by."""
         return self.run_id[:_SHORT_ID]
+
+    def is_one_of(self, run_ids: Container[str]) -> bool:
+        """Whether one of these ids is its own, or the store's."""
+        return self.run_id in run_ids or self.own_id in run_ids
 
     @property
     def objective(self) -> tuple[str, float] | None:
@@ -98,11 +98,11 @@ class RunSummary:
         return {**vars(self), "started": self.started.isoformat(timespec="seconds")}
 
 
-def runs_in(client: MlflowClient, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
+def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
     """Runs of a store, the latest first, but for the trials of `rankline tune`.
 
     Args:
-        client: the store.
+        store: to look in.
         recipe: whose runs; None for those of all recipes.
         limit: how many at most.
 
@@ -110,17 +110,13 @@ def runs_in(client: MlflowClient, recipe: str | None = None, limit: int = 1000) 
         ConfigError: no run of the recipe was recorded.
         ArtifactError: the store does not answer.
     """
-    with _explained(client):
-        names = {one.experiment_id: one.name for one in client.search_experiments()}
-        if recipe is not None:
-            names = {number: name for number, name in names.items() if name == recipe}
-            if not names:
-                raise ConfigError(f"no run of {recipe!r} was recorded in {client.tracking_uri}.")
-        found = client.search_runs(list(names), _NO_TRIAL, order_by=["attributes.start_time DESC"], max_results=limit)
-    return [RunSummary.of(run, names[run.info.experiment_id]) for run in found]
+    found = [RunSummary.of(run) for run in store.runs(recipe, limit)]
+    if not found and recipe is not None and recipe not in store.experiments():
+        raise ConfigError(f"no run of {recipe!r} was recorded in {store.uri}.")
+    return found
 
 
-def find_run(client: MlflowClient, named: str) -> RunSummary:
+def find_run(store: Reader, named: str) -> RunSummary:
     """One run, by its id or the beginning of its id.
 
     Raises:
@@ -128,35 +124,27 @@ def find_run(client: MlflowClient, named: str) -> RunSummary:
         ArtifactError: the store does not answer.
     """
     if re.fullmatch("[0-9a-f]{32}", named):
-        with _explained(client):
-            run = client.get_run(named)
-            return RunSummary.of(run, client.get_experiment(run.info.experiment_id).name)
+        return RunSummary.of(store.run(named))
     if not re.fullmatch(f"[0-9a-f]{{{_FEWEST_DIGITS},31}}", named):
         raise ConfigError(
             f"{named!r} names no run. Give the first {_FEWEST_DIGITS} digits of its id or more, which `rankline runs` "
             "shows, or a version that it was exported as, such as movielens@3."
         )
-    with _explained(client):
-        names = {one.experiment_id: one.name for one in client.search_experiments()}
-        runs = client.search_runs(list(names), f"attributes.run_id LIKE '{named}%'", max_results=_MOST_MEANT)
-    found = [RunSummary.of(run, names[run.info.experiment_id]) for run in runs]
+    found = [RunSummary.of(run) for run in store.runs_called(named, _MOST_MEANT)]
     if len(found) != 1:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
-        raise ConfigError(f"{named!r} names {len(found) or 'no'} runs of {client.tracking_uri}{ids}, expected one.")
+        raise ConfigError(f"{named!r} names {len(found) or 'no'} runs of {store.uri}{ids}, expected one.")
     return found[0]
 
 
-def validation_of(client: MlflowClient, run: RunSummary) -> ValidationScores | None:
+def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
     """Its validation rows as they were scored; None where it keeps none.
 
     Raises:
         ArtifactError: they cannot be read.
     """
-    with _explained(client), TemporaryDirectory(prefix="rankline-scores-") as directory:
-        if FILE not in {Path(file.path).name for file in client.list_artifacts(run.run_id, FOLDER)}:
-            return None
-        path = client.download_artifacts(run.run_id, f"{FOLDER}/{FILE}", directory)
-        return ValidationScores.read(Path(path))
+    with store.artifact(run.run_id, f"{FOLDER}/{FILE}") as path:
+        return ValidationScores.read(path) if path else None
 
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
@@ -170,12 +158,3 @@ def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
 def titles() -> dict[str, str]:
     """Name of a metric of a model → what people call it."""
     return {**{name: metric.title for name, metric in METRICS.items() if metric.title}, "loss": "loss"}
-
-
-@contextmanager
-def _explained(client: MlflowClient) -> Iterator[None]:
-    try:
-        yield
-    except MlflowException as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise ArtifactError(f"{client.tracking_uri} cannot be read: {reason}.") from None

@@ -1,18 +1,24 @@
-"""The store of a work directory: `mlflow.db` in it, or the server that `MLFLOW_TRACKING_URI` names."""
+"""The store of a work directory: `mlflow.db` in it, or the server that `MLFLOW_TRACKING_URI` names.
+
+MLflow is imported when something is written, and not before: that takes seconds.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlflow import MlflowClient
-
-from training.tracking import store_uri
+from rankline.display import note
+from training.tracking import quiet
+from training.tracking.config import journals_of, store_uri
+from training.tracking.journal import left_in
 from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from serving.ensemble import ExportedEnsemble
+    from mlflow import MlflowClient
 
-_RETRIES = "3"  # some ten seconds; MLflow's own 7 are minutes, in which nobody knows why nothing happens
+    from serving.ensemble import ExportedEnsemble
+    from training.tracking.delivery import Outcome
 
 
 def server() -> str | None:
@@ -41,7 +47,36 @@ def directory_of(uri: str) -> Path | None:
     return Path(path).parent if is_file else None
 
 
-def open_store(uri: str) -> MlflowClient:
+def deliver(work_dir: Path) -> "Iterator[Outcome]":
+    """Give stores what runs of a work directory have left that are over."""
+    from training.tracking.delivery import deliver_left
+
+    with quiet():
+        yield from deliver_left(journals_of(work_dir))
+
+
+def catch_up(work_dir: Path) -> None:
+    """Do so before something is added to one of these runs; a store that does not answer costs a line."""
+    if not left_in(journals_of(work_dir)):
+        return
+    for outcome in deliver(work_dir):
+        if outcome.failure:
+            note(f"Warning: {outcome.words}")
+
+
+def stored_id(client: "MlflowClient", run_id: str) -> str:
+    """MLflow's id of a run, which has one of its own where the store did not answer when it began.
+
+    Raises:
+        MlflowException: the store does not answer.
+    """
+    from training.tracking.delivery import stored_run
+
+    run = stored_run(client, run_id)
+    return str(run.info.run_id) if run else run_id
+
+
+def open_store(uri: str) -> "MlflowClient":
     """The store, which is there.
 
     Raises:
@@ -52,5 +87,6 @@ def open_store(uri: str) -> MlflowClient:
         raise ArtifactError(
             f"there are no runs: {path} does not exist. Train something (rankline run movielens), or give --work-dir."
         )
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
-    return MlflowClient(tracking_uri=uri)
+    from training.tracking.delivery import client_of
+
+    return client_of(uri)

@@ -27,7 +27,8 @@ from training.metrics import objective_of
 from training.observers import EarlyEnd, Observer
 from training.run import INNER
 from training.search_space import OneOf, Range, Values, search_space
-from training.tracking import RunLog, TrackingConfig, experiment_id, quiet
+from training.tracking import RunLog, TrackingConfig, quiet
+from training.tracking.delivery import experiment_id
 from training.train import rehearse
 from workflows.artifacts import write_whole
 from workflows.errors import RanklineError

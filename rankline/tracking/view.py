@@ -12,7 +12,7 @@ from mlflow.entities import Experiment, ViewType
 
 from rankline.tracking.exports import ENGINE, MEGABYTES, VERSION
 from training.metrics import OBJECTIVES
-from training.tracking import OPENS_ON_RUNS
+from training.tracking.delivery import OPENS_ON_RUNS
 
 KEY = "rankline"
 _FOR_TRAINING = "workflowType=machine_learning"  # the menu of runs and models, not that of traces

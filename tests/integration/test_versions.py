@@ -18,6 +18,7 @@ from mlflow import MlflowClient
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from rankline.status import statuses
 from rankline.tracking.champion import register
 from rankline.tracking.follow import Alias, AliasFollower
 from rankline.tracking.registry import CHAMPION
@@ -126,6 +127,20 @@ def test_versions_change_under_load_without_a_failed_request(served: Served) -> 
     assert served.events == ["loading version 2", "version 2 is active", "loading version 1", "version 1 is active"]
     assert served.loaded("transform") == [1]  # the other version is gone
     assert len(served.processes("transform")) == bool(served.runtime)
+
+
+def test_status_says_that_a_server_has_another_version_than_the_active_one(served: Served) -> None:
+    def said() -> tuple[int | None, tuple[str, ...]]:
+        (status,) = statuses(served.repository.parent, served.server.endpoints.grpc)
+        return status.served, status.disagreements
+
+    assert said() == (1, ())
+    served.publish(20)  # and the supervisor does not look
+    behind, disagreements = said()
+    assert behind == 1
+    assert [text for text in disagreements if "version 2 is active, and the server has version 1" in text]
+    served.supervisor.step()
+    assert said() == (2, ())
 
 
 def test_a_server_follows_an_alias_under_load_without_a_failed_request(tmp_path: Path) -> None:

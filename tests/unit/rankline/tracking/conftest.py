@@ -9,6 +9,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
+from rankline.tracking.reading import Reader, open_reader
 from rankline.tracking.reports import log_report
 from serving.benchmark.report import BenchmarkReport
 from training.validation import FOLDER, ValidationScores
@@ -33,6 +34,10 @@ class Store:
     @property
     def uri(self) -> str:
         return str(self.client.tracking_uri)
+
+    @property
+    def reader(self) -> Reader:
+        return open_reader(self.uri)
 
     def run(self) -> str:
         """One of which nothing is known."""

@@ -35,10 +35,10 @@ def compared(
     params: tuple[Mapping[str, object], Mapping[str, object]] = ({}, {}),
 ) -> RunComparison:
     runs = [
-        find_run(store.client, store.trained(f"run {number}", {}, scored=scored, report=report, params=choices))
+        find_run(store.reader, store.trained(f"run {number}", {}, scored=scored, report=report, params=choices))
         for number, (scored, report, choices) in enumerate(zip((before, after), reports, params, strict=True))
     ]
-    return compare_runs(store.client, runs[0], runs[1])
+    return compare_runs(store.reader, runs[0], runs[1])
 
 
 def test_the_better_run_is_named_with_how_sure_that_is(store: Store) -> None:
@@ -93,9 +93,9 @@ def test_labels_of_one_class_are_not_compared(store: Store) -> None:
 
 
 def test_a_run_is_not_compared_with_itself(store: Store) -> None:
-    run = find_run(store.client, store.trained("r", {}))
+    run = find_run(store.reader, store.trained("r", {}))
     with pytest.raises(ConfigError, match="given twice"):
-        compare_runs(store.client, run, run)
+        compare_runs(store.reader, run, run)
 
 
 def test_terminal_page_and_json_say_the_same(store: Store) -> None:

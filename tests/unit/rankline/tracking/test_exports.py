@@ -24,7 +24,7 @@ def test_a_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> Non
     run_id = store.trained("mlp", {"auc": 0.7})
     for version in (3, 4):
         record_export(exported(tmp_path, run_id, store.uri, version))
-    run = find_run(store.client, run_id)
+    run = find_run(store.reader, run_id)
     assert (run.version, run.engine, run.serving) == ("shop 4", "onnx", {"megabytes": 2.5})
 
 

@@ -35,7 +35,7 @@ def test_a_report_is_on_disk_and_in_the_run_and_read_back(
     metrics = store.client.get_run(run_id).data.metrics
     assert metrics["bench/concurrency_8/p50_ms"] == report.bench[0].value("p50_ms")
     assert "bench/concurrency_8/p999_ms" not in metrics  # not reported
-    assert read_report(store.uri, run_id) == report
+    assert read_report(store.reader, run_id) == report
 
 
 def test_a_file_that_cannot_be_written_costs_no_other(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_figure(
     )
     with pytest.raises(ArtifactError, match=expected):
         log_report(report, store.uri, run_id, tmp_path)
-    assert BenchmarkReport.read(tmp_path / "bench.json") == report == read_report(store.uri, run_id)
+    assert BenchmarkReport.read(tmp_path / "bench.json") == report == read_report(store.reader, run_id)
     assert (
         {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.csv", "histograms"} == files(store, run_id)
     )
@@ -76,7 +76,7 @@ def test_without_a_directory_the_run_still_gets_the_report(
     with pytest.raises(match=r"nothing can be written to .*file/below: Not a dir.* has the whole"):
         log_report(report, store.uri, run_id, tmp_path / "file" / "below")
     assert files(store, run_id) == FILES
-    assert read_report(store.uri, run_id) == report
+    assert read_report(store.reader, run_id) == report
 
 
 def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_a_deleted_run_costs_no_file(store: Store, report: BenchmarkReport, tmp_
 def test_a_run_without_a_report_and_no_run_are_told(store: Store, tmp_path: Path) -> None:
     for run_id in (store.run(), "0" * 32):
         with pytest.raises(ArtifactError, match=f"bench/bench.json of MLflow run {run_id} in .* cannot be read"):
-            read_report(store.uri, run_id)
+            read_report(store.reader, run_id)
     run_id = store.run()
     (tmp_path / "bench.json").write_text('{"format_version": 1, "bench": []}')
     store.client.log_artifact(run_id, str(tmp_path / "bench.json"), "bench")
     with pytest.raises(ArtifactError, match=f"run {run_id} has format version 1, this Rankline reads 2"):
-        read_report(store.uri, run_id)
+        read_report(store.reader, run_id)
 
 
 def test_a_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkReport, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.recipe_file import read_recipe
+from rankline.tracking.reading import open_reader
 from rankline.tracking.runs import runs_in
 from rankline.tracking.tuning import Tuned, tune, write_recipe
 from tests.support.recorders import ProgressRecord
@@ -92,7 +93,8 @@ def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
     assert search.info.status == "FINISHED"
     assert search.data.tags["command"] == tuned.command
     assert search.data.metrics["best/inner_auc"] == tuned.after
-    assert [run.run_id for run in runs_in(workplace.client)] == [tuned.run_id]  # not each trial
+    listed = runs_in(open_reader(workplace.client.tracking_uri))
+    assert [run.run_id for run in listed] == [tuned.run_id]  # not each trial
 
 
 def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:

@@ -1,0 +1,291 @@
+"""Runs in MLflow: what was trained, on which data, how well, and the model itself.
+
+MLflow 3 on SQLite, all in one work directory: `mlflow.db` and `mlartifacts/`; or on a server. What a run logs goes
+through one door, its journal (`training.tracking.journal`), and from there into the store
+(`training.tracking.delivery`), so that no store holds up training. The model is logged as a plain SavedModel or
+TorchScript file behind a loader module of ours, so no Python object is pickled and loading runs no Python code that
+came with the artifact.
+"""
+
+import json
+import logging
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.tracking.config import TrackingConfig as TrackingConfig
+from training.tracking.journal import Journal, journal_of
+from workflows.feature_spec import FeatureSpec
+from workflows.heads import output_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.models import ModelSignature
+
+_OPEN_S = 5.0  # that training waits for a server to take the run
+_LEAVE_S = 5.0  # that it waits at the end until a server has everything, or
+_LEAVE_SHARE = 0.01  # of the time that the run took, if that is more
+_SAMPLE_EVERY_S = 1.0
+_GIT_S = 5.0  # it looks at every file of the checkout
+_PYFUNC_PACKAGES = ("numpy", "pandas")
+
+
+class RunLog:
+    """The run that is going on: each thing is on disk when a method returns, and in the store some seconds later.
+
+    Args:
+        run_id: its id in the store, or its own where the store did not answer when it began.
+        uri: tracking URI of the store.
+        journal: gets what is logged; None to a worker that records nothing.
+        is_reopened: whether it goes on where an earlier process left it.
+    """
+
+    def __init__(self, run_id: str, uri: str, journal: Journal | None = None, *, is_reopened: bool = False) -> None:
+        self.run_id = run_id
+        self.uri = uri
+        self.is_reopened = is_reopened
+        self._journal = journal
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Record the choices that were made; of those that are recorded already nothing changes."""
+        self._append("params", values={name: str(value) for name, value in params.items()})
+
+    def log_dataset(self, split: str, directory: Path, *, digest: str, num_rows: int) -> None:
+        """Record the data of one split.
+
+        Args:
+            split: "train" or "valid"; the context under which MLflow shows it.
+            directory: where the split's files are.
+            digest: identity of the data; MLflow keeps the first 36 characters.
+            num_rows: rows of the split.
+        """
+        self._append(
+            "dataset",
+            split=split,
+            name=f"{directory.parent.name}-{split}",
+            digest=digest[:36],
+            source_type="local",
+            source=json.dumps({"uri": directory.absolute().as_uri()}),
+            profile=json.dumps({"num_rows": num_rows}),
+        )
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int, *, of_model: bool = False) -> None:
+        """Record figures at a step or epoch; with `of_model` also at the model that was logged, for the valid data."""
+        values = {name: float(value) for name, value in metrics.items()}
+        self._append("metrics", values=values, step=step, ms=_now_ms(), of_model=of_model)
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Record what runs are told apart by."""
+        self._append("tags", values=dict(tags))
+
+    def note(self, text: str) -> None:
+        """Add a remark to what MLflow shows as the description of the run, if that does not have it already."""
+        self._append("remark", text=text)
+
+    def log_artifact(self, path: Path) -> None:
+        """Store a file, or a directory under its own name, as it is now."""
+        if self._journal:
+            self._append("artifact", path=self._journal.keep(path))
+
+    def log_model(
+        self,
+        path: Path,
+        spec: FeatureSpec,
+        example: "pd.DataFrame",
+        *,
+        loader_module: str,
+        packages: Sequence[str],
+    ) -> None:
+        """Store a model as a logged model named "model", with signature and input example.
+
+        Args:
+            path: file or directory that `loader_module` can load.
+            spec: says what the model's inputs are.
+            example: a few rows of them.
+            loader_module: module with `_load_pyfunc(path)`.
+            packages: distributions that it needs; those that are installed are recorded with their versions.
+        """
+        if not self._journal:
+            return
+        import mlflow.pyfunc
+
+        folder = self._journal.new_folder()
+        mlflow.pyfunc.save_model(
+            folder,
+            data_path=str(path),
+            loader_module=loader_module,
+            signature=_signature(spec),
+            input_example=example,
+            pip_requirements=_pip_requirements((*packages, *_PYFUNC_PACKAGES)),
+        )
+        self._append("model", path=folder.relative_to(self._journal.directory).as_posix())
+
+    def _append(self, kind: str, **content: Any) -> None:
+        if self._journal:
+            self._journal.append(kind, **content)
+
+
+@contextmanager
+def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Iterator[RunLog]:
+    """Record what the block does as one run.
+
+    An exception that leaves the block marks the run as FAILED, Ctrl-C as KILLED. A server that does not answer is
+    waited for a few seconds at the beginning and at the end; what it has not got by then stays in the work directory.
+
+    Args:
+        config: where to.
+        resumed_id: id of a run to go on with. If the store has it no more, the new run says so in a remark.
+
+    Raises:
+        ConfigError: the experiment was deleted in MLflow.
+        ArtifactError: another process is at this run, or its journal is damaged.
+        MlflowException: the store refuses the run.
+    """
+    with warnings.catch_warnings():
+        # MLflow 3.17 warns about a type hint of its own while it is imported.
+        warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType")
+        import mlflow.pyfunc  # noqa: F401  (here, as no other thread is at work)
+
+        from training.tracking.delivery import Deliverer
+
+    config.directory.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        journal = (resumed_id and journal_of(config.journals, resumed_id)) or Journal.new(config.journals)
+        begin = time.monotonic()
+        _open(journal, config, resumed_id)
+        deliverer = Deliverer(journal)
+        opened = deliverer.opened(None if config.is_local else _OPEN_S)
+        log = RunLog(
+            opened.run_id or resumed_id or journal.id,
+            config.uri,
+            journal,
+            is_reopened=opened.is_reopened if opened.run_id else resumed_id is not None,
+        )
+        status = "FAILED"
+        try:
+            with _system_metrics(log, opened.start_ms or _now_ms()):
+                yield log
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            try:
+                journal.append("end", status=status, ms=_now_ms())
+            finally:
+                took_s = time.monotonic() - begin
+                deliverer.finish(None if config.is_local else max(_LEAVE_S, _LEAVE_SHARE * took_s))
+
+
+def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> None:
+    from mlflow.tracking.context.registry import resolve_tags
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+    tags = resolve_tags({MLFLOW_PARENT_RUN_ID: config.parent} if config.parent else {})
+    journal.append(
+        "open", uri=config.uri, config=config.to_dict(), tags=tags, start_ms=_now_ms(), resumed=resumed_id or ""
+    )
+
+
+@contextmanager
+def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
+    """Record every second what the machine does, as MLflow measures it, into the journal.
+
+    Args:
+        log: the run.
+        since_ms: when it began, from which the steps are seconds, also where it goes on.
+    """
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    kinds: tuple[Any, ...] = (CPUMonitor, DiskMonitor, NetworkMonitor)
+    monitors = [kind() for kind in kinds]
+    of_gpu: Any = GPUMonitor
+    with suppress(Exception):  # as MLflow itself: without the library, or without a GPU
+        monitors.append(of_gpu())
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(_SAMPLE_EVERY_S):
+            figures: dict[str, float] = {}
+            for monitor in monitors:
+                monitor.collect_metrics()
+                figures |= {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
+                monitor.clear_metrics()
+            log.log_metrics(figures, step=(_now_ms() - since_ms) // 1000)
+
+    thread = threading.Thread(target=sample, name="system metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def code_version() -> str:
+    """Rankline's version, and where this is a Git checkout its commit, with "-dirty" where files were changed."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude", "*"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_S,
+        )
+        commit = f", commit {described.stdout.strip()}"
+    except (OSError, subprocess.SubprocessError):  # no Git, or no checkout
+        commit = ""
+    return f"rankline {version('rankline')}{commit}"
+
+
+def _signature(spec: FeatureSpec) -> "ModelSignature":
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema, TensorSpec
+    from mlflow.types.schema import Array, DataType
+
+    columns: list[ColSpec | TensorSpec] = []
+    for feature in (*spec.categorical, *spec.continuous):
+        kind = DataType.float if feature.cardinality is None else DataType.long
+        columns.append(ColSpec(Array(kind) if feature.is_list else kind, feature.name))
+    outputs: list[ColSpec | TensorSpec] = []
+    for head, name in zip(spec.heads, output_names(spec.heads), strict=True):
+        outputs.append(ColSpec(DataType.float if head.width == 1 else Array(DataType.float), name))
+    return ModelSignature(inputs=Schema(columns), outputs=Schema(outputs))
+
+
+def _pip_requirements(packages: Sequence[str]) -> list[str]:
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package}=={version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep MLflow and the migrations of its store from writing over a progress bar; warnings still come through."""
+    wanted = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3": logging.ERROR}  # its retries
+    loggers = [logging.getLogger(name) for name in wanted]
+    levels = [logger.level for logger in loggers]
+    for logger, level in zip(loggers, wanted.values(), strict=True):
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
