@@ -96,14 +96,12 @@ class _Clock(Observer):
 
     def observe(self, _: RunLog) -> "list[Observer]":
         """From the first step on."""
-        self.begin = time.perf_counter()
+        self.begin, self.threads_s = time.perf_counter(), -_beside_s()
         return [self]
 
     def close(self) -> None:
         self.end = time.perf_counter()
-        beside = [one.ident for one in threading.enumerate() if one.name in _THREADS]
-        clocks = [time.pthread_getcpuclockid(ident) for ident in beside if ident is not None]
-        self.threads_s = sum(map(time.clock_gettime, clocks))
+        self.threads_s += _beside_s()
 
     @contextmanager
     def clocked(self, kind: type, methods: tuple[str, ...]) -> Iterator[None]:
@@ -142,6 +140,12 @@ class _Clock(Observer):
             "files_s": files,
             "waits_s": waiting,
         }
+
+
+def _beside_s() -> float:
+    """Processor time so far of the threads that deliver and sample."""
+    beside = [one.ident for one in threading.enumerate() if one.name in _THREADS]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in beside if ident is not None)
 
 
 def _train(prepared: PreparedData, directory: Path, config: TrainConfig, server: str | None) -> dict[str, float]:

@@ -432,7 +432,8 @@ def may_pass(error: Exception) -> bool:
 
 def in_a_line(error: Exception) -> str:
     """What happened, without the rest of a long story."""
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    asked, is_silent, _ = str(error).strip().partition("\n")[0].partition(" failed with exception")
+    return f"{asked} got no answer" if is_silent else asked.rstrip(".")
 
 
 def _last_ms(entries: Iterable[Entry]) -> int:
