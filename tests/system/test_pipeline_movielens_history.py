@@ -57,10 +57,8 @@ def test_the_command_on_files_reads_the_ratings_it_is_given(tmp_path: Path) -> N
 
 def recommended(command: str, directory: Path) -> list[int]:
     """The movies that a command prints, whose scores fall."""
-    lines = typed(command, directory).splitlines()
-    found = [
-        (int(movie), float(score)) for line in lines for movie, score in re.findall(r"^(\d+) .* (0\.\d+) *$", line)
-    ]
+    rows = re.findall(r"^(\d+) .* (0\.\d+) *$", typed(command, directory), re.MULTILINE)
+    found = [(int(movie), float(score)) for movie, score in rows]
     scores = [score for _, score in found]
     assert scores == sorted(scores, reverse=True)
     return [movie for movie, _ in found]
