@@ -254,8 +254,8 @@ class _Search:
     def try_once(self, config: ExportConfig, end_s: float) -> None:
         """Measure one in short."""
         best = self._best(final=False)
-        start, end_s = (_NEAR * best, end_s) if best else (None, None)
-        self._done(try_config(config, self._serve, SHORT, start=start, lowest=start, clock=self._clock, end_s=end_s))
+        limits = {"start": _NEAR * best, "lowest": _NEAR * best, "end_s": end_s} if best else {}
+        self._done(try_config(config, self._serve, SHORT, clock=self._clock, **limits))
 
     def try_again(self, one: Tried, end_s: float) -> None:
         """Measure one of the best for longer: from a bit below its own rate, or whether it takes more than the best."""
