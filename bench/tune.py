@@ -28,6 +28,7 @@ _TIME_LIMIT_S = 900.0
 def run(
     repeats: int,
     num_rows: int = 50_000,
+    slo: str = _SLO,
     varied: tuple[str, ...] = _VARIED,
     time_limit_s: float = _TIME_LIMIT_S,
     effort: Effort = LONG,
@@ -37,13 +38,13 @@ def run(
         workspace = Workspace(recipe="movielens", root=root / "work", repository=root / "repository")
         recipe = recipe_named(workspace.recipe)
         prepared, trained = make_model(workspace, num_rows)
-        target = Slo.parse(_SLO)
+        target = Slo.parse(slo)
         begin = time.perf_counter()
         tuned = tune_serving(
             recipe,
             prepared,
             trained,
-            slo=_SLO,
+            slo=slo,
             batch_size=1,
             only=varied,
             time_limit_s=time_limit_s,
@@ -83,5 +84,5 @@ def run(
 def _best(tried: list[Tried]) -> ExportConfig:
     best = max(tried, key=lambda one: one.rate_per_s or 0.0)
     if best.rate_per_s is None:
-        raise ServingError(f"no configuration meets {_SLO}; the first one: {tried[0].last}.")
+        raise ServingError(f"no configuration meets the target; the first one: {tried[0].last}.")
     return best.config

@@ -83,7 +83,7 @@ def run_local(
         threading.Event().wait()
 
 
-class RanklineDeployments(BaseDeploymentClient):  # type: ignore[misc]  # MLflow's is not typed
+class RanklineDeployments(BaseDeploymentClient):
     """The ensembles of a model repository.
 
     Args:
@@ -91,7 +91,7 @@ class RanklineDeployments(BaseDeploymentClient):  # type: ignore[misc]  # MLflow
     """
 
     def __init__(self, target_uri: str) -> None:
-        super().__init__(target_uri)
+        super().__init__(target_uri)  # type: ignore[no-untyped-call]
         self.repository = Path(target_uri.partition(":")[2] or REPOSITORY)
 
     @_for_mlflow
