@@ -266,14 +266,13 @@ def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, con
 def holds_slo(result: LoadResult, slo: Slo) -> bool:
     """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
     value_ms = result.value(slo.metric)
+    return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
+
+
+def kept_up(result: LoadResult, slo: Slo) -> bool:
+    """What was offered was answered, but for as many requests as the percentile leaves out."""
     num_failed = sum(result.errors.values()) + result.num_unsent
-    assert result.rate_per_s is not None
-    return (
-        value_ms is not None
-        and value_ms <= slo.bound_ms
-        and num_failed <= (1 - slo.level) * result.num_due
-        and result.num_requests >= _KEPT_UP * result.num_due
-    )
+    return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
