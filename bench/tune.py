@@ -71,7 +71,7 @@ def run(
             "search_s": seconds[side],
             "configurations": len(tried[side]),
             "measurements": sum(len(one.readings) for one in tried[side]),
-            **{name: float(getattr(config, name)) for name in ("fused", "instances", "threads", "batch_delay_ms")},
+            **{name: float(value) for name in varied if isinstance(value := getattr(config, name), bool | int | float)},
             "is_onnx": float(config.engine == "onnx"),
         }
         for side, config in winners.items()
