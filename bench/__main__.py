@@ -26,6 +26,7 @@ BENCHMARKS = {
     "replicas": "what the balancer in front of several servers costs; knows --recipe",
     "promotion": "promote, roll back and follow an alias under load: how long each takes, and failed requests",
     "tracking": "what recording costs a training, with a server and without an answer, and looking at 1,000 runs",
+    "tune": "the way of serving that `rankline tune --slo` finds against an exhaustive search, and how long both take",
     "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
     "quality": "how good a model is, and what it ranks first, against ALS and item-kNN; knows --recipe, --data",
     "etl": "preparing Criteo rows by two Dask workers against one",

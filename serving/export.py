@@ -5,8 +5,9 @@ The serving graph is merlin-systems' own (`TransformWorkflow` and its operator f
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.parity import check_parity, check_rows_apart, plan_inputs, raw_rows
+from serving.parity import ParityReport, check_parity, check_rows_apart, plan_inputs, raw_rows
 from serving.plan import Transform
 from serving.through_nvtabular import UncompiledTransform
 from serving.version import Served, native_steps, write_version
@@ -96,13 +97,25 @@ def export_ensemble(
         LoweringError: the workflow holds an operator that cannot be compiled.
         ParityError: offline and served results differ.
     """
-    _check_same_origin(prepared, trained)
     engine_for(trained.format, config.engine)  # now, not after the model is loaded
+    exportable = exportable_of(prepared, trained)
+    return publish_exportable(
+        exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
+    )
+
+
+def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
+    """What was prepared and trained here, loaded.
+
+    Raises:
+        ArtifactError: an artifact is damaged, or the two do not belong together.
+    """
+    _check_same_origin(prepared, trained)
     workflow = prepared.workflow()
     with quiet_nvtabular():
         serving_workflow = workflow.remove_inputs([label.name for label in prepared.spec.labels])
     model = engine_for(trained.format).load_trained(trained.model_path)
-    exportable = Exportable(
+    return Exportable(
         workflow=serving_workflow,
         offline_workflow=offline_workflow(prepared.workflow, serving_workflow),
         model=model,
@@ -113,9 +126,6 @@ def export_ensemble(
         made_from={manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)},
         details={"run_id": trained.run_id, "tracking_uri": trained.tracking_uri, "metrics": dict(trained.metrics)},
         candidates=prepared.candidates,
-    )
-    return publish_exportable(
-        exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
     )
 
 
@@ -130,32 +140,95 @@ def publish_exportable(
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
-    artifact, model, candidates = exportable.artifact, exportable.model, exportable.candidates
-    engine = engine_for(artifact.format, config.engine)
+    with checked(exportable, config, progress) as ready:
+        if compare:
+            progress.update(3, 5, "compare engines")
+            ready = replace(ready, engines=ready.compare_engines())
+        progress.update(4, 5, "write")
+        ensemble = ready.publish(output, config, name=name, promote=promote)
+    progress.update(5, 5, "published")
+    return ensemble
+
+
+@contextmanager
+def checked(exportable: Exportable, config: ExportConfig, progress: Progress = SILENT) -> "Iterator[CheckedExport]":
+    """Compile and compare once; what can be published, any number of times, as long as the block lasts.
+
+    Args:
+        exportable: what to serve.
+        config: its engine, and the operators that it leaves uncompiled.
+        progress: shows the steps that are done.
+
+    Raises:
+        ConfigError, ExportError, LoweringError, ParityError: see `export_ensemble`.
+    """
+    engine = engine_for(exportable.artifact.format, config.engine)
     progress.update(1, 5, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
         plan, about = _transform(exportable, config.uncompiled_operators, Path(directory))
-        served, served_model = _in_engine(engine, exportable, Path(directory))
+        served, model = _in_engine(engine, exportable, Path(directory))
         progress.update(2, 5, "compare with NVTabular")
-        heldout = exportable.heldout
         parity = check_parity(
-            exportable.offline_workflow, plan, model, heldout, served_model=served_model, candidates=candidates
+            exportable.offline_workflow,
+            plan,
+            exportable.model,
+            exportable.heldout,
+            served_model=model,
+            candidates=exportable.candidates,
         )
-        optional = optional_columns(plan, heldout, candidates, parity.nulls_not_compared)
+        yield CheckedExport(
+            exportable=exportable,
+            plan=plan,
+            uncompiled=about,
+            served=served,
+            model=model,
+            parity=parity,
+            directory=Path(directory),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedExport:
+    """A workflow and a model in an engine that were compared with what they were made from.
+
+    Attributes:
+        exportable: what they were made from.
+        plan: the workflow as it is served.
+        uncompiled: about its operators without a compiled form, for the manifest.
+        served: the model as it is served.
+        model: the same in this process.
+        parity: how served and offline results were compared.
+        directory: for what is converted.
+        engines: how fast each engine is, where that was asked.
+    """
+
+    exportable: Exportable
+    plan: Transform
+    uncompiled: Mapping[str, Any] | None
+    served: Served
+    model: ScoringModel
+    parity: ParityReport
+    directory: Path
+    engines: EngineComparison | None = None
+
+    def compare_engines(self) -> EngineComparison | None:
+        """Time all engines that can serve the model; None where there are no rows to time them on."""
+        models = _in_all_engines(self.exportable, {self.served.engine.name: self.model}, self.directory)
+        sizes = LONG_ROWS_BATCH_SIZES if self.exportable.candidates else BATCH_SIZES
+        return _compare(models, self.plan, self.exportable.heldout, sizes)
+
+    def publish(self, output: Path, config: ExportConfig, *, name: str, promote: bool = True) -> ExportedEnsemble:
+        """Write and publish it as one version; arguments and errors as of `export_ensemble`."""
+        exportable, candidates, engine = self.exportable, self.exportable.candidates, self.served.engine
+        optional = optional_columns(self.plan, exportable.heldout, candidates, self.parity.nulls_not_compared)
         config = config.settled(optional)
-        comparison = None
-        if compare:
-            progress.update(3, 5, "compare engines")
-            models = _in_all_engines(exportable, {engine.name: served_model}, Path(directory))
-            comparison = _compare(models, plan, heldout, LONG_ROWS_BATCH_SIZES if candidates else BATCH_SIZES)
-        progress.update(4, 5, "write")
         details: dict[str, Any] = {
             "config": asdict(config),
             "engine": engine.name,
-            "native": native_steps(plan, engine, config),
-            "engines": comparison and asdict(comparison),
-            "parity": asdict(parity),
-            "uncompiled": about,
+            "native": native_steps(self.plan, engine, config),
+            "engines": self.engines and asdict(self.engines),
+            "parity": asdict(self.parity),
+            "uncompiled": self.uncompiled,
             **exportable.details,
         }
         with (
@@ -170,18 +243,17 @@ def publish_exportable(
             quiet_nvtabular(),
         ):
             workflow = exportable.workflow
-            transform = _TypedTransform(workflow, plan)
-            scorer = model.operator(transform.compute_output_schema())
+            transform = _TypedTransform(workflow, self.plan)
+            scorer = exportable.model.operator(transform.compute_output_schema())
             graph = workflow.input_schema.column_names >> transform >> scorer
             Ensemble(graph, workflow.input_schema).export(
                 str(version.directory),
-                runtime=NativeRuntime(plan, served, type(scorer), candidates, optional),
+                runtime=NativeRuntime(self.plan, self.served, type(scorer), candidates, optional),
                 config=config,
                 name=name,
                 version=version.number,
             )
-    progress.update(5, 5, "published")
-    return ExportedEnsemble.load(output, version.number)
+        return ExportedEnsemble.load(output, version.number)
 
 
 def _transform(

@@ -28,6 +28,8 @@ class ExportConfig:
         max_list_length: most values of one list of a request, and most candidates of one row.
         instances: copies of each step that run side by side, in Python each in a process; 0 for one per four cores.
         threads: threads that one operation of the model may use; 0 to share the cores among the instances.
+        batch_delay_ms: how long a request may wait for others that the model then scores with it; by default it waits
+            for nothing but an instance.
         max_queue_size: requests that may wait for a step; the next one is refused at once. 0 for any number. With a
             limit, Triton 24.10 keeps one request in some hundreds waiting for 500 ms.
         queue_timeout_ms: how long a request may wait for a step before it is refused, 0 for any time; same effect.
@@ -42,6 +44,7 @@ class ExportConfig:
     max_list_length: int = 10_000
     instances: int = 0
     threads: int = 0
+    batch_delay_ms: float = 0.0
     max_queue_size: int = 0
     queue_timeout_ms: float = 0.0
     keep_versions: int = 3
@@ -69,12 +72,12 @@ class ExportConfig:
     @property
     def num_instances(self) -> int:
         """Instances of each step on this machine."""
-        return self.instances or max(_num_cores() // 4, 1)
+        return self.instances or max(num_cores() // 4, 1)
 
     @property
     def num_threads(self) -> int:
         """Threads of one instance on this machine."""
-        return self.threads or max(_num_cores() // self.num_instances, 1)
+        return self.threads or max(num_cores() // self.num_instances, 1)
 
 
 _MOST_CANDIDATES = 16_384
@@ -83,11 +86,13 @@ _AT_LEAST = {
     "max_list_length": 1,
     "instances": 0,
     "threads": 0,
+    "batch_delay_ms": 0,
     "max_queue_size": 0,
     "queue_timeout_ms": 0,
     "keep_versions": 2,
 }
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -27,6 +27,7 @@ class ModelConfig:
         runtime: file of the backend folder that runs it; "" for Triton's choice, a shared object before `model.py`.
         parameters: strings for the backend.
         instances: copies of the model that run side by side, those of Python in processes of their own.
+        batch_delay_us: how long a request may wait for others to be joined with, in microseconds.
         max_queue_size: requests that may wait; the next one is refused. 0 for any number.
         queue_timeout_us: how long a request may wait before it is refused, in microseconds. 0 for any time.
     """
@@ -40,6 +41,7 @@ class ModelConfig:
     runtime: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     instances: int = 1
+    batch_delay_us: int = 0
     max_queue_size: int = 0
     queue_timeout_us: int = 0
 
@@ -50,7 +52,9 @@ class ModelConfig:
         """The configuration as `inference.ModelConfig`."""
         config = _skeleton(self)
         config.backend, config.platform, config.runtime = self.backend, self.platform, self.runtime
-        config.dynamic_batching.SetInParent()  # join what waits, wait for nothing
+        config.dynamic_batching.SetInParent()  # join what waits
+        if self.batch_delay_us:
+            config.dynamic_batching.max_queue_delay_microseconds = self.batch_delay_us
         if self.max_queue_size or self.queue_timeout_us:
             policy = config.dynamic_batching.default_queue_policy
             policy.max_queue_size, policy.default_timeout_microseconds = self.max_queue_size, self.queue_timeout_us

@@ -139,6 +139,7 @@ def _steps(
             name=f"{name}_{kind}_v{version}",
             max_batch_size=config.most_rows(with_candidates=bool(candidates)),
             instances=config.num_instances,
+            batch_delay_us=0 if kind == "transform" else int(config.batch_delay_ms * 1000),
             max_queue_size=config.max_queue_size,
             queue_timeout_us=int(config.queue_timeout_ms * 1000),
             parameters={MANIFEST_PARAMETER: manifest, **parameters},

@@ -1,12 +1,13 @@
 """The verb `export`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rankline.cli.arguments import Repository, WorkDir
+from rankline.cli.reports import say_waiting
 from rankline.display import CONSOLE, say
 from rankline.options import Overrides, with_options
 from rankline.promotion import Bounds
@@ -103,16 +104,7 @@ def export_command(
     from rankline import api
     from rankline.summary import print_engines
 
-    given = {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename}
-    if not model:
-        if recipe is None:
-            raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
-        if extra := [option for option, value in given.items() if value]:
-            raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
-    elif recipe is not None:
-        raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
-    elif sample is None or name is None:
-        raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
+    _check_given(recipe, model, {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename})
     bounds = Bounds.parse(if_better, by, p99)
     if bounds and model:
         raise ConfigError("--if-better is for a recipe, whose validation rows have labels.")
@@ -131,12 +123,32 @@ def export_command(
         **overrides.values,
     )
     print_engines(ensemble, CONSOLE)
-    if not ensemble.is_active:
-        say(f"another version answers; to let this one: rankline promote {ensemble.name} --to {ensemble.version}")
-        if bounds:
-            raise typer.Exit(1)
+    say_waiting(ensemble)
+    if bounds and not ensemble.is_active:
+        raise typer.Exit(1)
     if model:
         _show_next(str(name), str(sample), work_dir, repository)
+
+
+def _check_given(recipe: str | None, model: Sequence[Path] | None, of_model: Mapping[str, object]) -> None:
+    """Refuse what is neither a recipe nor a whole description of a model that was made elsewhere.
+
+    Args:
+        recipe, model: which one.
+        of_model: the options that go with `--model`.
+
+    Raises:
+        ConfigError: both were given, or none, or something is missing or too much.
+    """
+    if not model:
+        if recipe is None:
+            raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
+        if extra := [option for option, value in of_model.items() if value]:
+            raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
+    elif recipe is not None:
+        raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
+    elif of_model["--sample"] is None or of_model["--name"] is None:
+        raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
 
 
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:

@@ -24,3 +24,9 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
     log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
     logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
     say(f"{logged}page, table, JSON and plot in {workspace.report}")
+
+
+def say_waiting(ensemble: "ExportedEnsemble") -> None:
+    """What lets an exported version answer, where another one does."""
+    if not ensemble.is_active:
+        say(f"another version answers; to let this one: rankline promote {ensemble.name} --to {ensemble.version}")

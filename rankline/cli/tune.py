@@ -1,30 +1,71 @@
 """The verb `tune`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankline.cli.arguments import JsonFile, RecipeName, WorkDir
+from rankline.cli.arguments import JsonFile, RecipeName, Repository, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.cli.recipe_options import with_recipe_options
+from rankline.cli.reports import say_waiting
 from rankline.display import CONSOLE, Stages, say
-from rankline.options import Overrides
-from rankline.recipes import recipe_named
-from rankline.workspace import WORK_DIR, workspace_of
+from rankline.options import Overrides, names_of
+from rankline.recipes import Recipe, recipe_named
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
+from workflows.errors import ConfigError
 from workflows.extras import require
 
+if TYPE_CHECKING:
+    from training.tracking import TrackingConfig
 
-@with_recipe_options(of_recipe=lambda recipe: (recipe.train,))
+_NUM_TRIALS = 20
+_TIME_LIMIT_S = 900.0
+
+
+@with_recipe_options(of_recipe=lambda recipe: (recipe.train, recipe.serving))
 def tune_command(
     recipe: RecipeName,
     *,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Trials in all; those of a search that was ended count.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "--trials",
+            min=1,
+            help=f"Trials in all, those of a search that was ended included. [default: {_NUM_TRIALS}]",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str, typer.Option("--only", metavar="NAME,NAME…", help="Choices to vary; without it all that can be.")
     ] = "",
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            "--slo",
+            metavar="p99=TIME",
+            help="Search for the way of serving that takes the most requests with this percentile under this bound, "
+            "and export it.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", min=1, help="With --slo: rows of a request. [default: 1]", show_default=False),
+    ] = None,
+    time_limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit-s",
+            min=1,
+            help=f"With --slo: how long to search. [default: {_TIME_LIMIT_S:g}]",
+            show_default=False,
+        ),
+    ] = None,
+    promote: Annotated[
+        bool, typer.Option("--promote/--no-promote", help="With --slo: let the export that won answer.")
+    ] = True,
     work_dir: WorkDir = WORK_DIR,
+    repository: Repository = REPOSITORY,
     json_file: JsonFile = None,
     overrides: Overrides,
 ) -> None:
@@ -32,35 +73,68 @@ def tune_command(
 
     The same command goes on with a search that was ended. Options of the recipe say where it starts from.
 
+    With --slo: for the best way of serving the trained model on this machine (engine, one step or two, instances,
+    threads, how long requests wait for each other), each served by a real Triton. What an option gives is not varied.
+
     **Examples**
 
     rankline tune movielens --trials 30
 
     rankline tune movielens --only learning_rate,dropout --epochs 6
+
+    rankline tune movielens --slo p99=10ms
+
+    rankline tune movielens --slo p99=5ms --rows 100 --engine onnx --no-promote
     """
-    require("optuna", feature="rankline tune", extra="tune")
     check_writable(json_file)
     from rankline.pipeline import write_json
-    from rankline.tracking.store import server
+    from serving.tuning import VARIED
+
+    workspace = workspace_of(recipe, work_dir, repository)
+    chosen = recipe_named(recipe).with_overrides(overrides)
+    names = tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip())
+    if slo is None:
+        given = {"--rows": rows, "--time-limit-s": time_limit_s, "--no-promote": None if promote else True}
+        _refuse("with --slo only", given, overrides, chosen.serving)
+        result = _tune_training(chosen, workspace, trials or _NUM_TRIALS, names)
+    else:
+        _refuse("not with --slo", {"--trials": trials}, overrides, chosen.train)
+        only_these = names or tuple(name for name in VARIED if name not in overrides.values)
+        limit_s = time_limit_s or _TIME_LIMIT_S
+        result = _tune_serving(chosen, workspace, slo, rows or 1, only_these, limit_s, promote=promote)
+    if json_file:
+        write_json(result, json_file)
+
+
+def _refuse(why: str, given: Mapping[str, object], overrides: Overrides, config: object) -> None:
+    """Refuse options that the search would not read.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    of_config = set(overrides.values) & set(names_of(config))
+    wrong = [option for option, value in given.items() if value is not None]
+    if wrong := [*wrong, *(f"--{name.replace('_', '-')}" for name in sorted(of_config))]:
+        raise ConfigError(f"{', '.join(wrong)}: {why}.")
+
+
+def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: tuple[str, ...]) -> dict[str, Any]:
+    """Search for hyperparameters, and say what was found."""
+    require("optuna", feature="rankline tune", extra="tune")
     from rankline.tracking.tuning import tune, write_recipe
-    from training.tracking import TrackingConfig
     from workflows.prepared import PreparedData
 
-    workspace = workspace_of(recipe, work_dir)
-    chosen = recipe_named(recipe).with_overrides(overrides)
-    require(chosen.train.model.framework.module, feature="tuning", extra=chosen.train.model.framework.extra)
+    require(recipe.train.model.framework.module, feature="tuning", extra=recipe.train.model.framework.extra)
     with Stages(["tune"]) as stages, stages.stage("tune") as progress:
         tuned = tune(
-            chosen,
+            recipe,
             PreparedData.load(workspace.prepared),
-            num_trials=trials,
-            only=tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip()),
-            tracking=TrackingConfig(directory=workspace.root, experiment=chosen.name, server=server()),
+            num_trials=num_trials,
+            only=only,
+            tracking=_tracking(recipe, workspace),
             directory=workspace.tuning,
             progress=progress,
         )
-    if json_file:
-        write_json(tuned.to_dict(), json_file)
     say(
         f"{tuned.metric} on rows of the training part {tuned.before:.4f} → {tuned.after:.4f}, "
         f"{tuned.num_trials} trials, {tuned.num_pruned} of them ended early"
@@ -69,6 +143,55 @@ def tune_command(
         say(f"  {name} {value}")
     if not tuned.choices:
         say("no trial was better than the recipe's own choices")
-    elif chosen.file:
-        say(f"recipe   {write_recipe(chosen, tuned)}")
+    elif recipe.file:
+        say(f"recipe   {write_recipe(recipe, tuned)}")
     CONSOLE.print(f"[dim]train with them[/]  {tuned.command}", soft_wrap=True)
+    return tuned.to_dict()
+
+
+def _tune_serving(
+    recipe: Recipe,
+    workspace: Workspace,
+    slo: str,
+    batch_size: int,
+    only: tuple[str, ...],
+    time_limit_s: float,
+    *,
+    promote: bool,
+) -> dict[str, Any]:
+    """Search for a way of serving, export it, and say what was found."""
+    from rankline import pipeline
+    from rankline.tracking.serving_tuning import tune_serving
+    from workflows.prepared import PreparedData
+    from workflows.trained import TrainedModel
+
+    with Stages(["tune", "export"]) as stages:
+        with stages.stage("tune") as progress:
+            prepared = PreparedData.load(workspace.prepared)
+            tuned = tune_serving(
+                recipe,
+                prepared,
+                TrainedModel.load(workspace.model),
+                slo=slo,
+                batch_size=batch_size,
+                only=only,
+                time_limit_s=time_limit_s,
+                tracking=_tracking(recipe, workspace),
+                directory=workspace.tuning,
+                log_path=workspace.log,
+                progress=progress,
+            )
+        ensemble = pipeline.export(recipe, tuned.best.config, prepared, workspace, stages, promote=promote)
+    tuned.print(CONSOLE)
+    if tuned.num_left:
+        say(f"{tuned.num_left} more not tried: too far behind without a delay, or no time left")
+    say_waiting(ensemble)
+    CONSOLE.print(f"[dim]the same export[/]  {tuned.command}", soft_wrap=True)
+    return {**tuned.to_dict(), "version": ensemble.version, "is_active": ensemble.is_active}
+
+
+def _tracking(recipe: Recipe, workspace: Workspace) -> "TrackingConfig":
+    from rankline.tracking.store import server
+    from training.tracking import TrackingConfig
+
+    return TrackingConfig(directory=workspace.root, experiment=recipe.name, server=server())

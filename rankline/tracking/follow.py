@@ -2,18 +2,16 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from rankline.tracking.champion import keep_registry_uri
+from rankline.tracking.fetch import on_this_machine
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store
 from rankline.workspace import NAMES
-from serving.ensemble import ExportedEnsemble, add_version
-from serving.export_config import ExportConfig
-from workflows.durable import staging_for
+from serving.ensemble import ExportedEnsemble
 from workflows.errors import ArtifactError, ConfigError
 
 INTERVAL_S = 1.0
@@ -91,52 +89,18 @@ class AliasFollower:
             )
         if wanted == self._seen:
             return
-        with self._once(wanted):
-            if not wanted.fingerprint:
-                raise ArtifactError(
-                    f"version {wanted.number} of the registered model {wanted.name!r} is no ensemble of that name. "
-                    "Move the alias to one that `rankline register` made."
-                )
-        ensemble = self._there(wanted) or self._fetched(wanted)
+        try:
+            ensemble = on_this_machine(self._registry, wanted, self._path, self._report)
+        except RegistryError:
+            raise
+        except ArtifactError:  # what is damaged is not looked at again
+            self._seen = wanted
+            raise
         if not self._is_active(ensemble):
             self._report(f"{self._alias} is now {wanted.words}")
             ensemble.activate()
         self._seen = wanted
         keep_registry_uri(self._path, self._uri)
-
-    def _there(self, wanted: RegisteredVersion) -> ExportedEnsemble | None:
-        """The version if it is on disk."""
-        try:
-            found = ExportedEnsemble.load(self._path, wanted.version)
-        except ArtifactError:
-            return None
-        if found.manifest.fingerprint != wanted.fingerprint:
-            return None
-        with self._once(wanted):
-            found.check_files()
-        return found
-
-    def _fetched(self, wanted: RegisteredVersion) -> ExportedEnsemble:
-        with staging_for(self._path.resolve()) as directory:
-            self._report(f"fetching {wanted.words}")
-            source = self._registry.download(wanted, directory)
-            with self._once(wanted):
-                return add_version(
-                    source,
-                    self._path,
-                    wanted.name,
-                    fingerprint=wanted.fingerprint,
-                    keep=ExportConfig.keep_versions,
-                )
-
-    @contextmanager
-    def _once(self, wanted: RegisteredVersion) -> Iterator[None]:
-        """What is found to be damaged is not looked at again."""
-        try:
-            yield
-        except ArtifactError:
-            self._seen = wanted
-            raise
 
     def _is_active(self, ensemble: ExportedEnsemble) -> bool:
         try:

@@ -146,6 +146,15 @@ class Registry:
                     return None
                 raise
 
+    def numbered(self, name: str, number: int) -> RegisteredVersion:
+        """A version by MLflow's number.
+
+        Raises:
+            RegistryError: there is none, or the store does not answer.
+        """
+        with self._explained(f"models:/{name}/{number} cannot be looked up"):
+            return RegisteredVersion.of(self._client.get_model_version(name, str(number)))
+
     def move(self, alias: str, to: RegisteredVersion) -> None:
         """Let an alias name a version; a champion is no candidate any more.
 

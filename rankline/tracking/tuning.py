@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from rankline.recipes import Recipe
 from rankline.recipes.changed_file import changed_recipe
+from rankline.tracking.search_run import ends_as_block
 from training.config import TrainConfig
 from training.metrics import objective_of
 from training.observers import EarlyEnd, Observer
@@ -109,7 +110,7 @@ def tune(
         with quiet():
             client = MlflowClient(tracking_uri=tracking.uri)
         search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
-        with search.recorded():
+        with ends_as_block(client, search.run_id):
             for _ in range(num_trials + _UNFINISHED):
                 if (done := search.num_done) >= num_trials:
                     break
@@ -193,7 +194,7 @@ class _Search:
         self._client, self._tracking = client, tracking
         self._objective = objective_of(prepared.spec.heads)
         with quiet():
-            self._run_id = self._opened()
+            self.run_id = self._opened()
         self.failure = ""
         """Why the last trial failed that did."""
 
@@ -229,7 +230,7 @@ class _Search:
             metrics = rehearse(
                 self._prepared,
                 config,
-                tracking=replace(self._tracking, run_name=f"trial {trial.number}: {named}", parent=self._run_id),
+                tracking=replace(self._tracking, run_name=f"trial {trial.number}: {named}", parent=self.run_id),
                 progress=progress,
                 observers=watch.of,
             )
@@ -263,25 +264,12 @@ class _Search:
             epoch=best.user_attrs["epoch"],
             num_trials=self.num_done,
             num_pruned=len(self._done(TrialState.PRUNED)),
-            run_id=self._run_id,
+            run_id=self.run_id,
         )
-
-    @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """The run of the search ends as the block does."""
-        status = "FAILED"
-        try:
-            yield
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-            raise
-        finally:
-            self._client.set_terminated(self._run_id, status)
 
     def record(self, tuned: Tuned, evidence: Path) -> None:
         """Put what was found on the run of the search."""
-        client, run_id = self._client, self._run_id
+        client, run_id = self._client, self.run_id
         client.log_metric(run_id, f"best/{INNER}_{self._objective.name}", tuned.after, step=tuned.num_trials)
         client.set_tag(run_id, "command", tuned.command)
         client.log_artifact(run_id, str(evidence))

@@ -104,9 +104,9 @@ def measure(
         program = _Program(config, progress)
         if identity is not None:
             any_number = pa.table({tensor.name: np.arange(4096) for tensor in identity.schema.inputs})
-            with _bench(identity, _taken(identity, any_number), config, workers) as bench:
+            with open_bench(identity, any_number, config, workers) as bench:
                 program.measure_floor(bench)
-        with _bench(client, rows, config, workers, check, process_ids) as bench:
+        with open_bench(client, rows, config, workers, check, process_ids) as bench:
             program.run(bench, batch_sizes)
     return BenchmarkReport(
         model_name=client.schema.name,
@@ -149,7 +149,7 @@ def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:
 
 
 @contextmanager
-def _bench(
+def open_bench(
     client: Client,
     rows: pa.Table,
     config: LoadConfig,
@@ -157,11 +157,21 @@ def _bench(
     check: ScoreCheck | None = None,
     process_ids: Callable[[], Sequence[int]] = tuple,
 ) -> Iterator[Bench]:
+    """What measures one model, load by load.
+
+    Args:
+        client: connected to the model.
+        rows: raw rows that requests are drawn from; columns that the model does not take are left out.
+        config: tolerance of the scores, and the seed.
+        workers: send the requests.
+        check: of the scores; None for none.
+        process_ids: of the server, if it is on this machine.
+    """
     with Statistics(client.url, client.schema.name) as statistics:
         yield Bench(
             client=client,
             url=client.url,
-            rows=rows,
+            rows=_taken(client, rows),
             workers=workers,
             statistics=statistics,
             meter=ResourceMeter(process_ids),
@@ -229,12 +239,7 @@ class _Program:
 
     def _search(self, bench: Bench, batch_size: int, slo: Slo) -> SearchResult:
         def holds(rate_per_s: float) -> bool:
-            rate_per_s = round(rate_per_s, 1)
-            needed_s = 1.2 * samples_needed(slo.level) / rate_per_s
-            duration_s = max(self._config.min_duration_s, needed_s)
-            config = replace(self._config, min_duration_s=duration_s, time_limit_s=duration_s)
-            load = Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals)
-            result = bench.measure(load, config)
+            result = measure_rate(bench, batch_size, rate_per_s, slo, self._config)
             self._keep(result, len(self.results), len(self.results) + 1)
             return holds_slo(result, slo)
 
@@ -245,17 +250,29 @@ class _CutShortError(Exception):
     """Nothing more can be measured."""
 
 
+def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, config: LoadConfig) -> LoadResult:
+    """Offer a rate for `min_duration_s`, or for as long as the percentile needs to be reported.
+
+    Raises:
+        RequestError: the rows do not fit the model.
+        ServingError: no server answers, or a score is not the expected one.
+    """
+    rate_per_s = round(rate_per_s, 1)
+    duration_s = max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
+    config = replace(config, min_duration_s=duration_s, time_limit_s=duration_s)
+    return bench.measure(Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals), config)
+
+
 def holds_slo(result: LoadResult, slo: Slo) -> bool:
     """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
     value_ms = result.value(slo.metric)
+    return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
+
+
+def kept_up(result: LoadResult, slo: Slo) -> bool:
+    """What was offered was answered, but for as many requests as the percentile leaves out."""
     num_failed = sum(result.errors.values()) + result.num_unsent
-    assert result.rate_per_s is not None
-    return (
-        value_ms is not None
-        and value_ms <= slo.bound_ms
-        and num_failed <= (1 - slo.level) * result.num_due
-        and result.num_requests >= _KEPT_UP * result.num_due
-    )
+    return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:

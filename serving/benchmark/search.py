@@ -23,13 +23,21 @@ class SearchResult:
 
 
 def highest_rate(
-    holds: Callable[[float], bool], *, start: float, resolution: float = 0.05, confirmations: int = 2
+    holds: Callable[[float], bool],
+    *,
+    start: float,
+    lowest: float = _LOWEST_RATE,
+    step: float = 2.0,
+    resolution: float = 0.05,
+    confirmations: int = 2,
 ) -> SearchResult:
     """Search for the highest rate at which something holds.
 
     Args:
         holds: measures at a rate. It may err near the bound; so the rate that is found is tried again.
         start: a first guess, above 0.
+        lowest: no rate below it is tried; as high as `start`, the search is over where `start` does not hold.
+        step: factor between the rates of the bracket.
         resolution: the search ends when a rate that fails is this much above one that holds.
         confirmations: how often in a row the rate that was found has to hold again; where it does not, it counts as
             failed and the next lower one is confirmed.
@@ -41,7 +49,7 @@ def highest_rate(
         num_probes += 1
         return holds(rate)
 
-    low, high = _bracket(probe, start)
+    low, high = _bracket(probe, start, lowest, step)
     while low is not None:
         while high is not None and high > low * (1 + resolution):
             middle = (low * high) ** 0.5
@@ -52,22 +60,24 @@ def highest_rate(
         if high is None or all(probe(low) for _ in range(confirmations)):
             break
         high, low = low, low / (1 + resolution)
-        if low < _LOWEST_RATE:
+        if low < lowest:
             low = None
     return SearchResult(rate_per_s=low, failed_per_s=high, num_probes=num_probes)
 
 
-def _bracket(probe: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
-    """A rate that holds and twice that rate, which does not."""
+def _bracket(
+    probe: Callable[[float], bool], start: float, lowest: float, step: float
+) -> tuple[float | None, float | None]:
+    """A rate that holds and the next one, which does not."""
     rate = start
     if probe(rate):
         while rate < _HIGHEST_RATE:
-            if not probe(2 * rate):
-                return rate, 2 * rate
-            rate *= 2
+            if not probe(step * rate):
+                return rate, step * rate
+            rate *= step
         return rate, None
-    while rate / 2 >= _LOWEST_RATE:
-        rate /= 2
+    while rate / step >= lowest:
+        rate /= step
         if probe(rate):
-            return rate, 2 * rate
+            return rate, step * rate
     return None, rate

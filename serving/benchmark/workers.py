@@ -18,6 +18,8 @@ _START_DELAY_NS = 20_000_000  # so that all processes have read their job when t
 _LOOK_INTERVAL_NS = 50_000_000
 _STOP_TIMEOUT_S = 5
 _PR_SET_TIMERSLACK = 29
+STOPPED = "stopped by Ctrl-C"
+"""The failure of a run that was ended so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,7 @@ class _Gathering:
             num_over = self._num_over()
             if self._num_slices is not None or num_over < 1:
                 raise
-            self._num_slices, self._failure = num_over, "stopped by Ctrl-C"
+            self._num_slices, self._failure = num_over, STOPPED
             self._on_end()
         if self._num_slices is None:
             self._on_end()

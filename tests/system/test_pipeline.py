@@ -37,6 +37,7 @@ ELSEWHERE = ("make ", "source ")
 """Beginnings of commands that test_readme.py runs, or that do nothing by themselves."""
 SHORTER = {
     "rankline run ": "--batch-sizes 1 --work-dir other --repository other/repository",
+    "rankline tune movielens --slo": "--slo p99=10s --only engine --time-limit-s 10 --no-promote",  # on any machine
     "rankline tune ": "--epochs 1 --trials 2",
 }
 UNTIL_CTRL_C = ("rankline serve", "rankline ui")

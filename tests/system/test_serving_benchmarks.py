@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import client, foreign, promotion, serving, stacks
+from bench import client, foreign, promotion, serving, stacks, tune
 from bench.__main__ import main as bench
 from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load, Run
+from serving.tuning import SHORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +49,18 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
         *("requests_per_s@1x32", "ready_s", "memory_mb")
     }
     assert ratios["memory_vs_python"] == pytest.approx(ours["memory_mb"] / results["python"]["memory_mb"])
+
+
+def test_the_tuner_is_compared_with_an_exhaustive_search() -> None:
+    report = tune.run(1, num_rows=5_000, slo="p99=10s", varied=("engine",), time_limit_s=1, effort=SHORT)
+    results = report.results
+    assert {side: figures["configurations"] for side, figures in results.items()} == {"tuner": 1, "exhaustive": 2}
+    assert report.ratios["tuned_over_exhaustive"] == pytest.approx(
+        results["tuner"]["requests_per_s"] / results["exhaustive"]["requests_per_s"]
+    )
+    for figures in results.values():
+        assert figures["requests_per_s"] > 0
+        assert figures["search_s"] > 0
 
 
 def test_versions_change_without_a_failed_request() -> None:

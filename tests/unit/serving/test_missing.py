@@ -120,6 +120,16 @@ def test_the_model_is_a_step_of_its_own_where_rows_lack_values(
     assert config.settled(optional).fused == (num_steps == 1)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_requests_wait_for_others_at_the_model_alone(fused: bool, tmp_path: Path) -> None:
+    (tmp_path / "model.x").write_text("")
+    served = Served(engine=Engine(name="x", package="x", format="model.x"), path=tmp_path / "model.x")
+    config = ExportConfig(fused=fused, batch_delay_ms=0.5)
+    *steps, _ = write_version(tmp_path / "new", plan_of(), served, config, name="m", version=1)
+    delays_us = [step.to_protobuf().dynamic_batching.max_queue_delay_microseconds for step in steps]
+    assert delays_us == ([500] if fused else [0, 500])
+
+
 def test_rows_without_any_column_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.x").write_text("")
     served = Served(engine=Engine(name="x", package="x", format="model.x"), path=tmp_path / "model.x")

@@ -16,6 +16,7 @@ PREDICT = ModelConfig(
     max_batch_size=64,
     parameters={"TF_SIGNATURE_DEF": "serving_padded"},
     instances=2,
+    batch_delay_us=500,
     max_queue_size=1_024,
     queue_timeout_us=10_000_000,
 )

@@ -12,6 +12,8 @@ from mlflow.entities import Metric, Param, RunTag
 from rankline.tracking.reading import Reader, open_reader
 from rankline.tracking.reports import log_report
 from serving.benchmark.report import BenchmarkReport
+from serving.ensemble import ExportedEnsemble
+from tests.support.tiny_ensembles import NAME, publish_tiny
 from training.validation import FOLDER, ValidationScores
 from training.world import Array
 from workflows.heads import Head
@@ -71,6 +73,15 @@ class Store:
             log_report(report, self.uri, run_id, self.root / run_id / "bench")
         client.set_terminated(run_id)
         return run_id
+
+
+def exported(store: Store, path: Path, offset: int = 10, status: str = "FINISHED") -> ExportedEnsemble:
+    """A version whose run ended so."""
+    run_id = store.run()
+    (path / "feature_spec.yaml").write_text("feature_spec: {}\n")
+    store.client.log_artifact(run_id, str(path / "feature_spec.yaml"))
+    store.client.set_terminated(run_id, status)
+    return publish_tiny(path / NAME, offset, run=(run_id, store.uri))
 
 
 @pytest.fixture(scope="module")

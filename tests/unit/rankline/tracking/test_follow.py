@@ -146,7 +146,7 @@ def test_an_alias_of_a_model_of_another_name_is_refused(followed: Followed) -> N
         followed.follower.step()
     assert followed.active == 1
     (trouble,) = (event for event in followed.events if "is not followed" in event)
-    assert "is no ensemble of that name. Move the alias" in trouble
+    assert "is no ensemble of that name. Choose one" in trouble
 
 
 def test_an_alias_that_is_not_there_is_told(store: Store, tmp_path: Path) -> None:

@@ -11,22 +11,12 @@ import pytest
 
 from rankline.tracking.registry import CANDIDATE, CHAMPION, RegisteredVersion, Registry, RegistryError
 from rankline.tracking.reports import log_report
-from serving.ensemble import ExportedEnsemble
 from tests.support.reports import report_of, result_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
-from tests.unit.rankline.tracking.conftest import Store
+from tests.unit.rankline.tracking.conftest import Store, exported
 from workflows.errors import ArtifactError
 
 pytestmark = pytest.mark.usefixtures("nothing_registered")
-
-
-def exported(store: Store, path: Path, offset: int = 10, status: str = "FINISHED") -> ExportedEnsemble:
-    """A version whose run ended so."""
-    run_id = store.run()
-    (path / "feature_spec.yaml").write_text("feature_spec: {}\n")
-    store.client.log_artifact(run_id, str(path / "feature_spec.yaml"))
-    store.client.set_terminated(run_id, status)
-    return publish_tiny(path / NAME, offset, run=(run_id, store.uri))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Searches on a small data set, in a store of their own."""
 
 import json
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.recipe_file import read_recipe
@@ -58,6 +60,12 @@ class Workplace:
             progress=ProgressRecord(),
             **chosen,  # type: ignore[arg-type]
         )
+
+    @property
+    def studies(self) -> list[optuna.Study]:
+        storage = JournalStorage(JournalFileBackend(str(self.journal)))
+        names = optuna.get_all_study_names(storage)
+        return [optuna.load_study(study_name=name, storage=storage) for name in names]
 
     def trials(self, search: str) -> list[Run]:
         experiment = self.client.get_run(search).info.experiment_id
@@ -106,9 +114,8 @@ def test_what_won_is_what_was_tried(workplace: Workplace, tuned: Tuned) -> None:
 
 
 def test_a_search_goes_on_and_a_trial_that_was_cut_off_is_tried_anew(workplace: Workplace, tuned: Tuned) -> None:
-    storage = JournalStorage(JournalFileBackend(str(workplace.journal)))
-    (name,) = optuna.get_all_study_names(storage)
-    optuna.load_study(study_name=name, storage=storage).ask()  # a process that was killed
+    (study,) = workplace.studies
+    study.ask()  # a process that was killed
     again = workplace.tune(4)
     assert (again.num_trials, again.run_id) == (4, tuned.run_id)
     assert len(workplace.trials(tuned.run_id)) == 4
@@ -151,6 +158,24 @@ def test_a_trial_that_is_ended_early_has_no_figure_and_says_so(workplace: Workpl
     assert experiment is not None
     (run,) = workplace.client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status, run.data.tags["pruned"]) == (name, "FINISHED", "true")
+
+
+def test_a_trial_that_does_worse_than_most_is_ended_early(workplace: Workplace) -> None:
+    learning_rates = (0.0002, 0.0005, 0.0008, 0.001, 0.00001)  # the last one learns next to nothing
+    train = replace(TRAIN, seed=4)
+    first = workplace.tune(1, train=train, only=("learning_rate",))
+    study = next(s for s in workplace.studies if s.user_attrs.get("run_id") == first.run_id)
+    for learning_rate in learning_rates:
+        study.enqueue_trial({"learning_rate": learning_rate})
+    tuned = workplace.tune(1 + len(learning_rates), train=train, only=("learning_rate",))
+    assert (tuned.num_trials, tuned.num_pruned) == (6, 1)
+    *others, slow = study.trials
+    assert (slow.params["learning_rate"], slow.state) == (0.00001, TrialState.PRUNED)
+    epoch, value = slow.last_step, slow.intermediate_values[slow.last_step]
+    assert value < statistics.median(trial.intermediate_values[epoch] for trial in others)
+    (pruned,) = (run for run in workplace.trials(first.run_id) if run.data.tags.get("pruned"))
+    assert pruned.info.run_id == slow.user_attrs["run_id"]
+    assert (pruned.info.status, pruned.data.params["learning_rate"]) == ("FINISHED", "1e-05")
 
 
 def test_a_recipe_file_gets_a_sibling_with_what_won(workplace: Workplace, tuned: Tuned, tmp_path: Path) -> None:

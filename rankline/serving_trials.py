@@ -1,0 +1,111 @@
+"""Ways of serving a trained model: each exported to a directory of its own, served by a real Triton, and measured."""
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rankline.servers import server_for
+from serving.benchmark.checks import ScoreCheck
+from serving.benchmark.config import LoadConfig, Slo
+from serving.benchmark.load import kept_up, measure_rate, open_bench
+from serving.benchmark.measurement import Bench
+from serving.benchmark.percentiles import samples_needed
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load
+from serving.benchmark.workers import STOPPED, Workers
+from serving.client import Client
+from serving.export import CheckedExport, checked, exportable_of
+from serving.export_config import ExportConfig
+from serving.tuning import Probe, Reading
+from workflows.errors import ServerError
+from workflows.prepared import PreparedData
+from workflows.trained import TrainedModel
+
+_LOAD = LoadConfig(warmup_s=0.3, window_s=0.5, min_duration_s=1.0, time_limit_s=10.0, timeout_s=3.0)
+_MOST_ROWS = 20_000  # that requests are drawn from: a server scores them once for each configuration
+
+
+class Trials:
+    """Serves configurations of a model, one at a time, each from a directory of its own.
+
+    Args:
+        prepared, trained: the data and the model.
+        name: of the ensemble.
+        slo: the target.
+        batch_size: rows of a request.
+        log_path: of the servers.
+    """
+
+    def __init__(
+        self, prepared: PreparedData, trained: TrainedModel, *, name: str, slo: Slo, batch_size: int, log_path: Path
+    ) -> None:
+        self._exportable = exportable_of(prepared, trained)
+        self._rows = prepared.heldout().slice(0, _MOST_ROWS)
+        self._name, self._slo, self._batch_size, self._log_path = name, slo, batch_size, log_path
+        self._checked: dict[str | None, CheckedExport] = {}
+        self._stack = ExitStack()
+        self._workers = Workers(_LOAD.processes)
+
+    def __enter__(self) -> "Trials":
+        self._stack.enter_context(self._workers)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    @contextmanager
+    def serve(self, config: ExportConfig) -> Iterator[Probe]:
+        """A server with a configuration, which is asked as `serving.tuning.Probe` says.
+
+        Raises:
+            RanklineError: it cannot be exported, the server does not start, or it answers something else under load.
+        """
+        with ExitStack() as stack:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-tune-")))
+            ensemble = self._in_engine(config).publish(directory / self._name, config, name=self._name)
+            server = stack.enter_context(server_for(ensemble.path, log_path=self._log_path))
+            client = stack.enter_context(Client(server.url, self._name))
+            names = [column.name for column in client.schema.columns if column.name in self._rows.column_names]
+            rows = self._rows.select(names)
+            check = ScoreCheck(client.predict(rows), client.schema.outputs, _LOAD.tolerance, version=ensemble.version)
+            bench = stack.enter_context(
+                open_bench(client, rows, _LOAD, self._workers, check, process_ids=server.process_ids)
+            )
+            yield lambda rate_per_s, duration_s: self._measure(bench, rate_per_s, duration_s)
+
+    def _in_engine(self, config: ExportConfig) -> CheckedExport:
+        """Converted and compared once for all configurations of an engine."""
+        if config.engine not in self._checked:
+            self._checked[config.engine] = self._stack.enter_context(checked(self._exportable, config))
+        return self._checked[config.engine]
+
+    def _measure(self, bench: Bench, rate_per_s: float | None, duration_s: float) -> Reading:
+        if rate_per_s is None:
+            result = bench.measure(Load(batch_size=self._batch_size, concurrency=1), _LOAD)
+        else:
+            config = replace(_LOAD, min_duration_s=duration_s)
+            result = measure_rate(bench, self._batch_size, rate_per_s, self._slo, config)
+        if result.is_cut_short:
+            if STOPPED in result.problem:  # the load generator has taken the Ctrl-C for its own
+                raise KeyboardInterrupt
+            raise ServerError(result.problem)
+        value_ms = self._percentile_ms(result)
+        holds = value_ms is not None and value_ms <= self._slo.bound_ms
+        return Reading(
+            rate_per_s=rate_per_s,
+            answered_per_s=result.requests_per_s,
+            holds=holds and (rate_per_s is None or kept_up(result, self._slo)),
+            value_ms=value_ms,
+            memory_bytes=result.server.memory_bytes if result.server else None,
+        )
+
+    def _percentile_ms(self, result: LoadResult) -> float | None:
+        """The percentile, even where the client was late: its lateness is in it, so a rate that holds, holds."""
+        num_requests, level = result.num_requests, self._slo.level
+        if num_requests < samples_needed(level):
+            return None
+        return result.latencies().at_rank(math.ceil(num_requests * level)) / 1e6

@@ -1,0 +1,48 @@
+"""A registered version on this machine, fetched if it is not there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rankline.tracking.registry import RegisteredVersion, Registry
+from serving.ensemble import ExportedEnsemble, add_version
+from serving.export_config import ExportConfig
+from workflows.durable import staging_for
+from workflows.errors import ArtifactError
+
+
+def on_this_machine(
+    registry: Registry, wanted: RegisteredVersion, path: Path, report: Callable[[str], None]
+) -> ExportedEnsemble:
+    """The version in a model repository, each of its files compared with the manifest, and that with the registry.
+
+    Args:
+        registry: has it.
+        wanted: the version.
+        path: model repository of the ensemble.
+        report: is told that it is fetched.
+
+    Raises:
+        RegistryError: the store does not answer, or has none of its files.
+        ArtifactError: it is no ensemble, is damaged, or the repository has another version of that number.
+    """
+    if not wanted.fingerprint:
+        raise ArtifactError(
+            f"version {wanted.number} of the registered model {wanted.name!r} is no ensemble of that name. "
+            "Choose one that `rankline register` made."
+        )
+    if found := _there(wanted, path):
+        found.check_files()
+        return found
+    with staging_for(path.resolve()) as directory:
+        report(f"fetching {wanted.words}")
+        source = registry.download(wanted, directory)
+        return add_version(source, path, wanted.name, fingerprint=wanted.fingerprint, keep=ExportConfig.keep_versions)
+
+
+def _there(wanted: RegisteredVersion, path: Path) -> ExportedEnsemble | None:
+    """The version if it is on disk."""
+    try:
+        found = ExportedEnsemble.load(path, wanted.version)
+    except ArtifactError:
+        return None
+    return found if found.manifest.fingerprint == wanted.fingerprint else None

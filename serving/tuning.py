@@ -1,0 +1,331 @@
+"""Which way of serving a model takes the most requests per second under a bound of latency.
+
+Configurations are measured one after another, and the rate to beat rises: one that does not meet the target near the
+best rate so far is dropped after a single short measurement. The best few are measured again, for longer.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any, TypeAlias
+
+from serving.benchmark.search import highest_rate
+from serving.engines import Engine
+from serving.export_config import ExportConfig
+from workflows.errors import ConfigError, RanklineError
+from workflows.progress import SILENT, Progress
+from workflows.spelling import did_you_mean
+
+VARIED = ("engine", "fused", "instances", "threads", "batch_delay_ms")
+"""Fields of `ExportConfig` that a search varies."""
+_DELAYS_MS = (0.0, 0.5, 2.0)
+_LARGEST_DELAY = 0.25  # of the bound
+_NEAR = 0.9  # of the best rate: a configuration that does not meet the target there is dropped
+_NUM_FINALISTS = 3
+_FIRST_SHARE = 0.6  # of the time, for the short measurements
+_FARTHEST = 16  # below the first guess; where not even that rate holds, none does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one measurement said.
+
+    Attributes:
+        rate_per_s: requests per second that were offered; None for one request at a time.
+        answered_per_s: that were answered.
+        holds: whether the target was met.
+        value_ms: the percentile of the target; None where it is not reported.
+        memory_bytes: of the server's processes; None where it cannot be seen.
+    """
+
+    rate_per_s: float | None
+    answered_per_s: float
+    holds: bool
+    value_ms: float | None
+    memory_bytes: int | None
+
+
+Probe: TypeAlias = Callable[[float | None, float], Reading]
+"""Measures at a rate (None: one request at a time) for so many seconds."""
+Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Probe]]
+"""A server with a configuration as long as the block lasts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How closely the highest rate of a configuration is measured; see `highest_rate`.
+
+    Attributes:
+        duration_s: of each measurement, at least.
+        step, resolution, confirmations: of the search.
+    """
+
+    duration_s: float
+    step: float
+    resolution: float
+    confirmations: int
+
+
+SHORT = Effort(duration_s=1.0, step=2.0, resolution=0.1, confirmations=0)
+LONG = Effort(duration_s=3.0, step=1.25, resolution=0.05, confirmations=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """What became of one configuration.
+
+    Attributes:
+        config: what was served.
+        readings: all measurements, in their order.
+        rate_per_s: highest rate that met the target; None of one that was dropped.
+        is_final: it was among the best few, which are measured for longer.
+        failure: why it was not measured; empty if it was.
+    """
+
+    config: ExportConfig
+    readings: tuple[Reading, ...]
+    rate_per_s: float | None
+    is_final: bool = False
+    failure: str = ""
+
+    @property
+    def last(self) -> Reading | None:
+        """At the highest rate that met the target; of one that was dropped, what it was dropped for."""
+        held = [one for one in self.readings if one.holds and one.rate_per_s == self.rate_per_s]
+        return next(reversed(held or self.readings), None)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Most memory of the server's processes; None where it could not be seen."""
+        return max((one.memory_bytes for one in self.readings if one.memory_bytes is not None), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "config": asdict(self.config),
+            "rate_per_s": self.rate_per_s,
+            "memory_bytes": self.memory_bytes,
+            "is_final": self.is_final,
+            "failure": self.failure,
+            "readings": [asdict(one) for one in self.readings],
+        }
+
+
+def space(
+    own: ExportConfig, engines: Sequence[Engine], bound_ms: float, num_cores: int, only: Collection[str] = VARIED
+) -> list[ExportConfig]:
+    """The configurations to try: the own one first, then those that differ from it in little.
+
+    Args:
+        own: keeps what is not varied.
+        engines: that can serve the model, first the one that runs it as it is.
+        bound_ms: of the target; requests do not wait for others for a large part of it.
+        num_cores: that instances and threads share.
+        only: fields to vary.
+
+    Raises:
+        ConfigError: one of them is not varied, or nothing is left to compare.
+    """
+    if unknown := sorted(set(only) - set(VARIED)):
+        hint = did_you_mean(unknown, VARIED)
+        raise ConfigError(f"{', '.join(unknown)} cannot be tuned for serving.{hint} Available: {', '.join(VARIED)}.")
+    first = next((engine for engine in engines if engine.name == own.engine), engines[0])
+    if "engine" in only and len(engines) == 1 and set(only) != set(VARIED):
+        raise ConfigError(f"the engine cannot be varied: only {first.name} serves this model. Leave it out of --only.")
+    base = replace(
+        own,
+        engine=first.name,
+        fused=own.fused is not False if "fused" in only else own.fused,
+        instances=own.num_instances,
+        threads=own.num_threads,
+    )
+    found: dict[ExportConfig, None] = {base: None}
+    for engine in engines if "engine" in only else (first,):
+        for fused, (instances, threads), delay_ms in product(
+            (True, False) if "fused" in only else (base.fused,),
+            _shares(base, num_cores, only),
+            [ms for ms in _DELAYS_MS if ms <= bound_ms * _LARGEST_DELAY]
+            if "batch_delay_ms" in only
+            else (base.batch_delay_ms,),
+        ):
+            one = replace(
+                base,
+                engine=engine.name,
+                fused=fused,
+                instances=instances,
+                threads=threads if engine.threads_parameter else base.threads,
+                batch_delay_ms=delay_ms,
+            )
+            found.setdefault(one)
+    if len(found) == 1:
+        raise ConfigError(f"there is nothing to compare: {name_of(base)} is all that is left. Vary more with --only.")
+    return sorted(found, key=lambda one: (one.batch_delay_ms != base.batch_delay_ms, _distance(one, base)))
+
+
+def name_of(config: ExportConfig) -> str:
+    """What tells a configuration from the others of a search."""
+    delay = f", delay {config.batch_delay_ms:g} ms" if config.batch_delay_ms else ""
+    steps = "" if config.fused is None else ", one step" if config.fused else ", two steps"
+    return f"{config.engine}{steps}, {config.instances}x{config.threads} threads{delay}"
+
+
+def _shares(base: ExportConfig, num_cores: int, only: Collection[str]) -> Iterator[tuple[int, int]]:
+    """Instances and threads of each that the cores suffice for, in powers of two."""
+    powers = [2**power for power in range(num_cores.bit_length()) if 2**power <= num_cores]
+    for instances in powers if "instances" in only else (base.instances,):
+        for threads in powers if "threads" in only else (base.threads,):
+            if instances * threads <= num_cores or not {"instances", "threads"} <= set(only):
+                yield instances, threads
+
+
+def _distance(one: ExportConfig, base: ExportConfig) -> int:
+    return sum(getattr(one, name) != getattr(base, name) for name in VARIED)
+
+
+def search(
+    configs: Sequence[ExportConfig],
+    serve: Serve,
+    *,
+    time_limit_s: float,
+    keep: Callable[[Tried], None] = lambda _: None,
+    progress: Progress = SILENT,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Tried]:
+    """Measure configurations until the best is known, or the time is over.
+
+    Args:
+        configs: as of `space`.
+        serve: starts a server with one.
+        time_limit_s: after which no measurement begins, once there is one that met the target.
+        keep: is given each configuration when it is done, and the best few again.
+        progress: told about each.
+        clock: seconds.
+
+    Returns:
+        Those that were tried, each once, the best first. None has a rate if no configuration meets the target.
+    """
+    begin, going_on = clock(), _Search(serve, keep, clock)
+    steps = len(configs) + _NUM_FINALISTS
+    for number, config in enumerate(configs):
+        if clock() >= (end_s := begin + time_limit_s * _FIRST_SHARE):
+            break
+        if going_on.is_worth(config):
+            progress.update(number, steps, going_on.says(name_of(config)))
+            going_on.try_once(config, end_s)
+    finalists = going_on.finalists
+    for number, one in enumerate(finalists):
+        progress.update(len(configs) + number, steps, going_on.says(f"longer: {name_of(one.config)}"))
+        left_s = begin + time_limit_s - clock()
+        going_on.try_again(one, clock() + left_s / (len(finalists) - number))
+    return going_on.ranked
+
+
+class _Search:
+    """What was tried so far."""
+
+    def __init__(self, serve: Serve, keep: Callable[[Tried], None], clock: Callable[[], float]) -> None:
+        self._serve, self._keep, self._clock = serve, keep, clock
+        self._tried: dict[ExportConfig, Tried] = {}
+
+    @property
+    def ranked(self) -> list[Tried]:
+        """The best first: those that were measured for longer, by their rates, and then the others."""
+        return sorted(self._tried.values(), key=lambda one: (one.is_final, one.rate_per_s or 0.0), reverse=True)
+
+    @property
+    def finalists(self) -> list[Tried]:
+        """The best few."""
+        return [one for one in self.ranked if one.rate_per_s is not None][:_NUM_FINALISTS]
+
+    def says(self, now: str) -> str:
+        """What is shown while one is measured."""
+        best = self.finalists[:1]
+        return f"{now}; best {best[0].rate_per_s:,.0f}/s by {name_of(best[0].config)}" if best else now
+
+    def is_worth(self, config: ExportConfig) -> bool:
+        """What is far behind does not take the lead by waiting for other requests."""
+        without = self._tried.get(replace(config, batch_delay_ms=0.0))
+        if not config.batch_delay_ms or without is None:
+            return True
+        return (without.rate_per_s or 0.0) >= _NEAR * self._best(final=False)
+
+    def try_once(self, config: ExportConfig, end_s: float) -> None:
+        """Measure one in short."""
+        best = self._best(final=False)
+        limits = {"start": _NEAR * best, "lowest": _NEAR * best, "end_s": end_s} if best else {}
+        self._done(try_config(config, self._serve, SHORT, clock=self._clock, **limits))
+
+    def try_again(self, one: Tried, end_s: float) -> None:
+        """Measure one of the best for longer: from a bit below its own rate, or whether it takes more than the best."""
+        assert one.rate_per_s is not None
+        best = self._best(final=True)
+        start, lowest = (best, best) if best else (_NEAR * one.rate_per_s, one.rate_per_s / _FARTHEST)
+        again = try_config(one.config, self._serve, LONG, start=start, lowest=lowest, clock=self._clock, end_s=end_s)
+        is_final = again.rate_per_s is not None
+        rate = None if again.failure else again.rate_per_s or one.rate_per_s
+        self._done(replace(again, readings=(*one.readings, *again.readings), rate_per_s=rate, is_final=is_final))
+
+    def _best(self, *, final: bool) -> float:
+        """Highest rate so far; of those that were measured for longer, or of all."""
+        return max((one.rate_per_s or 0.0 for one in self._tried.values() if one.is_final or not final), default=0.0)
+
+    def _done(self, one: Tried) -> None:
+        self._tried[one.config] = one
+        self._keep(one)
+
+
+def try_config(
+    config: ExportConfig,
+    serve: Serve,
+    effort: Effort,
+    *,
+    start: float | None = None,
+    lowest: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    end_s: float | None = None,
+) -> Tried:
+    """Search for the highest rate of one configuration.
+
+    Args:
+        config: what to serve.
+        serve: starts a server with it.
+        effort: how closely.
+        start: first rate; None to begin with one request at a time.
+        lowest: rate below which it is dropped; None for a rate far below the first.
+        clock: seconds.
+        end_s: when to stop, by the clock; None for never.
+    """
+    readings: list[Reading] = []
+
+    def holds(rate_per_s: float | None) -> bool:
+        if end_s is not None and readings and clock() >= end_s:
+            raise _TimeUpError
+        readings.append(probe(rate_per_s, effort.duration_s))
+        return readings[-1].holds
+
+    try:
+        with serve(config) as probe:
+            if start is None:
+                if not holds(None):
+                    return Tried(config=config, readings=tuple(readings), rate_per_s=None)
+                start = max(readings[-1].answered_per_s / 2, 1.0)
+            found = highest_rate(
+                holds,
+                start=start,
+                lowest=lowest or start / _FARTHEST,
+                step=effort.step,
+                resolution=effort.resolution,
+                confirmations=effort.confirmations,
+            )
+            return Tried(config=config, readings=tuple(readings), rate_per_s=found.rate_per_s)
+    except _TimeUpError:
+        held = [one.rate_per_s for one in readings if one.holds and one.rate_per_s]
+        return Tried(config=config, readings=tuple(readings), rate_per_s=max(held, default=None))
+    except RanklineError as error:
+        return Tried(config=config, readings=tuple(readings), rate_per_s=None, failure=str(error))
+
+
+class _TimeUpError(Exception):
+    """No more can be measured."""

@@ -1,0 +1,100 @@
+"""Ensembles as deployments, through MLflow's own command line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from mlflow.deployments import get_deploy_client
+from mlflow.deployments.cli import commands
+
+from rankline.tracking.champion import register
+from serving.ensemble import ExportedEnsemble, active_version
+from serving.server import EmbeddedServer
+from serving.supervise import config_of
+from tests.support.tiny_ensembles import NAME, damage
+from tests.unit.rankline.tracking.conftest import Store, exported
+
+Typed = Callable[..., Result]
+
+
+@pytest.fixture
+def origin(store: Store, nothing_registered: None, tmp_path: Path) -> Path:
+    """Two registered versions, which answer key i with 10 + i and 20 + i."""
+    path = tmp_path / "origin" / NAME
+    path.parent.mkdir()
+    for offset in (10, 20):
+        register(exported(store, path.parent, offset), store.uri)
+    return path
+
+
+@pytest.fixture
+def typed(origin: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """`mlflow deployments` with a repository elsewhere."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
+
+    def typed(verb: str, *arguments: str, target: str = f"rankline:{tmp_path / 'elsewhere'}") -> Result:
+        return CliRunner().invoke(commands, [verb, "-t", target, *arguments])
+
+    return typed
+
+
+def said(result: Result) -> str:
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    return result.output
+
+
+def refused(result: Result) -> str:
+    assert result.exit_code != 0
+    return str(result.exception)
+
+
+def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typed, tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere" / NAME
+    assert f"{NAME} is created" in said(typed("create", "--name", NAME, "-m", f"models:/{NAME}/1"))
+    assert active_version(path, NAME) == 1
+    assert "exists already" in refused(typed("create", "--name", NAME, "-m", f"models:/{NAME}/2"))
+    said(typed("update", "--name", NAME, "-m", f"models:/{NAME}@champion"))
+    assert active_version(path, NAME) == 2
+    assert f"'name': '{NAME}'" in said(typed("list"))
+    described = said(typed("get", "--name", NAME))
+    assert "version: 2" in described
+    assert "others: [1]" in described
+    (tmp_path / "rows.json").write_text(json.dumps([{"x": 1}, {"x": 3}]))
+    scored = said(typed("predict", "--name", NAME, "-I", str(tmp_path / "rows.json")))
+    assert json.loads(scored)["score"] == {"0": 21, "1": 23}
+
+
+def test_the_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin: Path) -> None:
+    first = ExportedEnsemble.load(origin, 1)
+    target = f"rankline:{origin.parent}"
+    said(typed("update", "--name", NAME, "-m", f"runs:/{first.run_id}/model", target=target))
+    assert active_version(origin, NAME) == 1
+    with EmbeddedServer(config_of(first)) as server:
+        client = get_deploy_client(target)
+        scored = client.predict(NAME, pd.DataFrame({"x": [2]}), endpoint=server.endpoints.grpc)
+    assert list(scored["score"]) == [12]
+
+
+def test_what_cannot_be_deployed_is_told_and_what_answers_stays(typed: Typed, origin: Path, tmp_path: Path) -> None:
+    create = ("create", "--name", NAME, "-m")
+    assert "expected models:/NAME/VERSION or runs:/RUN_ID" in refused(typed(*create, "s3://bucket/model"))
+    assert f"expected models:/{NAME}/VERSION" in refused(typed(*create, "models:/other/1"))
+    assert f"models:/{NAME}/9 cannot be looked up" in refused(typed(*create, f"models:/{NAME}/9"))
+    assert "no option engine" in refused(typed(*create, f"models:/{NAME}/1", "-C", "engine=onnx"))
+    assert "does not exist" in refused(typed(*create, "runs:/0123", "-C", f"work_dir={tmp_path}"))
+    assert not (tmp_path / "elsewhere" / NAME).exists()
+    at_origin = f"rankline:{origin.parent}"
+    assert "has no ensemble 'other'" in refused(typed("get", "--name", "other", target=at_origin))
+    assert "servers may run it" in refused(typed("delete", "--name", NAME, target=at_origin))
+    damage(ExportedEnsemble.load(origin, 1), "predict")
+    assert refused(typed("update", "--name", NAME, "-m", f"models:/{NAME}/1", target=at_origin))
+    assert active_version(origin, NAME) == 2
+
+
+def test_help_says_what_a_target_is(typed: Typed) -> None:
+    told = said(typed("help"))
+    assert "rankline:PATH" in told
+    assert "models:/NAME@champion" in told
