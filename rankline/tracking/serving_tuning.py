@@ -25,7 +25,8 @@ from serving.benchmark.table import number
 from serving.engines import Engine, engine_for, engines_for
 from serving.export_config import ExportConfig, num_cores
 from serving.tuning import VARIED, Reading, Tried, name_of, search, space
-from training.tracking import TrackingConfig, experiment_id, quiet
+from training.tracking import TrackingConfig, quiet
+from training.tracking.delivery import experiment_id
 from workflows.artifacts import write_whole
 from workflows.errors import MissingExtraError, ServingError
 from workflows.prepared import PreparedData
