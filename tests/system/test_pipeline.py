@@ -173,7 +173,8 @@ def test_predict_scores_one_row_and_many_alike(workplace: Workplace) -> None:
 
 def test_the_commands_of_the_documents_work_one_after_the_other(again: Workplace) -> None:
     assert (again.path / "compare.html").stat().st_size > 0
-    assert len(list((again.path / "model_repository" / "movielens").glob("[0-9]*"))) > 1
+    ensemble = again.path / again.result["artifacts"]["ensemble"]
+    assert len(list((ensemble / "movielens").glob("*/manifest.json"))) > 1
 
 
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith(UNTIL_CTRL_C)])
