@@ -35,6 +35,7 @@ from serving.export_config import ExportConfig
 from serving.in_process import open_ensemble
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
+from workflows.beside import beside
 from workflows.errors import ServerError
 
 _MINUTE_S = 60.0
@@ -124,11 +125,11 @@ def _soak(
 @contextmanager
 def _cancelling(url: str, name: str, rows: pa.Table) -> Iterator[Sequence[float]]:
     """Send requests that are cancelled about when they are answered; yields when, of each."""
-    stop, done, rng = threading.Event(), list[float](), random.Random(0)
+    done, rng = list[float](), random.Random(0)
     with Client(url, name) as client:
         message = client.prepare(rows.slice(0, _CANCELLED_ROWS)).messages[0].SerializeToString()
 
-    def send() -> None:
+    def send(stop: threading.Event) -> None:
         with grpc.insecure_channel(url) as channel:
             call = channel.unary_unary(INFER)
             while not stop.wait(1 / _CANCELLED_PER_S):
@@ -137,10 +138,5 @@ def _cancelling(url: str, name: str, rows: pa.Table) -> Iterator[Sequence[float]
                 future.cancel()
                 done.append(time.monotonic())
 
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
+    with beside(send):
         yield done
-    finally:
-        stop.set()
-        thread.join()

@@ -5,16 +5,16 @@ the alias in MLflow's registry from a repository of its own. Four turns of each 
 """
 
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from mlflow import MlflowClient
 
+from bench.asking import Asked, asking
 from bench.models import make_model, request_rows
 from bench.report import Report, scratch_directory
 from rankline import pipeline
@@ -24,15 +24,14 @@ from rankline.tracking.champion import make_active, register
 from rankline.tracking.follow import Alias, AliasFollower
 from rankline.tracking.registry import CHAMPION
 from rankline.workspace import Workspace
-from serving.client import Client, ClientConfig
+from serving.client import ClientConfig
 from serving.ensemble import ExportedEnsemble, before, versions
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer
 from serving.supervise import Supervisor, config_of
-from workflows.errors import ServingError
+from workflows.beside import beside
 
 _TURNS = 4  # for each repeat
-_NUM_CLIENTS = 2
 _ROWS_OF_A_REQUEST = 16
 _LOOK_EVERY_S = 0.005
 _BETWEEN_S = 0.2  # of load, before the next turn
@@ -44,12 +43,11 @@ class _Served:
 
     Attributes:
         supervisor: which looks after it in a thread of its own.
-        num_answers, errors: of the clients.
+        asked: what clients have seen.
     """
 
     supervisor: Supervisor
-    num_answers: int = 0
-    errors: list[str] = field(default_factory=list)
+    asked: Asked
 
     def seconds_until(self, version: int, move: Callable[[], object]) -> float:
         """From the start of `move` until a version answers."""
@@ -103,43 +101,21 @@ def _alias_mover(client: MlflowClient, version: int) -> Callable[[], None]:
 @contextmanager
 def _following(uri: str, path: Path) -> Iterator[Path]:
     """A repository that follows the alias."""
-    follower, stop = AliasFollower(Alias("movielens", CHAMPION), path, uri, lambda _: None), threading.Event()
+    follower = AliasFollower(Alias("movielens", CHAMPION), path, uri, lambda _: None)
     follower.follow()
-    thread = threading.Thread(target=follower.run, args=(stop,))
-    thread.start()
-    try:
+    with beside(follower.run):
         yield path
-    finally:
-        stop.set()
-        thread.join()
 
 
 @contextmanager
 def _under_load(path: Path, rows: pa.Table) -> Iterator[_Served]:
     """A server of a repository that takes new versions over, and clients that ask it without a pause."""
-    ensemble, stop = ExportedEnsemble.load(path), threading.Event()
-    with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedServer(config_of(ensemble)))
-        served = _Served(Supervisor(server, ensemble, follow_versions=True, report=lambda _: None))
-        url, config = server.endpoints.grpc, ClientConfig(retry_lost=False)
-        clients = [stack.enter_context(Client(url, ensemble.name, config)) for _ in range(_NUM_CLIENTS)]
-        threads = [threading.Thread(target=served.supervisor.run, args=(stop,))]
-        threads += [threading.Thread(target=_ask, args=(client, rows, served, stop)) for client in clients]
-        for thread in threads:
-            thread.start()
-            stack.callback(thread.join)
-        stack.callback(stop.set)
-        yield served
-
-
-def _ask(client: Client, rows: pa.Table, served: _Served, stop: threading.Event) -> None:
-    request = client.prepare(rows)
-    while not stop.is_set():
-        try:
-            client.infer(request)
-            served.num_answers += 1
-        except ServingError as error:
-            served.errors.append(str(error))
+    ensemble = ExportedEnsemble.load(path)
+    with EmbeddedServer(config_of(ensemble)) as server:
+        supervisor = Supervisor(server, ensemble, follow_versions=True, report=lambda _: None)
+        config = ClientConfig(retry_lost=False)
+        with beside(supervisor.run), asking(server.endpoints.grpc, ensemble.name, rows, config) as asked:
+            yield _Served(supervisor, asked)
 
 
 def _results(seconds: Mapping[str, Sequence[float]], served: Mapping[str, _Served]) -> dict[str, dict[str, float]]:
@@ -148,7 +124,7 @@ def _results(seconds: Mapping[str, Sequence[float]], served: Mapping[str, _Serve
             "turns": len(values),
             "median_s": statistics.median(values),
             "max_s": max(values),
-            "requests": served[side].num_answers,
+            "requests": served[side].asked.num_answers,
         }
         for side, values in seconds.items()
     }
@@ -156,7 +132,7 @@ def _results(seconds: Mapping[str, Sequence[float]], served: Mapping[str, _Serve
 
 def _ratios(seconds: Mapping[str, Sequence[float]], served: Sequence[_Served]) -> dict[str, float]:
     return {
-        "failed_requests": sum(len(one.errors) for one in served),
+        "failed_requests": sum(len(one.asked.failures) for one in served),
         "slowest_rollback_s": max(seconds["rollback"]),
         "slowest_follow_s": max(seconds["follow"]),
     }

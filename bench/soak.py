@@ -24,6 +24,7 @@ from serving.client import Client
 from serving.ensemble import ExportedEnsemble
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
+from workflows.beside import beside
 from workflows.errors import ServingError
 
 _MINUTES_PER_REPEAT = 6
@@ -87,16 +88,10 @@ def run(repeats: int, check_every: int | None = None) -> Report:
 @contextmanager
 def _sampled(process_ids: Callable[[], Sequence[int]], bytes_held: list[int]) -> Iterator[None]:
     """Add what the processes hold to a list, once a second."""
-    stop = threading.Event()
 
-    def sample() -> None:
+    def sample(stop: threading.Event) -> None:
         while not stop.wait(_SAMPLE_INTERVAL_S):
             bytes_held.append(sum(psutil.Process(pid).memory_full_info().pss for pid in process_ids()))
 
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
+    with beside(sample):
         yield
-    finally:
-        stop.set()
-        thread.join()

@@ -9,17 +9,16 @@ version, a rollback and a server that is killed, as often as turns. Needs an eng
 """
 
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
+from bench.asking import Asked, asking
 from bench.models import make_model, request_rows
 from bench.replicas import medians_ms
 from bench.report import Report, scratch_directory
@@ -36,7 +35,6 @@ from workflows.errors import ServingError
 
 _ROWS = 20_000
 _NUM_REQUESTS = 400
-_NUM_CLIENTS = 2
 _LOOK_S = 0.05
 _NAME = "rankline-bench-stack"
 
@@ -53,10 +51,10 @@ def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Repor
         images = {"tensorflow": build_image(ensemble, f"{_NAME}:tensorflow")}
         images["onnx"] = build_image(export(), f"{_NAME}:onnx")
         sides = _compare(ensemble, images["tensorflow"].tag, request_rows(prepared), repeats)
-        load = _change(images["onnx"].tag, export, request_rows(prepared).slice(0, 1), repeats)
+        asked, away_s = _change(images["onnx"].tag, export, request_rows(prepared).slice(0, 1), repeats)
     results = {side: dict(figures) for side, figures in sides.items()}
-    results["container"]["killed_to_answer_s"] = max(load.away_s)
-    results["under load"] = {"requests": load.num_answered + len(load.failures), "failed": len(load.failures)}
+    results["container"]["killed_to_answer_s"] = max(away_s)
+    results["under load"] = {"requests": asked.num_answers + len(asked.failures), "failed": len(asked.failures)}
     for engine, image in images.items():
         results[f"image, {engine}"] = {"megabytes": image.num_bytes / 1e6}
     ratios = {
@@ -64,7 +62,7 @@ def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Repor
         for figure, unit in (("start", "s"), ("p50", "ms"))
     }
     ratios["p50_no_proxy_over_process"] = sides["container, no proxy"]["p50_ms"] / sides["process"]["p50_ms"]
-    return Report(name="stack", results=results, ratios={**ratios, "requests_failed": float(len(load.failures))})
+    return Report(name="stack", results=results, ratios={**ratios, "requests_failed": float(len(asked.failures))})
 
 
 def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int) -> dict[str, dict[str, float]]:
@@ -89,46 +87,28 @@ def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int)
     return {side: {**started.get(side, {}), "p50_ms": p50_ms[side]} for side in urls}
 
 
-@dataclass
-class _Load:
-    """What clients have seen, which send again what was lost; and how long the server was away after each kill."""
+def _change(
+    tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int
+) -> tuple[Asked, list[float]]:
+    """New versions, rollbacks and kills under load, on a repository beside the container.
 
-    num_answered: int = 0
-    failures: list[str] = field(default_factory=list)
-    away_s: list[float] = field(default_factory=list)
-
-
-def _change(tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int) -> _Load:
-    """New versions, rollbacks and kills under load, on a repository beside the container."""
-    ensemble, seen, stop = export(), _Load(), threading.Event()
+    Returns:
+        What clients have seen, which send again what was lost; and for how many seconds the server was away, each time.
+    """
+    ensemble, away_s = export(), list[float]()
     path, name = ensemble.path, ensemble.name
     path.parent.chmod(0o755)  # user 1000 of the container reads it
-
-    def ask() -> None:
-        with Client(url, name) as client:
-            request = client.prepare(rows)
-            while not stop.is_set():
-                try:
-                    client.infer(request)
-                    seen.num_answered += 1
-                except ServingError as error:
-                    seen.failures.append(str(error))
-
-    with _container(tag, "--volume", f"{path}:/models:ro") as url, ExitStack() as stack:
+    with _container(tag, "--volume", f"{path}:/models:ro") as url:
         with _until_it_answers(url, name):
             pass
-        threads = [threading.Thread(target=ask) for _ in range(_NUM_CLIENTS)]
-        for thread in threads:
-            thread.start()
-            stack.callback(thread.join)
-        stack.callback(stop.set)
-        for _ in range(repeats):
-            for move in (export, lambda: before(path).activate(), lambda: seen.away_s.append(_away_s(url, name))):
-                num_changes = _num_changes(name)
-                move()
-                while _num_changes(name) == num_changes:
-                    time.sleep(_LOOK_S)
-    return seen
+        with asking(url, name, rows) as asked:
+            for _ in range(repeats):
+                for move in (export, lambda: before(path).activate(), lambda: away_s.append(_away_s(url, name))):
+                    num_changes = _num_changes(name)
+                    move()
+                    while _num_changes(name) == num_changes:
+                        time.sleep(_LOOK_S)
+    return asked, away_s
 
 
 def _num_changes(name: str) -> int:

@@ -4,7 +4,6 @@ import importlib
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,8 +20,9 @@ from rankline import horovod_check, interpreter
 from rankline.display import in_a_line
 from serving.engines import engines
 from serving.native.build import cache_directory
-from serving.ports import GRPC_PORT
-from workflows.errors import RanklineError, install_line
+from serving.ports import GRPC_PORT, Port, choose_ports
+from serving.server import LOOPBACK
+from workflows.errors import RanklineError, ServerError, install_line
 from workflows.extras import tensorflow_problem
 from workflows.machine import cpu_name
 
@@ -125,12 +125,10 @@ def _ports() -> Check:
 
 
 def _is_taken(port: int) -> bool:
-    with socket.socket() as mine:
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was left a moment ago is free
-        try:
-            mine.bind(("127.0.0.1", port))
-        except OSError:
-            return True
+    try:
+        choose_ports(Port(name="port", host=LOOPBACK, number=port))
+    except ServerError:
+        return True
     return False
 
 

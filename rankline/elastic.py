@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from rankline.horovodrun import WorkerGroup
 from rankline.hosts import first_places, reachable
@@ -17,6 +17,7 @@ from rankline.launch_config import LaunchConfig
 from rankline.listener import Listener
 from training.config import WorkersConfig
 from training.elastic import Generation
+from workflows.beside import beside
 from workflows.errors import ConfigError, RanklineError, WorkerLostError
 from workflows.progress import Progress
 
@@ -166,14 +167,9 @@ class HostWatch:
     @contextmanager
     def during(self, terminate: Callable[[], None]) -> Iterator[None]:
         """Watch in the block, in which the generation runs, and which `terminate` ends."""
-        self._terminate, stop = terminate, Event()
-        thread = Thread(target=self._watch, args=(stop,), daemon=True)
-        thread.start()
-        try:
+        self._terminate = terminate
+        with beside(self._watch):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     def stop_if_hosts_joined(self) -> None:
         """End the generation if it could have more workers; right after a checkpoint, when nothing is lost by it."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rankline.tracking.store import stored_id
+from rankline.tracking.store import reason_of, stored_id
 from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def record_export(ensemble: "ExportedEnsemble") -> None:
         client.set_tag(run_id, ENGINE, str(ensemble.manifest.details["engine"]))
         client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
     except (MlflowException, OSError) as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise ArtifactError(
             f"MLflow run {ensemble.run_id} in {ensemble.tracking_uri} does not say that it was exported as version "
-            f"{ensemble.version}: {reason}. The ensemble is whole."
+            f"{ensemble.version}: {reason_of(error)}. The ensemble is whole."
         ) from None

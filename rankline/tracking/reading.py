@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from rankline.tracking.store import directory_of
+from rankline.tracking.store import existing_file, reason_of
 from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -91,14 +91,8 @@ def open_reader(uri: str) -> Reader:
     Raises:
         ArtifactError: it is a file, and there is none: no run was recorded.
     """
-    if directory_of(uri) is None:
-        return _Server(uri)
-    path = Path(uri.removeprefix("sqlite:///"))
-    if not path.exists():
-        raise ArtifactError(
-            f"there are no runs: {path} does not exist. Train something (rankline run movielens), or give --work-dir."
-        )
-    return _File(uri, path)
+    path = existing_file(uri)
+    return _File(uri, path) if path else _Server(uri)
 
 
 class _File:
@@ -243,8 +237,7 @@ class _Server:
         try:
             yield
         except MlflowException as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            raise ArtifactError(f"{self.uri} cannot be read: {reason}.") from None
+            raise ArtifactError(f"{self.uri} cannot be read: {reason_of(error)}.") from None
 
 
 def _stored(run: "Run", experiment: str) -> StoredRun:

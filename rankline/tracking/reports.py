@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rankline.tracking.reading import Reader, open_reader
-from rankline.tracking.store import stored_id
+from rankline.tracking.store import reason_of, stored_id
 from serving.benchmark.report import BenchmarkReport
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
@@ -65,7 +65,7 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
     except (MlflowException, OSError) as error:
         kept = "everything else was saved"
-        failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {_in_a_line(error)}")
+        failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {reason_of(error)}")
     raise _incomplete(failures, kept)
 
 
@@ -114,7 +114,7 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
             return BenchmarkReport.from_dict(json.loads(path.read_bytes()), source)
     except (ArtifactError, OSError, ValueError) as error:
         raise ArtifactError(
-            f"{source} in {store.uri} cannot be read: {_in_a_line(error)}. "
+            f"{source} in {store.uri} cannot be read: {reason_of(error)}. "
             "Give the id of a run whose model `rankline bench` has measured, or a file."
         ) from None
 
@@ -152,7 +152,7 @@ def _write(report: BenchmarkReport, directory: Path) -> list[str]:
         except OSError as error:
             unwritten.setdefault(error.strerror or str(error), []).append(name)
         except Exception as error:  # whatever a drawing library thinks of the figures, they are kept
-            unwritten.setdefault(f"{type(error).__name__}: {_in_a_line(error)}", []).append(name)
+            unwritten.setdefault(f"{type(error).__name__}: {reason_of(error)}", []).append(name)
     return [f"{', '.join(names)} cannot be written to {directory}: {why}" for why, names in unwritten.items()]
 
 
@@ -183,7 +183,3 @@ def _key_figures(report: BenchmarkReport) -> dict[str, float]:
     latency = {name: smallest.value(name) for name in FIGURES if name.endswith("_ms")} if smallest else {}
     most = max((result.rows_per_s for result in report.bench), default=0.0)
     return {name: value for name, value in {**latency, "rows_per_s": most or None}.items() if value is not None}
-
-
-def _in_a_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -43,8 +43,32 @@ def uri_of_registry(ensemble: "ExportedEnsemble", work_dir: Path) -> str:
 
 def directory_of(uri: str) -> Path | None:
     """The work directory that a store is in; None of a server."""
+    file = _file_of(uri)
+    return file and file.parent
+
+
+def existing_file(uri: str) -> Path | None:
+    """The file that a store is in; None of a server.
+
+    Raises:
+        ArtifactError: it is not there: no run was recorded.
+    """
+    file = _file_of(uri)
+    if file and not file.exists():
+        raise ArtifactError(
+            f"there are no runs: {file} does not exist. Train something (rankline run movielens), or give --work-dir."
+        )
+    return file
+
+
+def _file_of(uri: str) -> Path | None:
     _, is_file, path = uri.partition("sqlite:///")
-    return Path(path).parent if is_file else None
+    return Path(path) if is_file else None
+
+
+def reason_of(error: Exception) -> str:
+    """What MLflow says of a failure, without the rest of a long story."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":
@@ -82,11 +106,7 @@ def open_store(uri: str) -> "MlflowClient":
     Raises:
         ArtifactError: it is a file, and there is none: no run was recorded.
     """
-    _, is_file, path = uri.partition("sqlite:///")
-    if is_file and not Path(path).exists():
-        raise ArtifactError(
-            f"there are no runs: {path} does not exist. Train something (rankline run movielens), or give --work-dir."
-        )
+    existing_file(uri)
     from training.tracking.delivery import client_of
 
     return client_of(uri)

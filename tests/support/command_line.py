@@ -6,6 +6,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def commands(document: str) -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", document, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def shortened(command: str, shorter: Mapping[str, str]) -> str:
+    """A command of a document with what makes it short in a test, by what it begins with."""
+    more = next((more for begin, more in shorter.items() if command.startswith(begin)), "")
+    return f"{command} {more}"
 
 
 def typed(command: str, cwd: Path) -> str:

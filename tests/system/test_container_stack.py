@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from mlflow import MlflowClient
 
 from bench import stack as bench_stack
@@ -37,11 +38,12 @@ from workflows.trained import TrainedModel
 from workflows.upstream import nvt, quiet_nvtabular
 
 DOCUMENT = (ROOT / "docs/containers.md").read_text(encoding="utf-8")
+BENCH = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]["bench"]
 SHORTER = {
     "MLFLOW_TRACKING_URI": "--epochs 1",
     "rankline run": "--rows 5000 --epochs 1 --batch-sizes 64",
-    "docker compose --profile bench run": (
-        "--url=triton:8001 --model=movielens --prepared=/work/movielens/prepared --batch-sizes 64"
+    "docker compose --profile bench run": " ".join(
+        [*(word.replace("${RANKLINE_RECIPE:-movielens}", "movielens") for word in BENCH["command"]), "--batch-sizes 64"]
     ),
 }
 ROW = {"userId": [1], "movieId": [31]}

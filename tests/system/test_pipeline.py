@@ -22,7 +22,7 @@ import pytest
 from mlflow import MlflowClient
 
 from serving.client import Client
-from tests.support.command_line import RANKLINE, commands, rankline, started, typed
+from tests.support.command_line import RANKLINE, commands, rankline, shortened, started, typed
 from tests.support.rounding import SCORE_ROUNDING
 from workflows.datasets.movielens_generator import generate_movielens
 
@@ -87,12 +87,11 @@ def again(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for command in dict.fromkeys(COMMANDS):
         if command == RUN or command.startswith((*ELSEWHERE, *UNTIL_CTRL_C)):
             continue
-        more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
         if "--if-better" in command:  # which may well not be so
             done = rankline(*command.split()[1:], cwd=path)
             assert (done.returncode, "keeps answering" in done.stdout) in ((0, False), (1, True)), done.stderr
         else:
-            assert typed(f"{command} {more}", path)
+            assert typed(shortened(command, SHORTER), path)
     return Workplace(path, workplace.output)
 
 

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 
 from serving.ensemble import ExportedEnsemble
 from serving.in_process import open_ensemble
-from tests.support.command_line import commands, rankline, typed
+from tests.support.command_line import commands, rankline, shortened, typed
 from tests.support.rounding import SCORE_ROUNDING
 
 # Each step of the recurrent layers, one for an item of the short history, is in the graph.
@@ -168,5 +168,4 @@ def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> N
     """In their order, and on a copy: they train anew."""
     again = shutil.copytree(directory, tmp_path / "again", symlinks=True)
     for command in OTHERS:
-        more = next((more for verb, more in SHORTER.items() if command.startswith(verb)), "")
-        typed(f"{command} {more}", again)
+        assert typed(shortened(command, SHORTER), again)

@@ -128,4 +128,4 @@ def test_the_commands_of_the_document_work(directory: Path, tmp_path: Path) -> N
     """In their order, and on a copy: they train anew."""
     again = shutil.copytree(directory, tmp_path / "again", symlinks=True)
     for command in OTHERS:
-        typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, again)
+        assert typed(f"{command} {shlex.join(DLRM)}" if "train" in command else command, again)

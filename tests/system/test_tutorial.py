@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.csv as pa_csv
 import pytest
 
-from tests.support.command_line import commands, rankline, started, typed
+from tests.support.command_line import commands, rankline, shortened, started, typed
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 MAKE_TABLE, ASK = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -32,8 +32,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
             assert done.returncode in (0, 1), done.stderr
             outputs[command] = done.stdout
         else:
-            more = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
-            outputs[command] = typed(f"{command} {more}", path)
+            outputs[command] = typed(shortened(command, SHORTER), path)
     return path, outputs
 
 

@@ -14,7 +14,7 @@ import yaml
 from bench.click_log import write_click_log
 from rankline.recipes.recipe_file import RecipeFile
 from rankline.yaml_config import read_yaml
-from tests.support.command_line import commands, rankline, typed
+from tests.support.command_line import commands, rankline, shortened, typed
 from tests.support.odd_tables import ODD_TABLES, ROWS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text(encoding="utf-8")
@@ -28,8 +28,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("your-data")
     write_click_log(path / "clicks.csv", LOG_ROWS)
     for command in commands(DOCUMENT):
-        options = next((more for begin, more in SHORTER.items() if command.startswith(begin)), "")
-        typed(f"{command} {options}", path)
+        typed(shortened(command, SHORTER), path)
     return path
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.tracking.config import TrackingConfig as TrackingConfig
 from training.tracking.journal import Journal, journal_of
+from workflows.beside import beside
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
 
@@ -211,9 +212,8 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
     of_gpu: Any = GPUMonitor
     with suppress(Exception):  # as MLflow itself: without the library, or without a GPU
         monitors.append(of_gpu())
-    stop = threading.Event()
 
-    def sample() -> None:
+    def sample(stop: threading.Event) -> None:
         while not stop.wait(_SAMPLE_EVERY_S):
             figures: dict[str, float] = {}
             for monitor in monitors:
@@ -222,13 +222,8 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
                 monitor.clear_metrics()
             log.log_metrics(figures, step=(_now_ms() - since_ms) // 1000)
 
-    thread = threading.Thread(target=sample, name="system metrics", daemon=True)
-    thread.start()
-    try:
+    with beside(sample, "system metrics"):
         yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def code_version() -> str:

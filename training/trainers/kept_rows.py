@@ -29,6 +29,8 @@ class KeptRowsTrainer(Trainer):
 
     ROW_DTYPE: type
     """Of the rows that are kept."""
+    IN_ORDER = False
+    """Whether rows are learnt from in the order of the files, which may say something to a model."""
 
     _average = None
 
@@ -65,8 +67,9 @@ class KeptRowsTrainer(Trainer):
     def deterministic() -> AbstractContextManager[None]:
         return nullcontext()
 
-    @staticmethod
+    @classmethod
     def batches(
+        cls,
         prepared: Path,
         spec: FeatureSpec,
         split: str,
@@ -80,6 +83,7 @@ class KeptRowsTrainer(Trainer):
         def make(files: ParquetFiles, options: StreamOptions) -> ArrayLoader:
             return ArrayLoader(files, spec, batch_size, options)
 
+        shuffle = shuffle and not cls.IN_ORDER
         return parquet_split(make, prepared, spec, split, shuffle=shuffle, seed=seed, rank=rank, size=size)
 
     @property

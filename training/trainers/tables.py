@@ -8,7 +8,6 @@ import numpy as np
 
 from training import saved_model
 from training.config import TrainConfig
-from training.loader.arrays import ArrayLoader
 from training.models.tables import users_and_items
 from training.trainers.base import Array
 from training.trainers.kept_rows import KeptRowsTrainer
@@ -16,35 +15,17 @@ from workflows.feature_spec import FeatureSpec
 
 
 class TablesTrainer(KeptRowsTrainer):
-    """Lets a `training.models.tables.TablesModel` learn, and writes its tables as a SavedModel.
-
-    Rows are taken in the order of the files, which may say something to a model.
-    """
+    """Lets a `training.models.tables.TablesModel` learn, and writes its tables as a SavedModel."""
 
     PYFUNC = saved_model.__name__
     PACKAGES = ("tensorflow-cpu", "tensorflow")
     ROW_DTYPE = np.int32
+    IN_ORDER = True
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
         users_and_items(spec, config.model)  # type: ignore[arg-type]  # a TablesConfig
         KeptRowsTrainer.check(spec, config, num_workers=num_workers, splits_tables=splits_tables)
-
-    @staticmethod
-    def batches(
-        prepared: Path,
-        spec: FeatureSpec,
-        split: str,
-        batch_size: int,
-        *,
-        shuffle: bool,  # noqa: ARG004
-        seed: int,
-        rank: int = 0,
-        size: int = 1,
-    ) -> ArrayLoader:
-        return KeptRowsTrainer.batches(
-            prepared, spec, split, batch_size, shuffle=False, seed=seed, rank=rank, size=size
-        )
 
     @property
     def _row_width(self) -> int:
