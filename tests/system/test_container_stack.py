@@ -471,7 +471,8 @@ now, *earlier = [revision.revision for revision in ScriptDirectory.from_config(c
 with engine.begin() as connection:
     config.attributes["connection"] = connection
     command.upgrade(config, earlier[20])
-    connection.execute(text("INSERT INTO experiments (name, lifecycle_stage) VALUES ('kept', 'active')"))
+    insert = text("INSERT INTO experiments (name, lifecycle_stage) VALUES (:name, :stage)")
+    connection.execute(insert, {"name": "kept", "stage": "active"})
 print(now)
 """
 
