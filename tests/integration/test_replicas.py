@@ -24,7 +24,7 @@ from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from tests.support.command_line import RANKLINE, rankline
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_ended
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
 
 
@@ -318,4 +318,4 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, repository: 
         rest, _ = process.communicate()
     assert (process.returncode, rest.strip().splitlines()[-1]) == (0, "stopped")
     assert "Traceback" not in rest
-    assert not any(child.is_running() for child in below)
+    wait_until_ended(below)

@@ -19,7 +19,7 @@ from rankline.horovod_check import built_with, tensorflow_version
 from rankline.launch_config import LaunchConfig
 from rankline.workers import launch
 from tests.support.command_line import RANKLINE, rankline, recorded
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_ended
 from training.config import WorkersConfig
 from training.elastic import GENERATION_VARIABLE
 from workflows.errors import RanklineError, WorkerLostError
@@ -105,7 +105,7 @@ def test_a_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_
         output, errors = run.communicate()
     assert run.returncode == 0, errors.decode()
     assert b"AUC" in output
-    assert [process for process in below if process.is_running() and process.status() != "zombie"] == []
+    wait_until_ended(below)
 
     model = TrainedModel.load(without_runs / "work/movielens/model")
     assert recorded(without_runs, "SELECT run_uuid, status FROM runs") == [(model.run_id, "FINISHED")]

@@ -24,6 +24,7 @@ from mlflow import MlflowClient
 from serving.client import Client
 from tests.support.command_line import RANKLINE, commands, rankline, shortened, started, typed
 from tests.support.rounding import SCORE_ROUNDING
+from tests.support.waiting import wait_until_ended
 from workflows.datasets.movielens_generator import generate_movielens
 
 ROOT = Path(__file__).parents[2]
@@ -188,7 +189,7 @@ def test_a_command_that_runs_until_ctrl_c_comes_up_and_ends(command: str, again:
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate()
     assert process.returncode in (0, 130), output
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    wait_until_ended(children)
 
 
 @contextmanager
@@ -226,7 +227,7 @@ def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplac
             ),
         ]
     assert process.returncode == 0
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    wait_until_ended(children)
     for answer in answers:
         assert answer.returncode == 0, answer.stderr
     scores = [float(line.split()[-1]) for line in answers[0].stdout.splitlines() if re.search(r"0\.\d{4}\s*$", line)]
@@ -481,8 +482,7 @@ def test_ctrl_c_while_measuring_stops_the_server(workplace: Workplace) -> None:
         _, stderr = process.communicate()
     assert process.returncode != 0
     assert "Traceback" not in stderr
-    psutil.wait_procs(children)
-    assert not [child for child in children if child.is_running()]
+    wait_until_ended(children)
 
 
 BAD_RATINGS = {

@@ -9,7 +9,7 @@ import pytest
 
 from serving.ensemble import ExportedEnsemble, active_version, versions
 from tests.support.command_line import rankline, recorded, started
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_ended
 from workflows.datasets.movielens_generator import generate_movielens
 
 ENSEMBLE = Path("model_repository") / "movielens"
@@ -76,7 +76,7 @@ def test_ctrl_c_leaves_everything_as_it_was(workplace: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate()
     assert process.returncode == 130, output
-    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    wait_until_ended(children)
     assert len(versions(workplace / ENSEMBLE)) == before
     assert recorded(workplace, RUNS)[-1] == ("tune serving, p99=10s", "KILLED")
 
