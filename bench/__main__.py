@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bench.asked import asked
 from rankline.display import CONSOLE, ERRORS, warn_busy
 from rankline.horovod_check import problem as horovod_problem
 from rankline.pipeline import write_json
@@ -84,7 +85,7 @@ def main(
         report = replace(report, environment={**report.environment, "busy": busy})
     if json_file:
         write_json(report.to_dict(), json_file)
-    report.print(CONSOLE)
+    report.print(CONSOLE, asked(name, recipe))
 
 
 if __name__ == "__main__":

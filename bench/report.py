@@ -1,12 +1,15 @@
 """What a benchmark found: figures per side, ratios between sides, and the environment, as a table and as JSON."""
 
 import gc
+import json
 import platform
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,8 +17,10 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+from bench.asked import Bound
 from rankline.display import heading, print_whole
 from workflows.artifacts import versions
+from workflows.errors import ConfigError
 from workflows.machine import cpu_name
 
 Turn = Callable[[], float]
@@ -83,21 +88,37 @@ class Report:
             "environment": dict(self.environment),
         }
 
-    def print(self, console: Console) -> None:
-        """Print ratios, then figures: sides in rows or in columns, whichever is narrower."""
+    @classmethod
+    def load(cls, path: Path) -> "Report":
+        """From what `to_dict` gave.
+
+        Raises:
+            ConfigError: the file holds something else.
+        """
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{path} holds no report of a benchmark: {error}.") from None
+
+    def table(self) -> dict[str, list[str]]:
+        """Columns of text, the first of names: sides in rows or in columns, whichever is narrower."""
         figures = list(dict.fromkeys(name for side in self.results.values() for name in side))
         cells = {(side, name): value for side, values in self.results.items() for name, value in values.items()}
         rows, columns = list(self.results), figures
-        if len(columns) > len(rows):  # the narrower of both ways fits a terminal
+        if len(columns) > len(rows):
             rows, columns = figures, list(self.results)
             cells = {(figure, side): value for (side, figure), value in cells.items()}
+        return {"": rows, **{column: [shown(cells.get((row, column))) for row in rows] for column in columns}}
+
+    def print(self, console: Console, asked: Mapping[str, Bound]) -> None:
+        """Print ratios and what they are asked to be, then figures."""
         heading(console, f"bench {self.name}")
         for key, value in self.ratios.items():
-            console.print(f"{key}: [bold]{_format(value)}[/]")
+            bound = asked.get(key)
+            console.print(f"{key}: [bold]{shown(value)}[/]{f'  asked {bound}' if bound else ''}")
         if busy := self.environment.get("busy"):
             console.print(f"[yellow]the machine was busy ({busy}): the figures are not those of a quiet one[/]")
-        named = {column: [_format(cells.get((row, column))) for row in rows] for column in columns}
-        print_whole(console, {"": rows, **named})
+        print_whole(console, self.table())
 
 
 def environment() -> dict[str, Any]:
@@ -108,11 +129,13 @@ def environment() -> dict[str, Any]:
         "num_cpus": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "platform": platform.platform(),
-        "command": " ".join(["python -m bench", *sys.argv[1:]]),
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "command": re.sub(r" --json[ =]\S+", "", " ".join(["python -m bench", *sys.argv[1:]])),
     }
 
 
-def _format(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """With three digits, or all of those before the point."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
