@@ -32,6 +32,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nitpicky = True  # a name that leads nowhere is an error, as `make docs` makes every warning one
 autodoc_typehints = "none"  # docstrings say what counts of types: shapes, units, what None means
+napoleon_attr_annotations = False
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Names in docstrings are Markdown, as in all of Rankline: code in single backticks.
 default_role = "code"

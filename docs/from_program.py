@@ -10,6 +10,7 @@ import typer
 from rankline.cli.main import app
 from rankline.recipes.recipe_file import recipe_schema
 from training.metrics import METRICS
+from training.models import MODELS
 
 _EXAMPLES = re.compile(r"\*\*Examples?\*\*\s*(.*)", re.DOTALL)
 
@@ -88,6 +89,21 @@ def _type(value: Mapping[str, Any]) -> str:
     if "$ref" in value or value.get("type") == "object":
         return "keys below"
     return "text" if isinstance(value["type"], list) else str(value["type"])
+
+
+def models() -> str:
+    """Every model."""
+    rows = [
+        (
+            f"`{name}`",
+            _first_sentence(model),
+            ", ".join(model.tasks),
+            "several" if model.takes_several_heads else "one",
+            model.framework.name,
+        )
+        for name, model in MODELS.items()
+    ]
+    return _table(("name", "what", "tasks", "labels", "trained by"), rows)
 
 
 def metrics() -> str:

@@ -49,7 +49,12 @@ TORCH = Recipe(
     ),
 )
 
-# Chosen inside the training part of ml-latest-small: see docs/movielens.md.
+# Chosen inside the training part of ml-latest-small: 80 % of it trained, the rest was scored, one seed each, so
+# differences below 0.003 say nothing. AUC 0.820 with both implicit blocks, 0.823 with genres, 0.826 with genres and
+# year, 0.828 with 600 sweeps and 0.829 with 1,000 in place of 300; 5 and 12 factors are no better than 8. Models
+# fitted by gradients, with sums over and attention to what was rated and how, end at 0.802 to 0.809. Grades in place
+# of the label: AUC 0.816, GAUC 0.766 for 0.758; beside it, as a second model, AUC 0.831, GAUC 0.768, for which rows
+# would need a second label. Target encodings without the row's own leak it: 0.62, falling to 0.29.
 HISTORY = Recipe(
     name="movielens-history",
     summary="MovieLens with what each user rated: a Bayesian factorisation machine",
@@ -57,7 +62,10 @@ HISTORY = Recipe(
     train=TrainConfig(model=BayesianFMConfig(), batch_size=16_384, epochs=1),
 )
 
-# Chosen inside the training part of each user's earlier ratings: see docs/movielens.md.
+# Chosen on the latest fifth of each user's earlier ratings. Recall@20: 0.209 from liked to liked movies, 0.207 from
+# rated to liked, 0.200 from rated to rated; disliked ones with a weight of their own, users weighed by 1/√ratings and
+# movies by 1/√popularity add nothing; recency 1, 2 and 3 of what is scored 0.216, 0.222, 0.219, of the fit as well
+# 0.192. In 64, 128 and 256 dimensions 0.206, 0.221, 0.224.
 NEXT = Recipe(
     name="movielens-next",
     summary="MovieLens, what each user watches and likes next: a linear autoencoder of movies",

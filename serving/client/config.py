@@ -10,6 +10,8 @@ from workflows.errors import ConfigError
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)
 LONGEST_PAUSE_S = 1.0
+# Why not gRPC's own retry policy: it knows statuses alone, and Triton says UNAVAILABLE also of a full queue and of what
+# is restricted; it ends after five times; and HTTP has none.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,10 @@ class ClientConfig:
         retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, or is started
             again. Scoring changes nothing, so sending twice does no harm.
         retry_busy: send again what a server refused for its full queue, too. It has answered, and asks for less load.
-        backoff_s: pause before a message is sent again; it doubles each time, up to `LONGEST_PAUSE_S`.
+        backoff_s: pause before a message is sent again; it doubles each time, up to 1 s.
         connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a
             wrong address is told at once.
-        transport: one of `TRANSPORTS`.
+        transport: "grpc" or "http".
         shared_memory: hand inputs over in shared memory; for a server on this machine that allows it, Triton 24.09 or
             later. Worth it from about a megabyte of inputs on.
         tls: encrypts the connection.

@@ -9,6 +9,7 @@ import pytest
 
 from rankline.cli.main import app
 from training.metrics import METRICS
+from training.models import MODELS
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,12 +27,16 @@ def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def test_every_verb_and_metric_is_in_the_reference(site: Path) -> None:
+def test_every_verb_metric_and_model_is_in_the_reference(site: Path) -> None:
     command_line = text_of(site / "reference" / "command-line.html")
     missing = {command.name for command in app.registered_commands if f'id="{command.name}"' not in command_line}
     metrics = text_of(site / "reference" / "metrics.html")
     assert missing == set()
     assert [name for name in METRICS if f">{name}<" not in metrics] == []
+    models = text_of(site / "models.html")
+    assert [name for name in MODELS if f">{name}<" not in models] == []
+    unbuilt = text_of(ROOT / "docs" / "models.md").partition("<!-- made by models -->")[0]
+    assert [name for name in MODELS if not re.search(rf"\b{name}\b", unbuilt)] == []
 
 
 def test_what_users_call_is_in_the_reference_with_its_arguments(site: Path) -> None:

@@ -1,7 +1,8 @@
 """How long ago an item was chosen, and how much a summary of the history resembles the candidate.
 
 Shapes as in `training.layers.attention`. What these add to DIN, DIEN and SIM was found on Amazon's reviews of beauty
-products, where it lifts all of them; see docs/amazon.md.
+products, where it lifts all of them. On generated reviews, without them, DIN sees no order and DIEN that of the latest
+items only, which is most of SIM's lead.
 """
 
 from typing import Any
