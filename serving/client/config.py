@@ -41,8 +41,9 @@ class ClientConfig:
 
     Attributes:
         timeout_s: longest wait for the answer to a message, with all that it was sent again.
-        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, or is started
-            again. Scoring changes nothing, so sending twice does no harm.
+        retry_lost: send again, until `timeout_s` is over, what no server has answered: it was killed, is started
+            again, or (over gRPC) its machine has been silent for a third of `timeout_s` and then for another. Scoring
+            changes nothing, so sending twice does no harm.
         retry_busy: send again what a server refused for its full queue, too. It has answered, and asks for less load.
         backoff_s: pause before a message is sent again; it doubles each time, up to 1 s.
         connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a

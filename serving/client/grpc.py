@@ -20,6 +20,7 @@ from workflows.tensors import Tensor
 _KEY_PREFIX = "triton-grpc-protocol-"
 _RECONNECT_MS = (100, 1_000)
 _CONNECT_TIMEOUT_MS = 5_000
+_SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another server
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
 
@@ -36,7 +37,11 @@ class GrpcTransport:
         self._options: dict[str, Any] = {}
         if config.key is not None:
             self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
-        channels, credentials, options = grpc.aio if is_async else grpc, _credentials(config), _channel_options(url)
+        channels, credentials, options = (
+            grpc.aio if is_async else grpc,
+            _credentials(config),
+            _channel_options(url, config),
+        )
         self._channel = (
             channels.insecure_channel(url, options=options)
             if credentials is None
@@ -137,8 +142,9 @@ def _failed(error: Any) -> CallError:
     return CallError(error.code().name, error.details() or "")
 
 
-def _channel_options(url: str) -> list[tuple[str, int | str]]:
+def _channel_options(url: str, config: ClientConfig) -> list[tuple[str, int | str]]:
     first_ms, longest_ms = _RECONNECT_MS
+    silence_ms = round(config.timeout_s * _SILENCE * 1e3)
     options: list[tuple[str, int | str]] = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", -1),
@@ -146,6 +152,10 @@ def _channel_options(url: str) -> list[tuple[str, int | str]]:
         ("grpc.initial_reconnect_backoff_ms", first_ms),
         ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),  # how long one attempt may take, in spite of its name
         ("grpc.max_reconnect_backoff_ms", longest_ms),
+        # A machine that vanished closes nothing: one that is silent for so long is asked, and lost if it stays silent.
+        # Where a request waits, three questions at most, as a server takes more for an attack.
+        ("grpc.keepalive_time_ms", silence_ms),
+        ("grpc.http2.ping_timeout_ms", silence_ms),  # gRPC heeds this one, not keepalive_timeout_ms
     ]
     if url.startswith(_SEVERAL):
         options.append(("grpc.lb_policy_name", "round_robin"))  # else all requests go to the first

@@ -24,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+import serving.client.grpc as client_over_grpc
 from serving.client import AsyncClient, Client, ClientConfig, ClientTls
 from serving.client.core import run
 from serving.client.failures import CallError
@@ -32,6 +33,7 @@ from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig, Tls
 from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
+from tests.support.vanishing import vanishing
 from tests.support.waiting import wait_until
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
 from workflows.tensors import Tensor
@@ -365,6 +367,17 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_request(repository: Pat
         server.restart(server.config.models)
         assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * len(clients)
         assert in_time.result().tolist() == [1]
+
+
+def test_a_machine_that_vanishes_without_closing_connections_costs_no_request(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_over_grpc, "_SILENCE", 1 / 600)
+    config = ClientConfig(timeout_s=600.0)
+    with vanishing(server.endpoints.grpc) as (url, vanish), Client(url, "echo", config) as client:
+        assert client.predict({"x": [1]}).tolist() == [1]
+        vanish()
+        assert client.predict({"x": [2]}).tolist() == [2]
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
