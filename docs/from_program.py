@@ -2,13 +2,23 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 import typer
 
 from rankline.cli.main import app
+from rankline.options import description_of
 from rankline.recipes.recipe_file import recipe_schema
+from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.metrics import METRICS as MEASURED
+from serving.benchmark.metrics import Metric
+from serving.benchmark.report import FORMAT_VERSION, BenchmarkReport, LoadResult
+from serving.benchmark.resources import ServerResources
+from serving.benchmark.runs import Load
+from serving.benchmark.search import SearchResult
+from serving.benchmark.selfcheck import Floor
 from training.metrics import METRICS
 from training.models import MODELS
 
@@ -117,6 +127,47 @@ def metrics() -> str:
 
 def _first_sentence(function: Any) -> str:
     return " ".join((inspect.getdoc(function) or "").split("\n\n", maxsplit=1)[0].split())
+
+
+_IN_A_REPORT = {
+    "The whole file": BenchmarkReport,
+    "`bench`: of each load": LoadResult,
+    "`bench.server`": ServerResources,
+    "`bench.breakdown`": Breakdown,
+    "`bench.breakdown.steps`: of each model": StepTimes,
+    "`floors`: of each concurrency": Floor,
+    "`searches`: of each number of rows": SearchResult,
+}
+
+
+def report() -> str:
+    """Every field of the JSON that `rankline bench` writes, and what the CSV calls bounds."""
+    bounds = ", ".join(f"`{name}`" for metric in _bounded() for name in metric.bound_names)
+    start = f"`format_version` is {FORMAT_VERSION}. In the CSV bounds are {bounds}."
+    parts = [f"### {place}\n\n{_table(('field', 'meaning'), _in_json(kind))}" for place, kind in _IN_A_REPORT.items()]
+    return "\n\n".join([start, *parts])
+
+
+def _in_json(kind: Any) -> Iterator[tuple[str, str]]:
+    of_load = {column.name for column in fields(Load)} if kind is LoadResult else ()
+    for column in fields(kind):
+        if column.name == "metrics":
+            yield from _measured()
+        else:
+            said = description_of(Load if column.name in of_load else kind, column.name)
+            yield f"`{column.name}`", re.sub(r"\bNone\b", "`null`", said)
+
+
+def _measured() -> Iterator[tuple[str, str]]:
+    for metric in MEASURED.values():
+        yield f"`{metric.name}`", f"Latency: {metric.label}." if metric.is_latency else "Answered, by the wall clock."
+    yield "`intervals_ms`", "Of each percentile `[low, high]`; a bound is `null` where the samples give none."
+    yield from ((f"`{metric.name}_interval`", "`[low, high]`.") for metric in _bounded() if not metric.is_latency)
+    yield "`withheld`", "Of each latency that is not reported, why."
+
+
+def _bounded() -> list[Metric]:
+    return [metric for metric in MEASURED.values() if metric.has_interval]
 
 
 def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

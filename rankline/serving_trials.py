@@ -67,6 +67,7 @@ class Trials:
         with ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-tune-")))
             ensemble = self._in_engine(config).publish(directory / self._name, config, name=self._name)
+            # A server each: the threads of TensorFlow are those of the process that loaded the first model.
             server = stack.enter_context(server_for(ensemble.path, log_path=self._log_path))
             client = stack.enter_context(Client(server.url, self._name))
             names = [column.name for column in client.schema.columns if column.name in self._rows.column_names]

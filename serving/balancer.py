@@ -330,6 +330,8 @@ def _grpc_server(port: int, *, is_empty: bool) -> list[Directive]:
         ("grpc_next_upstream", "error", "timeout"),
         ("grpc_buffer_size", "64k"),
     ]
+    # What a server has lost is sent again in a second pass: nginx 1.22's own repetition may put the number of an old
+    # stream on a new connection.
     again = [("error_page", "502", "504", "=", "@again"), ("mirror", "/taken")]
     return [
         ("listen", f"{LOOPBACK}:{port}", "http2"),

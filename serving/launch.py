@@ -80,7 +80,8 @@ def _start(command: list[bytes], num_hidden: int, home: str, libc: ctypes.CDLL) 
 
     Everybody can read the memory that the kernel lays arguments out in, /proc/PID/cmdline, and nobody but the user the
     one of the environment behind it. So the hidden ones are put there, and before the program's first instruction the
-    places of its arguments are made to lead there.
+    places of its arguments are made to lead there. A namespace would hide nothing from outside of it, and to overwrite
+    them later leaves seconds in which they can be read.
     """
     reading, writing = os.pipe()  # the other end is closed when the program has begun
     pid = os.fork()  # safe: this process has one thread

@@ -87,7 +87,7 @@ class AliasFollower:
                 f"{self._alias} does not exist in {self._uri}. "
                 f"Register a version: rankline register {self._alias.model}"
             )
-        if wanted == self._seen:
+        if wanted == self._seen:  # not where both differ: between the two writes of a promotion that puts the old back
             return
         try:
             ensemble = on_this_machine(self._registry, wanted, self._path, self._report)

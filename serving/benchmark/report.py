@@ -35,10 +35,11 @@ class LoadResult:
         num_due: requests that were to be sent.
         num_unsent: of these, how many could not be sent before the measurement ended.
         num_repeated: of these, how many had rows that had been sent before.
-        errors: gRPC status → requests that ended with it.
+        errors: how requests ended that failed, gRPC status → their number.
         metrics: name in `METRICS` → what was measured.
         is_stable: the last three windows agreed.
-        lag_mean_ms, lag_p99_ms: how late requests were sent; None in a closed loop.
+        lag_mean_ms: how late requests were sent, on average; None in a closed loop.
+        lag_p99_ms: the 99th percentile of how late they were sent.
         client_cpu_ms: the client's processor time for one request.
         client_busiest: share of a core that its busiest process used.
         server: what the server's processes used; None when they cannot be seen.
@@ -191,7 +192,7 @@ class BenchmarkReport:
         bench: one result per load.
         num_checked: scores returned under load that were compared with the expected ones.
         max_abs_error: largest difference among them; None when none were compared.
-        environment: versions, CPU and how the load was made.
+        environment: versions, CPU, how the load was made, and the command.
         floors: the client against a model that returns its input; empty when the server has none.
         slo: the bound that was searched for, in words.
         searches: batch size → what the search came to.

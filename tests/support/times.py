@@ -1,6 +1,6 @@
 """How long each file of tests took: `python -m tests.support.times times.xml`, which pytest wrote with `--junitxml`.
 
-A table for docs/tests.md, the longest first; processor time is shared, so two files at a time take longer than one.
+A table, the longest first; processor time is shared, so two files at a time take longer than one.
 """
 
 import sys
