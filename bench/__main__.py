@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bench.asked import asked
+from bench.asked import asked, figures_of
+from bench.report import FIGURES, Report
 from rankline.display import CONSOLE, ERRORS, warn_busy
 from rankline.horovod_check import problem as horovod_problem
 from rankline.pipeline import write_json
@@ -83,9 +84,11 @@ def main(
         raise typer.Exit(1) from None
     if busy:
         report = replace(report, environment={**report.environment, "busy": busy})
+    figures = figures_of(name, recipe)
+    last = Report.load(path) if (path := FIGURES / f"{figures}.json").exists() else None  # before it is written anew
     if json_file:
         write_json(report.to_dict(), json_file)
-    report.print(CONSOLE, asked(name, recipe))
+    report.print(CONSOLE, asked(figures), last)
 
 
 if __name__ == "__main__":

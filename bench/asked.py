@@ -49,18 +49,18 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
         "throughput_over_in_process": "≥ 0.95",
         "memory_vs_python": "≤ 0.5",
     },
-    "serving criteo-dlrm": {
+    "serving-criteo-dlrm": {
         "p50_vs_merlin": "≥ 12",
         "p50_over_floor": "≤ 1.3",
         "throughput_over_in_process": "≥ 0.9",
     },
-    "serving amazon-sim": {
+    "serving-amazon-sim": {
         "p50_vs_merlin": "≥ 25",
         "p50_over_floor": "≤ 1.3",
         "throughput_over_in_process": "≥ 0.9",
     },
-    "serving movielens-history": {"p50_over_plain": "≤ 1.5"},
-    "serving movielens-next": {"p50_over_plain": "≤ 1.5"},
+    "serving-movielens-history": {"p50_over_plain": "≤ 1.5"},
+    "serving-movielens-next": {"p50_over_plain": "≤ 1.5"},
     "vocabulary": {"p50_growth_with_vocabulary": "≤ 1.2", "second_instance_transform": "≤ 0.02"},
     "loader": {
         "vs_merlin": "≥ 50",
@@ -71,12 +71,12 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
         "scale_spread": "≤ 0.15",
     },
     "training": {"vs_step_alone": "≥ 0.95", "vs_seed_path": "≥ 5"},
-    "training criteo-dlrm": {
+    "training-criteo-dlrm": {
         "vs_tfrecord": "≥ 5",
         "amp_auc_difference": "≤ 0.001",
         "vs_step_alone": "≥ 0.95",
     },
-    "training amazon-sim": {"vs_tfrecord": "≥ 1.3"},
+    "training-amazon-sim": {"vs_tfrecord": "≥ 1.3"},
     "client": {"agreement": "≥ 0.9"},
     "soak": {"memory_growth": "≤ 0.03"},
     "prepare": {"prepare_vs_pandas": "≥ 1.5"},
@@ -103,10 +103,14 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     "tracking": {"tracking_overhead": "≤ 0.01", "looking_at_1000_runs_s": "≤ 2"},
     "tune": {"tuned_over_exhaustive": "≥ 0.95"},
 }
-"""Benchmark, and recipe where it is not its own → ratio → bound. Ratios that are not here are told, not asked."""
+"""Name of a benchmark's figures → ratio → bound. Ratios that are not here are told, not asked."""
 
 
-def asked(name: str, recipe: str | None = None) -> dict[str, Bound]:
-    """Bounds of a benchmark's ratios; none for a recipe that nothing is asked of."""
-    key = name if recipe in (None, DEFAULT_RECIPE) else f"{name} {recipe}"
-    return {ratio: Bound.parse(text) for ratio, text in _ASKED.get(key, {}).items()}
+def figures_of(name: str, recipe: str | None = None) -> str:
+    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own."""
+    return name if recipe in (None, DEFAULT_RECIPE) else f"{name}-{recipe}"
+
+
+def asked(figures: str) -> dict[str, Bound]:
+    """Bounds of ratios, by what their figures are called; none where nothing is asked."""
+    return {ratio: Bound.parse(text) for ratio, text in _ASKED.get(figures, {}).items()}

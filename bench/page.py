@@ -13,15 +13,13 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bench.asked import Bound, asked
-from bench.report import Report, shown
+from bench.asked import asked
+from bench.report import FIGURES, Report, shown
 from workflows.errors import ConfigError, RanklineError
 
 PAGE = Path("docs") / "benchmarks.md"
-FIGURES = Path("docs") / "figures"
 PICTURE = FIGURES / "reached.svg"
 _BLOCK = re.compile(r"(<!-- figures of (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-_RECIPE = re.compile(r"--recipe (\S+)")
 _PACKAGES = ("python", "tensorflow", "torch", "nvtabular", "onnxruntime")
 
 
@@ -42,28 +40,23 @@ def filled(page: str, figures: Path) -> str:
             "python -m bench, or the block <!-- figures of NAME --> <!-- end of figures -->."
         )
     return _BLOCK.sub(
-        lambda found: f"{found[1]}\n{_block(Report.load(figures / f'{found[2]}.json'))}\n\n{found[3]}", page
+        lambda found: f"{found[1]}\n{_block(found[2], Report.load(figures / f'{found[2]}.json'))}\n\n{found[3]}", page
     )
 
 
-def _block(report: Report) -> str:
-    environment, bounds = report.environment, _bounds(report)
-    made_with = [f"{name} {environment['versions'][name]}" for name in _PACKAGES if name in environment["versions"]]
+def _block(name: str, report: Report) -> str:
+    environment, bounds = report.environment, asked(name)
+    made_with = [f"{name} {version}" for name, version in environment["versions"].items() if name in _PACKAGES]
     busy = f"; **the machine was busy** ({environment['busy']})" if "busy" in environment else ""
     about = (
         f"{environment['date']}, {environment['num_cpus']} cores of {environment['cpu']}, {', '.join(made_with)}{busy}"
     )
-    ratios = [(f"`{name}`", shown(value), str(bounds.get(name, ""))) for name, value in report.ratios.items()]
+    ratios = [(f"`{ratio}`", shown(value), str(bounds.get(ratio, ""))) for ratio, value in report.ratios.items()]
     table = report.table()
     figures = zip(*table.values(), strict=True)
     return "\n\n".join(
         [f"`{environment['command']}`", about, _table(("ratio", "", "asked"), ratios), _table(list(table), figures)]
     )
-
-
-def _bounds(report: Report) -> dict[str, Bound]:
-    recipe = _RECIPE.search(report.environment["command"])
-    return asked(report.name, recipe and recipe[1])
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -81,7 +74,7 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
     margins = {
         f"{name}: {ratio}": bound.margin(report.ratios[ratio])
         for name, report in reports.items()
-        for ratio, bound in _bounds(report).items()
+        for ratio, bound in asked(name).items()
         if ratio in report.ratios and bound.value
     }
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "reached", "font.size": 9}):

@@ -23,6 +23,8 @@ from workflows.artifacts import versions
 from workflows.errors import ConfigError
 from workflows.machine import cpu_name
 
+FIGURES = Path("docs") / "figures"
+"""Where the project keeps what its benchmarks found last."""
 Turn = Callable[[], float]
 Rates = Mapping[str, Sequence[float]]
 """Side → what each of its turns gave."""
@@ -110,12 +112,14 @@ class Report:
             cells = {(figure, side): value for (side, figure), value in cells.items()}
         return {"": rows, **{column: [shown(cells.get((row, column))) for row in rows] for column in columns}}
 
-    def print(self, console: Console, asked: Mapping[str, Bound]) -> None:
-        """Print ratios and what they are asked to be, then figures."""
+    def print(self, console: Console, asked: Mapping[str, Bound], last: "Report | None") -> None:
+        """Print ratios, with what they are asked to be and what they were, then figures."""
         heading(console, f"bench {self.name}")
-        for key, value in self.ratios.items():
-            bound = asked.get(key)
-            console.print(f"{key}: [bold]{shown(value)}[/]{f'  asked {bound}' if bound else ''}")
+        for name, value in self.ratios.items():
+            besides = [f"asked {asked[name]}"] if name in asked else []
+            if last and name in last.ratios:
+                besides.append(f"{shown(last.ratios[name])} on {last.environment['date']}")
+            console.print(f"{name}: [bold]{shown(value)}[/]  {', '.join(besides)}".rstrip())
         if busy := self.environment.get("busy"):
             console.print(f"[yellow]the machine was busy ({busy}): the figures are not those of a quiet one[/]")
         print_whole(console, self.table())

@@ -46,3 +46,20 @@ def test_a_busy_machine_is_said_at_the_start_and_marked(
     assert (f"the machine is busy ({busy})" in said[0].replace("\n", " ")) == bool(busy)
     assert json.loads((tmp_path / "out.json").read_text())["environment"].get("busy", "") == busy
     assert ("the machine was busy" in capfd.readouterr().out) == bool(busy)
+
+
+def test_what_is_asked_and_what_was_reached_last_stand_beside_a_ratio(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "busyness", lambda: "")
+    found = iter([1.5, 1.1])
+    monkeypatch.setattr(
+        vocabulary,
+        "run",
+        lambda _: Report(name="vocabulary", results={}, ratios={"p50_growth_with_vocabulary": next(found)}),
+    )
+    run("vocabulary", tmp_path / "docs/figures/vocabulary.json")
+    assert "p50_growth_with_vocabulary: 1.5  asked ≤ 1.2\n" in capfd.readouterr().out
+    run("vocabulary", tmp_path / "docs/figures/vocabulary.json")
+    assert "p50_growth_with_vocabulary: 1.1  asked ≤ 1.2, 1.5 on 20" in capfd.readouterr().out

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.asked import Bound, asked
-from bench.page import FIGURES, PAGE, draw, filled
-from bench.report import Report
+from bench.asked import Bound, asked, figures_of
+from bench.page import PAGE, draw, filled
+from bench.report import FIGURES, Report
 from workflows.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -84,5 +84,7 @@ def test_a_bound_says_whether_it_is_reached_and_by_how_much(
 
 
 def test_what_is_asked_depends_on_the_recipe() -> None:
-    assert asked("serving") == asked("serving", "movielens") != asked("serving", "criteo-dlrm") != {}
-    assert asked("serving", "movielens-torch") == {}
+    own, of_criteo = asked(figures_of("serving", "movielens")), asked(figures_of("serving", "criteo-dlrm"))
+    assert own == asked(figures_of("serving"))
+    assert own != of_criteo != {}
+    assert asked(figures_of("serving", "movielens-torch")) == {}
