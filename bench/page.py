@@ -20,7 +20,7 @@ from workflows.errors import ConfigError, RanklineError
 PAGE = Path("docs") / "benchmarks.md"
 PICTURE = FIGURES / "reached.svg"
 _BLOCK = re.compile(r"(<!-- figures of (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-_PACKAGES = ("python", "tensorflow", "torch", "nvtabular", "onnxruntime")
+_PACKAGES = ("python", "tensorflow-cpu", "tensorflow", "torch", "nvtabular")
 
 
 def filled(page: str, figures: Path) -> str:

@@ -1,6 +1,7 @@
 """docs/benchmarks.md holds what the files of docs/figures hold."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def figures(tmp_path: Path) -> Path:
 def test_the_page_of_the_project_is_that_of_its_figures() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     assert filled(page, ROOT / FIGURES) == page, "python -m bench.page writes it"
+
+
+def test_the_readme_says_how_much_faster_as_the_figures_do() -> None:
+    serving, loader = (Report.load(ROOT / FIGURES / f"{name}.json").ratios for name in ("serving", "loader"))
+    ratios = [serving[f"{name}_vs_merlin"] for name in ("p50", "throughput", "concurrent")] + [loader["vs_merlin"]]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"\| ([\d.]+) × (?:lower|more) \|", readme) == [f"{float(f'{one:.2g}'):g}" for one in ratios]
 
 
 def test_a_block_holds_command_machine_ratios_with_bounds_and_figures(figures: Path) -> None:
