@@ -33,7 +33,7 @@ BENCHMARKS = {
     "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
     "soak": "half an hour at 70 % of the peak: errors and memory; with --check-every, whether every answer is right",
     "stack": "what a container costs the server, and how large images are; knows --recipe, needs a container engine",
-    "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
+    "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
     "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
 }
