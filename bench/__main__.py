@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, ERRORS, warn_busy
 from rankline.horovod_check import problem as horovod_problem
 from rankline.pipeline import write_json
@@ -76,6 +77,7 @@ def main(
     if busy := busyness():
         warn_busy(busy)
     try:
+        check_writable(json_file)
         report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)
