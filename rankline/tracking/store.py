@@ -68,7 +68,7 @@ def _file_of(uri: str) -> Path | None:
 
 
 def reason_of(error: Exception) -> str:
-    """What MLflow says of a failure, without the rest of a long story; of several files that were not copied, the first."""
+    """What MLflow says of a failure, without the rest of a long story: of files that were not copied, the first."""
     files = error.args[0] if isinstance(error, shutil.Error) else ()
     reason = files[0][-1] if files and isinstance(files, list) else error
     return str(reason).strip().partition("\n")[0].rstrip(".")
