@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rankline.cli.arguments import Repository, WorkDir
+from rankline.cli.completion import recipes
 from rankline.cli.reports import say_active
 from rankline.display import CONSOLE, say
 from rankline.options import Overrides, with_options
@@ -21,7 +22,9 @@ from workflows.errors import ConfigError
 def export_command(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model."),
+        typer.Argument(
+            metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model.", autocompletion=recipes
+        ),
     ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
