@@ -57,7 +57,8 @@ def tune_command(
         typer.Option(
             "--time-limit-s",
             min=1,
-            help=f"With --slo: how long to search. [default: {_TIME_LIMIT_S:g}]",
+            help="With --slo: how long to search. An export, a start of a server or a measurement that has begun is "
+            f"ended, which takes some 10 s more. [default: {_TIME_LIMIT_S:g}]",
             show_default=False,
         ),
     ] = None,
