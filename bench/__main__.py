@@ -10,6 +10,7 @@ import typer
 
 from bench.asked import asked, figures_of
 from bench.report import FIGURES, Report
+from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, ERRORS, warn_busy
 from rankline.horovod_check import problem as horovod_problem
 from rankline.pipeline import write_json
@@ -35,7 +36,7 @@ BENCHMARKS = {
     "distributed": "two workers: what they learn, how fast, what they send, their memory, and `kill -9`",
     "soak": "half an hour at 70 % of the peak: errors and memory; with --check-every, whether every answer is right",
     "stack": "what a container costs the server, and how large images are; knows --recipe, needs a container engine",
-    "stacks": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
+    "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
     "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
 }
@@ -78,6 +79,7 @@ def main(
     if busy := busyness():
         warn_busy(busy)
     try:
+        check_writable(json_file)
         report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench import etl, kills
+from bench import etl, killed_workers
 from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.rows import write_rows
 from rankline import pipeline
@@ -236,12 +236,12 @@ def measure_etl(repeats: int) -> Part:
 
 
 def measure_kills(num_kills: int, progress: Progress = SILENT, *, num_rows: int = KILLED_ROWS) -> Part:
-    """Elastic runs of which a random worker dies at a random moment, see `bench.kills`."""
+    """Elastic runs of which a random worker dies at a random moment, see `bench.killed_workers`."""
     with scratch_directory() as directory:
         workspace = Workspace(recipe=MOVIELENS, root=directory)
         silent = Stages(["source", "prepare"], Console(quiet=True, force_terminal=False))
         pipeline.prepare(recipe_named(MOVIELENS), SourceConfig(rows=num_rows), workspace, silent)
-        report = kills.measure_kills(
+        report = killed_workers.measure_kills(
             MOVIELENS, workspace.root, num_calm=NUM_CALM, num_killed=num_kills, progress=progress
         )
     figures = {key: float(value) for key, value in report.to_dict().items() if isinstance(value, int | float)}

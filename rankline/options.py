@@ -9,13 +9,15 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from training.models import model_named
+from serving.engines import engines
+from serving.export_config import BACKENDS
+from training.models import MODELS, model_named
 from training.models.config import ModelConfig
 
 Config = TypeVar("Config")
@@ -99,6 +101,7 @@ def _parameter(config: Any, field: "Field[Any]") -> inspect.Parameter:
         show_default=False,
         parser=parser,
         metavar=metavar,
+        autocompletion=_CHOICES.get(name),
     )
     kind = Any if parser else hint | None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
@@ -120,6 +123,18 @@ _PARSERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
     ModelConfig: (lambda name: model_named(name)(), "NAME"),
 }
 """Type of a field → what makes a value of it, and what its help calls that; others are typer's own."""
+
+
+def _beginning_with(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+_CHOICES: Mapping[str, Callable[[str], list[str]]] = {
+    "backend": _beginning_with(lambda: BACKENDS),
+    "engine": _beginning_with(engines),
+    "model": _beginning_with(lambda: MODELS),
+}
+"""Field → what a shell offers for its option; choices that are a `Literal` are typer's own."""
 
 
 def description_of(kind: type, name: str) -> str:

@@ -360,8 +360,7 @@ def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
 def describe_export(ensemble: "ExportedEnsemble") -> str:
     """Where it is, and on how many rows it was compared."""
     num_rows = ensemble.manifest.details["parity"]["num_rows"]
-    waiting = "" if ensemble.is_active else ", not promoted"
-    return f"{ensemble.path}, version {ensemble.version}{waiting}: parity on {num_rows:,} rows"
+    return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
 
 
 def bench_sample(

@@ -88,10 +88,14 @@ def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITO
     try:
         return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
     except ConfigError as error:
-        exported = sorted(path.name for path in repository.glob("*") if is_exported_only(path.name, repository))
-        if not exported:
+        if not (exported := exported_only(repository)):
             raise
         raise ConfigError(f"{error} In {repository}: {', '.join(exported)}.") from None
+
+
+def exported_only(repository: Path) -> list[str]:
+    """Names of the ensembles that were exported so, sorted."""
+    return sorted(path.name for path in repository.glob("*") if is_exported_only(path.name, repository))
 
 
 def is_exported_only(name: str, repository: Path) -> bool:

@@ -218,8 +218,16 @@ def versions(path: Path) -> list[ExportedEnsemble]:
     Raises:
         ArtifactError: there is none, or a description is damaged.
     """
-    name = _name_in(path)
-    return [ExportedEnsemble.load(path, number) for number in _numbers(path / name)]
+    return [ExportedEnsemble.load(path, number) for number in version_numbers(path)]
+
+
+def version_numbers(path: Path) -> list[int]:
+    """Numbers of these versions, of which nothing is read.
+
+    Raises:
+        ArtifactError: there is no ensemble.
+    """
+    return _numbers(path / _name_in(path))
 
 
 def active_runs(repository: Path) -> frozenset[str]:

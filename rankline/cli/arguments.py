@@ -5,17 +5,20 @@ from typing import Annotated
 
 import typer
 
+from rankline.cli.completion import recipes
 from rankline.recipes import available
 
 RecipeName = Annotated[
     str,
-    typer.Argument(metavar="RECIPE", help=f"{', '.join(available().recipes)}: see rankline --help."),
+    typer.Argument(
+        metavar="RECIPE", help=f"{', '.join(available().recipes)}: see rankline --help.", autocompletion=recipes
+    ),
 ]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
 Prebatch = Annotated[
     int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
 ]
-RecipeOption = Annotated[str, typer.Option("--recipe", help="Recipe whose ensemble it is.")]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Recipe whose ensemble it is.", autocompletion=recipes)]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]

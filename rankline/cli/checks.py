@@ -15,8 +15,18 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Find out that a result cannot be written before it is worked for, not after."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            pass
+    """Find out that a result cannot be written before it is worked for, not after.
+
+    What writes it makes its directory, so nothing is left of a command that was refused.
+
+    Raises:
+        ConfigError: it is a directory.
+        OSError: nothing can be written there.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory, expected a file to be written: {path / 'result.json'}")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    with NamedTemporaryFile(dir=there, prefix=f".{path.name}."):
+        pass

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from rankline.cli.arguments import Repository, WorkDir
-from rankline.cli.reports import say_waiting
+from rankline.cli.completion import recipes
+from rankline.cli.reports import say_active
 from rankline.display import CONSOLE, say
 from rankline.options import Overrides, with_options
 from rankline.promotion import Bounds
@@ -21,7 +22,9 @@ from workflows.errors import ConfigError
 def export_command(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model."),
+        typer.Argument(
+            metavar="[RECIPE]", help=f"{', '.join(available().recipes)}; none with --model.", autocompletion=recipes
+        ),
     ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
@@ -123,7 +126,7 @@ def export_command(
         **overrides.values,
     )
     print_engines(ensemble, CONSOLE)
-    say_waiting(ensemble)
+    say_active(ensemble, f"version {ensemble.version} does not meet --if-better" if promote else "--no-promote")
     if bounds and not ensemble.is_active:
         raise typer.Exit(1)
     if model:

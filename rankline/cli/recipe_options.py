@@ -39,8 +39,17 @@ class RecipeCommand(TyperCommand):
         """Parse the arguments, by the options that the recipe and its model have.
 
         Raises:
-            ConfigError: there is no such recipe or model, or an option is none of theirs; the message names those.
+            ConfigError: there is no such recipe or model, or an option is none of theirs; the message names those. A
+                shell that completes is told nothing.
         """
+        try:
+            return self._context_of_recipe(info_name, args, parent, **extra)
+        except ConfigError:
+            if not extra.get("resilient_parsing"):
+                raise
+            return super().make_context(info_name, args, parent, **extra)
+
+    def _context_of_recipe(self, info_name: str | None, args: list[str], parent: Any, **extra: Any) -> Any:
         recipe = _recipe_in(self, args)
         if recipe is None:
             return super().make_context(info_name, args, parent, **extra)

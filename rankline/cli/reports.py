@@ -26,7 +26,20 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
     say(f"{logged}page, table, JSON and plot in {workspace.report}")
 
 
-def say_waiting(ensemble: "ExportedEnsemble") -> None:
-    """What lets an exported version answer, where another one does."""
-    if not ensemble.is_active:
-        say(f"another version answers; to let this one: rankline promote {ensemble.name} --to {ensemble.version}")
+def say_active(ensemble: "ExportedEnsemble", why_not: str = "--no-promote") -> None:
+    """Which version answers after an export, and, if that is another one, why and what lets this one.
+
+    Args:
+        ensemble: the version that was exported.
+        why_not: why it would not be the active one.
+    """
+    from serving.ensemble import active_version
+
+    active = active_version(ensemble.path, ensemble.name)
+    if active == ensemble.version:
+        say(f"{ensemble.path}: version {active} is active")
+    else:
+        say(
+            f"{ensemble.path}: version {active} stays active: {why_not}. To let the new one answer: "
+            f"rankline promote {ensemble.name} --to {ensemble.version}"
+        )

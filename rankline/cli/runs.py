@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankline.cli import completion
 from rankline.cli.arguments import JsonFile, Repository, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
@@ -15,7 +16,10 @@ from workflows.errors import ConfigError
 
 
 def runs_command(
-    recipe: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Whose runs; of all without it.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="Whose runs; of all without it.", autocompletion=completion.recipes),
+    ] = None,
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
@@ -53,7 +57,9 @@ def compare_command(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN RUN…", help="Ids, beginnings of ids, or versions such as movielens@3; each against the first."
+            metavar="RUN RUN…",
+            help="Ids, beginnings of ids, or versions such as movielens@3; each against the first.",
+            autocompletion=completion.runs,
         ),
     ],
     *,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankline.cli.arguments import Repository, WorkDir
+from rankline.cli.completion import recipes
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
 from serving.ports import GRPC_PORT
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 def serve_command(
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="movielens, unless --follow names another.")
+        str | None,
+        typer.Argument(metavar="[RECIPE]", help="movielens, unless --follow names another.", autocompletion=recipes),
     ] = None,
     *,
     repository: Repository = REPOSITORY,

@@ -8,7 +8,7 @@ import typer
 from rankline.cli.arguments import JsonFile, RecipeName, Repository, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.cli.recipe_options import with_recipe_options
-from rankline.cli.reports import say_waiting
+from rankline.cli.reports import say_active
 from rankline.display import CONSOLE, Stages, say
 from rankline.options import Overrides, names_of
 from rankline.recipes import Recipe, recipe_named
@@ -57,7 +57,8 @@ def tune_command(
         typer.Option(
             "--time-limit-s",
             min=1,
-            help=f"With --slo: how long to search. [default: {_TIME_LIMIT_S:g}]",
+            help="With --slo: how long to search. An export, a start of a server or a measurement that has begun is "
+            f"ended, which takes some 10 s more. [default: {_TIME_LIMIT_S:g}]",
             show_default=False,
         ),
     ] = None,
@@ -185,7 +186,7 @@ def _tune_serving(
     tuned.print(CONSOLE)
     if tuned.num_left:
         say(f"{tuned.num_left} more not tried: too far behind without a delay, or no time left")
-    say_waiting(ensemble)
+    say_active(ensemble)
     CONSOLE.print(f"[dim]the same export[/]  {tuned.command}", soft_wrap=True)
     return {**tuned.to_dict(), "version": ensemble.version, "is_active": ensemble.is_active}
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rankline.cli import completion
 from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
@@ -46,7 +47,10 @@ def status_command(*, repository: Repository = REPOSITORY, url: ServedUrl = None
 def register_command(
     recipe: RecipeName = "movielens",
     *,
-    version: Annotated[int | None, typer.Option("--version", help="Without it the newest one.", min=1)] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="Without it the newest one.", min=1, autocompletion=completion.versions),
+    ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -79,7 +83,10 @@ def register_command(
 def promote_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[int | None, typer.Option("--to", help="Version; without it the newest one.", min=1)] = None,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", help="Version; without it the newest one.", min=1, autocompletion=completion.versions),
+    ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Make a version that was exported with --no-promote, or not good enough, the active one.
@@ -103,7 +110,10 @@ def promote_command(
 def rollback_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[int | None, typer.Option("--to", help="Version; without it the previous one.", min=1)] = None,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", help="Version; without it the previous one.", min=1, autocompletion=completion.versions),
+    ] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Make an earlier version the active one; `rankline serve --watch` switches to it at once.

@@ -11,6 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import click
 import pandas as pd
 from mlflow.deployments import BaseDeploymentClient
 from mlflow.exceptions import MlflowException
@@ -29,20 +30,23 @@ from workflows.errors import ArtifactError, ConfigError, RanklineError
 from workflows.trained import TrainedModel
 
 _FLAVOR = "python_function"
-_OPTIONS = ("work_dir", "port")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
+class DeploymentError(MlflowException, click.ClickException):
+    """What cannot be done: an error of MLflow's for programs, and for its command line one that it prints in a line."""
+
+
 def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Errors as MLflow's command line shows them."""
+    """Errors as MLflow's programs and its command line take them."""
 
     @wraps(function)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
         try:
             return function(*arguments, **options)
         except RanklineError as error:
-            raise MlflowException(str(error)) from None
+            raise DeploymentError(str(error)) from None
 
     return call
 
@@ -58,28 +62,27 @@ Target: rankline, for ./{REPOSITORY}, or rankline:PATH for another directory.
   runs:/RUN_ID                            the newest export of that run; where there is none, the model in the work
                                           directory is exported, if it is of that run
 -C work_dir=PATH   directory of prepared data, models and MLflow's store, unless MLFLOW_TRACKING_URI names a server
--C port=8001       of gRPC, with run-local
+
+run-local also has -C port=8001, of gRPC, and -C repository=PATH, for MLflow does not pass it the target's.
 
 The name of a deployment is that of the ensemble. predict scores in this process; from Python,
 predict(name, rows, endpoint="HOST:PORT") asks a server. delete is refused: servers may run what is there."""
 
 
 @_for_mlflow
-def run_local(
-    target: str, name: str, model_uri: str, flavor: str | None = None, config: Mapping[str, Any] | None = None
-) -> None:
-    """Deploy, and serve until Ctrl-C.
+def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapping[str, Any] | None = None) -> None:
+    """Deploy, and serve until Ctrl-C. MLflow does not say for which target, so the repository is an option.
 
     Raises:
         MlflowException: it cannot be deployed, or the server does not start.
     """
-    client = RanklineDeployments(target)
-    client.deploy(name, model_uri, flavor, config)
-    port = str((config or {}).get("port", 0))
+    options = dict(config or {})
+    port, repository = str(options.pop("port", 0)), Path(options.pop("repository", REPOSITORY))
     if not port.isdecimal():
         raise ConfigError(f"port is {port!r}, expected a whole number.")
-    with api.serve(name, port=int(port), repository=client.repository) as endpoints:
-        say(f"gRPC {endpoints.grpc}, HTTP {endpoints.http}; Ctrl-C stops it")
+    RanklineDeployments(f"rankline:{repository}").deploy(name, model_uri, flavor, options)
+    with api.serve(name, port=int(port), repository=repository) as endpoints:
+        say(f"{repository / name}: gRPC {endpoints.grpc}, HTTP {endpoints.http}; Ctrl-C stops it")
         threading.Event().wait()
 
 
@@ -176,11 +179,11 @@ class RanklineDeployments(BaseDeploymentClient):
             RanklineError: it names nothing that can be served, or not of this ensemble.
         """
         options = dict(config or {})
-        if unknown := sorted(set(options) - set(_OPTIONS)):
-            raise ConfigError(f"no option {', '.join(unknown)}. Available: {', '.join(_OPTIONS)}.")
+        work_dir = Path(options.pop("work_dir", WORK_DIR))
+        if options:
+            raise ConfigError(f"no option {', '.join(sorted(options))}. Available: work_dir.")
         if flavor not in (None, _FLAVOR):
             raise ConfigError(f"flavor is {flavor!r}, expected {_FLAVOR}.")
-        work_dir = Path(options.get("work_dir", WORK_DIR))
         kind, _, rest = model_uri.partition(":/")
         if kind == "models":
             ensemble = self._registered(name, rest, work_dir)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 """Tag of a run that is a part of another one."""
+SHORT_ID = 8
+"""Digits of a run's id that are shown, and enough to find it by."""
 _NAME = "mlflow.runName"
 _MOST_IDS = 500  # in one statement: SQLite takes a thousand of old
 

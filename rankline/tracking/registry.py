@@ -13,7 +13,6 @@ It becomes a version of the registered model only when all of that is in the sto
 
 import json
 import platform
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from rankline.tracking.exports import CHAMPION as CHAMPION
 from rankline.tracking.exports import ENGINE, VERSION
 from rankline.tracking.reading import open_reader
 from rankline.tracking.reports import read_report
-from rankline.tracking.store import directory_of, stored_id
+from rankline.tracking.store import directory_of, reason_of, stored_id
 from serving.ensemble import ExportedEnsemble
 from training.tracking import TrackingConfig
 from training.tracking.delivery import experiment_id
@@ -265,9 +264,7 @@ class Registry:
         try:
             yield
         except (MlflowException, OSError) as error:
-            reason = str(error.args[0][0][-1] if isinstance(error, shutil.Error) else error)  # of the first file
-            reason = reason.strip().partition("\n")[0].rstrip(".")
-            raise RegistryError(f"{what}, in {self._client.tracking_uri}: {reason}.") from None
+            raise RegistryError(f"{what}, in {self._client.tracking_uri}: {reason_of(error)}.") from None
 
 
 def _description(ensemble: ExportedEnsemble) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rankline.tracking.exports import ENGINE, MEGABYTES, VERSION
-from rankline.tracking.reading import Reader, StoredRun
+from rankline.tracking.reading import SHORT_ID, Reader, StoredRun
 from rankline.tracking.reports import FIGURES
 from training.metrics import METRICS, OBJECTIVES
 from training.tracking.config import OWN_ID
@@ -15,7 +15,6 @@ from training.validation import FILE, FOLDER, ValidationScores
 from workflows.errors import ConfigError
 
 _OF_MODEL = "model/valid_"
-_SHORT_ID = 8
 _FEWEST_DIGITS = 4
 _MOST_MEANT = 20  # runs that a message lists
 
@@ -82,7 +81,7 @@ class RunSummary:
     @property
     def short_id(self) -> str:
         """Enough of the id to find it by."""
-        return self.run_id[:_SHORT_ID]
+        return self.run_id[:SHORT_ID]
 
     def is_one_of(self, run_ids: Container[str]) -> bool:
         """Whether one of these ids is its own, or the store's."""

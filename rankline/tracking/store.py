@@ -4,6 +4,7 @@ MLflow is imported when something is written, and not before: that takes seconds
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,8 +68,10 @@ def _file_of(uri: str) -> Path | None:
 
 
 def reason_of(error: Exception) -> str:
-    """What MLflow says of a failure, without the rest of a long story."""
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    """What MLflow says of a failure, without the rest of a long story: of files that were not copied, the first."""
+    files = error.args[0] if isinstance(error, shutil.Error) else ()
+    reason = files[0][-1] if files and isinstance(files, list) else error
+    return str(reason).strip().partition("\n")[0].rstrip(".")
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":

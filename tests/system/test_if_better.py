@@ -35,23 +35,32 @@ def answering(workplace: Path) -> int:
     return active_version(workplace / ENSEMBLE, "movielens")
 
 
+def last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2]
+
+
 def test_versions_take_over_as_they_are_better(workplace: Path) -> None:
     export = ["export", "movielens", "--if-better"]
     slow = rankline(*export, "auc", "--p99", "0.001ms", cwd=workplace)
     assert slow.returncode == 1
     assert "version 1 keeps answering: p99 " in slow.stdout
     assert "expected at most 0.001" in slow.stdout
+    assert last_line(slow.stdout).startswith(
+        f"{ENSEMBLE}: version 1 stays active: version 2 does not meet --if-better."
+    )
     assert answering(workplace) == 1
 
     better = rankline(*export, "logloss", "--by", "0.0001", "--p99", "60s", cwd=workplace)
     assert better.returncode == 0, better.stdout + better.stderr
     assert "version 3 is better than version 1: logloss " in better.stdout
+    assert last_line(better.stdout) == f"{ENSEMBLE}: version 3 is active"
+    assert "not promoted" not in better.stdout
     assert answering(workplace) == 3
 
     again = rankline(*export, "auc", cwd=workplace)
     assert again.returncode == 1
     assert "version 3 keeps answering: AUC is not surely better" in again.stdout
-    assert "rankline promote movielens --to 4" in again.stdout
+    assert last_line(again.stdout).endswith(" rankline promote movielens --to 4")
     assert answering(workplace) == 3
 
     assert rankline("promote", "movielens", cwd=workplace).returncode == 0

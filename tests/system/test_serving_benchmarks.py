@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import client, foreign, promotion, serving, stacks, tune
+from bench import alternatives, client, foreign, promotion, serving, tune
 from bench.__main__ import main as bench
 from serving.benchmark.metrics import Estimate
 from serving.benchmark.records import SliceRecord
@@ -83,9 +83,9 @@ def test_a_model_that_is_no_network_is_measured_against_one() -> None:
     assert report.ratios["p50_over_plain"] == pytest.approx(ours["p50_ms@1"] / plain["p50_ms@1"])
 
 
-def test_the_stacks_benchmark_reports_its_ratios() -> None:
+def test_the_alternatives_benchmark_reports_its_ratios() -> None:
     # One request at a time: with 32 in flight, the slowest side answers none within a short turn.
-    report = stacks.run(1, num_rows=5_000, turn_s=1.0, workers=1, loads=stacks.LOADS[:1])
+    report = alternatives.run(1, num_rows=5_000, turn_s=1.0, workers=1, loads=alternatives.LOADS[:1])
     assert list(report.results) == ["rankline", "merlin-systems", "fastapi", "mlflow"]
     ours, peers = report.results["rankline"], {"merlin": "merlin-systems", "fastapi": "fastapi", "mlflow": "mlflow"}
     expected = {f"p50_vs_{name}": report.results[side]["p50_ms@1"] / ours["p50_ms@1"] for name, side in peers.items()}

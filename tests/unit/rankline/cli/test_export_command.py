@@ -41,6 +41,7 @@ def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None
     done = call("export --model model --sample rows.csv --name mine")
     assert done.exit_code == 0, done.output
     assert "model_repository/mine, version 1: parity on " in done.output
+    assert "model_repository/mine: version 1 is active" in done.output
     assert "rankline predict --recipe mine --input rows.csv" in done.output
     assert call("export --model model --sample rows.parquet --name mine --engine onnx").exit_code == 0
     scored = call("predict --recipe mine --user 3 --price 0.5")

@@ -1,20 +1,29 @@
 """Ensembles as deployments, through MLflow's own command line."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import psutil
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from mlflow.deployments import get_deploy_client
 from mlflow.deployments.cli import commands
+from mlflow.exceptions import MlflowException
 
 from rankline.tracking.champion import register
+from serving.client import Client
 from serving.ensemble import ExportedEnsemble, active_version
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from tests.support.tiny_ensembles import NAME, damage
+from tests.support.waiting import wait_until, wait_until_ended
 from tests.unit.rankline.tracking.conftest import Store, exported
 
 Typed = Callable[..., Result]
@@ -47,8 +56,10 @@ def said(result: Result) -> str:
 
 
 def refused(result: Result) -> str:
-    assert result.exit_code != 0
-    return str(result.exception)
+    assert (result.exit_code, type(result.exception)) == (1, SystemExit)  # no traceback
+    assert result.output.startswith("Error: ")
+    assert result.output.count("\n") == 1
+    return result.output
 
 
 def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typed, tmp_path: Path) -> None:
@@ -78,6 +89,34 @@ def test_the_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, ori
     assert list(scored["score"]) == [12]
 
 
+def test_a_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: Store, tmp_path: Path) -> None:
+    program = (
+        "import signal; from mlflow.cli import cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what a shell starts in the background ignores it
+        "cli()"
+    )
+    options = ["-t", "rankline", "--name", NAME, "-m", f"models:/{NAME}/1", "-C", f"repository={origin.parent}"]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, "deployments", "run-local", *options],
+            env={**os.environ, "MLFLOW_TRACKING_URI": store.uri},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    wait_until(lambda: "Ctrl-C stops it" in log.read_text() or process.poll() is not None)
+    assert process.poll() is None, log.read_text()
+    servers = psutil.Process(process.pid).children(recursive=True)
+    url = log.read_text().partition("gRPC ")[2].split(",")[0]
+    with Client(url, NAME) as client:
+        assert list(client.predict(pa.table({"x": [2]}))) == [12]  # version 1, where 2 was active
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 1
+    assert "Traceback" not in log.read_text()
+    assert servers
+    wait_until_ended(servers)
+
+
 def test_what_cannot_be_deployed_is_told_and_what_answers_stays(typed: Typed, origin: Path, tmp_path: Path) -> None:
     create = ("create", "--name", NAME, "-m")
     assert "expected models:/NAME/VERSION or runs:/RUN_ID" in refused(typed(*create, "s3://bucket/model"))
@@ -88,6 +127,8 @@ def test_what_cannot_be_deployed_is_told_and_what_answers_stays(typed: Typed, or
     assert not (tmp_path / "elsewhere" / NAME).exists()
     at_origin = f"rankline:{origin.parent}"
     assert "has no ensemble 'other'" in refused(typed("get", "--name", "other", target=at_origin))
+    with pytest.raises(MlflowException, match="has no ensemble 'other'"):
+        get_deploy_client(at_origin).get_deployment("other")
     assert "servers may run it" in refused(typed("delete", "--name", NAME, target=at_origin))
     damage(ExportedEnsemble.load(origin, 1), "predict")
     assert refused(typed("update", "--name", NAME, "-m", f"models:/{NAME}/1", target=at_origin))

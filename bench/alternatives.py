@@ -1,4 +1,4 @@
-"""stacks: one SavedModel and one NVTabular workflow, served in the ways that people serve them.
+"""alternatives: one SavedModel and one NVTabular workflow, served in the ways that people serve them.
 
 Ours, merlin-systems' export on the same Triton, TensorFlow and NVTabular in a FastAPI app, and
 MLflow's own model server. Each gets the same rows from one process of the load generator, in turns, and every side's
@@ -147,7 +147,7 @@ def run(
             expected = client.predict(pool)
         generator = running.enter_context(Workers(1))
         measured = {load: _measure(stacks, load, pool, expected, generator, repeats, turn_s) for load in loads}
-    return Report(name="stacks", results=_results(measured), ratios=_ratios(measured))
+    return Report(name="alternatives", results=_results(measured), ratios=_ratios(measured))
 
 
 @contextmanager

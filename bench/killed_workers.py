@@ -1,6 +1,6 @@
 """How an elastic run takes `kill -9`: one worker of each run dies at a random moment, from its start to its end.
 
-    python -m bench.kills movielens --work-dir work --kills 20
+    python -m bench.killed_workers movielens --work-dir work --kills 20
 
 The recipe is prepared. First runs that nobody disturbs say how long one takes and how AUC varies with the seed.
 """
@@ -207,7 +207,7 @@ def _statuses(workspace: Workspace) -> dict[str, str]:
 def main() -> None:
     """The command line: prints the figures as JSON."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.kills", description="Elastic runs of which a worker is killed."
+        prog="python -m bench.killed_workers", description="Elastic runs of which a worker is killed."
     )
     parser.add_argument("recipe")
     parser.add_argument("--work-dir", type=Path, default=Path("work"))

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from bench.kills import KillRecord, KillReport
+from bench.killed_workers import KillRecord, KillReport
 
 CALM = KillRecord(
     seed=0,
