@@ -238,7 +238,7 @@ def export(
                 bounds=bounds,
             )
     if bounds:
-        raise ConfigError("bounds are for a recipe, whose validation rows have labels.")
+        raise ConfigError("bounds (--if-better) are for a recipe, whose validation rows have labels.")
     if sample is None or name is None:
         raise ConfigError("model needs sample, raw rows to compare on, and name.")
     check_name(name)

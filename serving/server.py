@@ -196,6 +196,11 @@ class EmbeddedServer:
         return self._endpoints
 
     @property
+    def metrics_urls(self) -> tuple[str, ...]:
+        """Where its Prometheus metrics are, as of several servers."""
+        return (self.endpoints.metrics,)
+
+    @property
     def pid(self) -> int:
         """Process id of tritonserver.
 

@@ -109,8 +109,6 @@ def export_command(
 
     _check_given(recipe, model, {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename})
     bounds = Bounds.parse(if_better, by, p99)
-    if bounds and model:
-        raise ConfigError("--if-better is for a recipe, whose validation rows have labels.")
     ensemble = api.export(
         recipe,
         model=model or None,

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,8 @@ from workflows.errors import ConfigError
 if TYPE_CHECKING:
     from rankline.tracking.follow import AliasFollower
     from serving.ensemble import ExportedEnsemble
+    from serving.replicas import ReplicaSet
+    from serving.server import EmbeddedServer
 
 
 def serve_command(
@@ -73,11 +76,7 @@ def serve_command(
 
     rankline serve movielens --replicas 2 --log-file triton.log
     """
-    from serving.balancer import BalancerConfig
     from serving.ensemble import ExportedEnsemble
-    from serving.replicas import ReplicasConfig, ReplicaSet
-    from serving.server import EmbeddedServer
-    from serving.supervise import Supervisor, config_of
 
     if port == 1:
         raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
@@ -86,33 +85,24 @@ def serve_command(
         raise ConfigError(
             "--expect-fingerprint names one version, and --watch and --follow take others. Leave one of them out."
         )
-    stop = threading.Event()
+    follower = None
     if follow is None:
         recipe = recipe or "movielens"
         ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
-        follower = None
     else:
         follower, ensemble = _follower(follow, recipe, work_dir, repository)
         recipe = ensemble.name
     ensemble.check_fingerprint(expect_fingerprint)
-    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
-    server: EmbeddedServer | ReplicaSet
-    if replicas == 1:
-        server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
-        run = Supervisor(server, ensemble, follow_versions=follows, report=say).run
-    else:
-        config = ReplicasConfig(num_replicas=replicas, balancer=BalancerConfig(**ports), log_path=log_file)
-        server = ReplicaSet(ensemble, config, follow_versions=follows, report=say)
-        run = server.run
+    server, run = _server(ensemble, port, replicas, log_file, follows=follows)
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server.start()
+    stop = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         say(f"gRPC     {server.endpoints.grpc}")
         say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
-        metrics = server.metrics_urls if isinstance(server, ReplicaSet) else (server.endpoints.metrics,)
-        say(f"metrics  {' '.join(metrics)}")
+        say(f"metrics  {' '.join(server.metrics_urls)}")
         say(f"Ctrl-C stops it. Try it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
@@ -120,6 +110,24 @@ def serve_command(
     finally:
         server.stop()
     say("stopped")
+
+
+def _server(
+    ensemble: "ExportedEnsemble", port: int, num_replicas: int, log_path: Path | None, *, follows: bool
+) -> "tuple[EmbeddedServer | ReplicaSet, Callable[[threading.Event], None]]":
+    """One server, or several behind one address, and what looks after it until an event is set."""
+    from serving.balancer import BalancerConfig
+    from serving.replicas import ReplicasConfig, ReplicaSet
+    from serving.server import EmbeddedServer
+    from serving.supervise import Supervisor, config_of
+
+    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
+    if num_replicas == 1:
+        server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_path))
+        return server, Supervisor(server, ensemble, follow_versions=follows, report=say).run
+    config = ReplicasConfig(num_replicas=num_replicas, balancer=BalancerConfig(**ports), log_path=log_path)
+    several = ReplicaSet(ensemble, config, follow_versions=follows, report=say)
+    return several, several.run
 
 
 def _follower(

@@ -34,7 +34,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-class DeploymentError(MlflowException, click.ClickException):
+class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both have the message
     """What cannot be done: an error of MLflow's for programs, and for its command line one that it prints in a line."""
 
 
