@@ -14,7 +14,8 @@ from sklearn import metrics as sklearn_metrics
 
 from training.config import TrainConfig
 from training.losses import loss_of
-from training.metrics import metric_names, objective_of, qualities, quality
+from training.metrics import losses_of, measured_as, metric_names, objective_of, qualities, quality
+from training.metrics.rows import ScoredRows
 from training.models.mlp import MLPConfig
 from training.models.mmoe import MMoEConfig
 from training.models.torch_mlp import TorchMLPConfig
@@ -126,12 +127,57 @@ def test_chances_that_come_true_as_often_as_they_say_are_calibrated() -> None:
 def test_a_class_number_beyond_the_classes_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="labels hold values other than the numbers of 3 classes"):
         quality(np.array([0.0, 3.0]), np.full((2, 3), 1 / 3), task=MULTICLASS)
-    with pytest.raises(ValueError, match="no row has a label"):
+    with pytest.raises(ValueError, match="^no row has a label"):
         qualities(HEADS, np.full((2, 3), np.nan), np.zeros((2, 5)))
+
+
+def test_the_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_the_standardised_label() -> None:
+    labels = np.array([[1, 90, 2], [0, np.nan, 1], [np.nan, 120, np.nan]])
+    scores = np.array([[0.8, 95, 0.1, 0.2, 0.7], [0.4, 0, 0.3, 0.6, 0.1], [0, 100, 0, 0, 1]])
+    squares = ((90 - 95) ** 2 + (120 - 100) ** 2) / 2
+    losses = [-np.log([0.8, 0.6]).mean(), squares / HEADS[1].deviation ** 2, -np.log([0.7, 0.6]).mean()]
+    expected = np.average(losses, weights=[head.weight for head in HEADS])
+    figures = qualities(HEADS, labels, scores, np.zeros(3, np.int64))
+    assert figures["loss"] == pytest.approx(expected)
+    assert losses_of(HEADS, labels, scores) == pytest.approx(expected)
+    assert losses_of(HEADS[:1], labels[:2, 0], scores[:2, 0]) == pytest.approx(losses[0])
+    assert set(metric_names(HEADS)) == set(figures) - {"loss"}
+    gauc = next(name for name in figures if name.endswith("gauc"))
+    assert figures[gauc] == 1
+
+
+def test_what_cannot_be_told_is_no_figure_and_a_sure_mistake_is_finite() -> None:
+    assert "r2" not in quality(np.full(3, 7.0), np.arange(3.0), task=REGRESSION)
+    assert quality(np.array([0.0, 0.1]), np.array([0.0, 0.1]), task=REGRESSION)["r2"] == 1
+    chances = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    figures = quality(np.array([1.0, 1.0]), chances, task=MULTICLASS)
+    assert figures["logloss"] == pytest.approx(-np.log(1e-7) / 2)
+    assert figures["macro_f1"] == pytest.approx((0 + 2 / 3) / 2)  # two classes are neither there nor said
+
+
+def test_the_calibration_error_of_classes_is_that_of_its_bins_of_confidence() -> None:
+    def error_of(confident: list[float], right: list[bool], counts: list[int]) -> float:
+        chances = np.column_stack([confident, np.subtract(1, confident) * 0.6, np.subtract(1, confident) * 0.4])
+        labels = np.where(right, 0.0, 1.0)
+        rows = ScoredRows(labels=labels, scores=chances, counts=np.array(counts))
+        return measured_as(MULTICLASS, rows)["calibration_error"]
+
+    # Bins end at k/15: 0.65 is alone in the tenth, 0.68 and 0.72 are in the eleventh, 1 is in the last.
+    confident, right, counts = [0.65, 0.68, 0.72, 1.0, 0.95], [True, False, True, False, True], [1, 2, 1, 3, 1]
+    gaps = [0.35 * 1, -0.68 * 2 + 0.28 * 1, -1.0 * 3 + 0.05 * 1]
+    assert error_of(confident, right, counts) == pytest.approx(sum(map(abs, gaps)) / 8)
+
+
+def test_which_of_two_figures_is_better_goes_by_the_objective() -> None:
+    auc, rmse = objective_of(HEADS[:1]), objective_of(HEADS[1:2])
+    assert (auc.is_better(0.8, 0.7), auc.is_better(0.7, 0.7), auc.is_better(0.6, 0.7)) == (True, False, False)
+    assert (rmse.is_better(0.8, 0.7), rmse.is_better(0.7, 0.7), rmse.is_better(0.6, 0.7)) == (False, False, True)
 
 
 def test_names_tell_heads_apart_and_one_head_needs_none() -> None:
     assert list(metric_names(HEADS[1:2])) == ["rmse", "mae", "r2"]
+    assert list(metric_names([Head("Likes"), Head("a!", task=REGRESSION)]))[-3:] == ["a__rmse", "a__mae", "a__r2"]
+    assert next(iter(metric_names([Head("Likes"), Head("b")]))) == "Likes_auc"
     names = list(metric_names([Head("a?"), Head("a!")]))
     assert ("a__0_auc" in names, "a__1_auc" in names) == (True, True)
     assert [objective_of(HEADS[:1]).name, objective_of(HEADS[1:2]).name, objective_of(HEADS).name] == [

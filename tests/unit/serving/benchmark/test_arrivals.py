@@ -66,6 +66,7 @@ def test_a_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> Non
     (tmp_path / "trace").write_text(text)
     trace = TraceArrivals.read(tmp_path / "trace")
     assert trace.times_ns(60).tolist() == [0, 500_000_000, 1_750_000_000]
+    assert trace.times_ns(1.75).tolist() == [0, 500_000_000]  # what is due at the end is left out
     assert trace.duration_s == 1.75
 
 
@@ -79,9 +80,10 @@ def test_a_trace_shorter_than_a_second_has_the_rate_of_one(times_s: tuple[float,
     ("text", "message"),
     [
         ("1\n3\n2\n", r"arrival 3 is at 2 s, before the one at 3 s. Sort the trace"),
-        ("", "empty"),
+        ("", ": the arrival times are empty"),
         ("1\nnan\n", "not all finite"),
         ("1\ntwo\n", "one arrival time in seconds per line"),
+        ("1,2\n3,4\n", r"columns \['1', '2'\], expected one of"),
         ("user,when\na,1\n", r"columns \['user', 'when'\], expected one of \['arrival_s'"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.loader.schedule import BatchRun, Epoch, Schedule, ShuffleBlock, dealt
+from training.loader.schedule import BatchRun, Epoch, GroupRows, Schedule, ShuffleBlock, dealt
 from workflows.errors import ConfigError
 
 GROUPS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
@@ -51,6 +51,35 @@ def test_a_block_takes_no_more_memory_than_it_may_but_for_rounding_up_to_rows(
 ) -> None:
     plan = schedule(group_rows, parts_per_chunk=parts_per_chunk, block_bytes=block_bytes)
     assert all(8 * block.num_rows <= block_bytes + 8 * parts_per_chunk for block in plan.blocks(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"block_bytes": 40}, [GroupRows(0, 0, 5, 5, False), GroupRows(0, 5, 10, 5, True), GroupRows(1, 0, 4)]),
+        ({"block_bytes": 79}, [GroupRows(0, 0, 5, 5, False), GroupRows(0, 5, 10, 5, True), GroupRows(1, 0, 4)]),
+        ({"block_bytes": 80}, [GroupRows(0, 0, 10), GroupRows(1, 0, 4)]),
+        ({"block_bytes": 60, "global_size": 2}, [GroupRows(0, 0, 7, 7)]),  # decoded whole it would be too large
+        ({"block_bytes": 80, "global_size": 2}, [GroupRows(0, 0, 7)]),
+        ({"block_bytes": 28, "global_size": 2}, [GroupRows(0, 0, 4, 4, False), GroupRows(0, 4, 7, 4, True)]),
+        ({"block_bytes": 60, "global_size": 2, "global_rank": 1}, [GroupRows(0, 7, 10, 3), GroupRows(1, 0, 4)]),
+    ],
+)
+def test_what_of_a_row_group_is_too_large_for_a_block_is_read_as_a_stream(
+    options: dict[str, int], expected: list[GroupRows]
+) -> None:
+    plan = schedule([10, 4], shuffle=False, **options)
+    assert [rows for block in plan.blocks(0) for rows in block.rows] == expected
+
+
+def test_a_block_has_as_many_rows_of_each_of_its_row_groups() -> None:
+    blocks = list(schedule([10, 10, 10], parts_per_chunk=2, block_bytes=100).blocks(0))
+    assert [[(rows.start, rows.stop) for rows in block.rows] for block in blocks] == [
+        *([(start, start + 5)] * 2 for start in (0, 5)),
+        *([(start, start + 5)] for start in (0, 5)),
+    ]
+    uneven = list(schedule([9, 1], parts_per_chunk=2, block_bytes=48, seed=1).blocks(0))
+    assert [{rows.group: rows.num_rows for rows in block.rows} for block in uneven] == [{0: 3, 1: 1}, {0: 3}, {0: 3}]
 
 
 @given(
@@ -148,6 +177,46 @@ def test_row_groups_and_runs_of_several_batches_have_orders_of_their_own(group_r
         rows = order.run_order(run)
         assert (rows is None) == (len(run.cuts) == 2)
         assert rows is None or sorted(rows.tolist()) == list(range(run.num_rows))
+
+
+def test_orders_differ_between_row_groups_runs_epochs_seeds_and_workers() -> None:
+    def orders(number: int, **options: int) -> list[tuple[int, ...]]:
+        epoch = Epoch(schedule([800] * 3, **options), number)
+        rows = [epoch.group_order(0, 0), epoch.group_order(0, 1), epoch.run_order(next(iter(epoch.runs(0))))]
+        return [tuple(order.tolist()) for order in rows if order is not None]
+
+    assert orders(0) == orders(0)
+    found = [*orders(0), *orders(1), *orders(0, seed=1), *orders(0, global_rank=1, global_size=2)]
+    assert len(set(found)) == 4 * 3
+    assert all(list(order) != sorted(order) for order in found)
+
+
+@pytest.mark.parametrize("global_rank", [0, 1])
+def test_rows_of_a_batch_are_about_equally_long_and_batches_come_by_chance(global_rank: int) -> None:
+    def batches(number: int, lengths: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
+        """Rows of each batch, with buckets and without."""
+        epoch = Epoch(schedule([60], batch_size=4, global_rank=global_rank, global_size=2), number)
+        (run,) = epoch.runs(0)
+        order = epoch.run_order(run)
+        assert order is not None
+        bucketed = epoch.bucketed(run, order, lengths)
+        return tuple([part.tolist() for part in np.split(rows, run.cuts[1:-1])] for rows in (bucketed, order))
+
+    lengths = np.random.default_rng(0).integers(1, 9, 30).astype(np.int32)
+    found, _ = batches(0, lengths)
+    assert sorted(row for batch in found for row in batch) == list(range(30))
+    of_batches = [lengths[batch].tolist() for batch in found]
+    assert [len(batch) for batch in found] == [4] * 7 + [2]
+    assert of_batches[:-1] != sorted(of_batches[:-1])
+    assert sorted(of_batches[:-1]) + of_batches[-1:] == [
+        sorted(lengths.tolist())[begin : begin + 4] for begin in range(0, 30, 4)
+    ]
+    assert batches(0, lengths)[0] == found
+    assert batches(1, lengths)[0] != found
+    alike, order = batches(0, np.ones(30, np.int32))
+    assert alike[-1] == order[-1]
+    assert alike != order
+    assert sorted(alike) == sorted(order)
 
 
 def test_unshuffled_rows_have_no_order_of_their_own() -> None:

@@ -49,7 +49,7 @@ def test_ndcg_is_that_of_scikit_learn_and_users_count_alike() -> None:
 def test_who_chose_nothing_does_not_count_and_nobody_is_no_figure() -> None:
     ranking = Ranking()
     ranking.add(np.arange(5.0), np.zeros(5, bool))
-    with pytest.raises(ValueError, match="no user chose"):
+    with pytest.raises(ValueError, match="^no user chose"):
         ranking.figures()
     ranking.add(np.arange(5.0), np.arange(5) == 4)
     assert ranking.figures() == {"recall_at_20": 1.0, "ndcg_at_20": 1.0, "users": 1.0}
@@ -59,5 +59,5 @@ def test_one_score_for_all_is_chance_and_nan_is_refused() -> None:
     ranking = Ranking(5)
     ranking.add(np.full(50, 0.3), np.arange(50) < 2)
     assert ranking.figures()["recall_at_5"] == pytest.approx(5 / 50)
-    with pytest.raises(ValueError, match="scores hold NaN"):
+    with pytest.raises(ValueError, match="^scores hold NaN"):
         ranking.add(np.array([0.1, np.nan]), np.array([True, False]))

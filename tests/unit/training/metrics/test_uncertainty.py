@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.metrics.uncertainty import Difference, difference
+from training.metrics.uncertainty import MEASURABLE, Difference, difference, standard_error
 from training.world import Array
 
 RNG = np.random.default_rng(7)
@@ -69,3 +69,28 @@ def test_what_is_sure_lies_on_one_side_of_zero() -> None:
     assert Difference(before=0.7, after=0.72, error=0.01, is_paired=True).is_sure
     assert not Difference(before=0.7, after=0.72, error=0.011, is_paired=True).is_sure
     assert Difference(before=0.72, after=0.7, error=0.01, is_paired=True).bounds[1] < 0
+
+
+def test_what_rows_add_is_the_derivative_of_the_figure_by_their_weights() -> None:
+    labels, scores = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.9, 0.9, 0.25, 0.1])  # of which two are tied
+    ranks = {"auc": np.array([0.75, 0.25, 0.5, 1.0]), "logloss": -np.log([0.9, 0.1, 0.25, 0.9])}
+    auc = MEASURABLE["auc"](labels, scores)
+    assert auc.tolist() == pytest.approx(((ranks["auc"] - 0.625) * 2).tolist())
+    assert MEASURABLE["logloss"](labels, scores).tolist() == pytest.approx(ranks["logloss"].tolist())
+    squares = np.array([0.01, 0.81, 0.5625, 0.01])
+    root = np.sqrt(squares.mean())
+    assert MEASURABLE["rmse"](labels, scores).tolist() == pytest.approx((squares / (2 * root)).tolist())
+    assert MEASURABLE["rmse"](labels, labels).tolist() == [0, 0, 0, 0]
+    assert MEASURABLE["logloss"](np.ones(1), np.zeros(1)).tolist() == pytest.approx([-np.log(1e-7)])
+
+
+def test_two_rows_have_an_error_and_one_has_none() -> None:
+    assert standard_error(np.array([1.0, 3.0])) == 1
+    assert np.isnan(standard_error(np.array([1.0])))
+
+
+def test_rows_without_a_label_are_the_same_rows() -> None:
+    labels = np.array([1.0, np.nan])
+    with np.errstate(invalid="ignore"):
+        found = difference("rmse", (labels, np.zeros(2)), (labels, np.zeros(2)))
+    assert found.is_paired
