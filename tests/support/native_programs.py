@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import serving.native
 
 SOURCES = Path(serving.native.__file__).parent
-_FLAGS = ("-std=c++17", "-O0", "-g1", "-pthread", "-ffp-contract=off", f"-I{SOURCES}", "-fno-sanitize-recover=all")
+_FLAGS = ("-std=c++17", "-O0", "-g1", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all")
 MEMORY, THREADS = "address,undefined", "thread"
 
 
@@ -35,7 +35,7 @@ def sanitized(program: Path, *folders: str, by: str = MEMORY) -> Path:
 
             def compiled(numbered: tuple[int, Path]) -> str:
                 made = f"{directory}/{numbered[0]}.o"
-                subprocess.run(["g++", *flags, "-c", numbered[1], "-o", made], check=True)
+                subprocess.run(["g++", *flags, f"-I{SOURCES}", "-c", numbered[1], "-o", made], check=True)
                 return made
 
             objects = list(pool.map(compiled, enumerate(sources)))

@@ -1,4 +1,7 @@
-"""Every command of docs/distributed.md that needs no registry, no cluster and no MPI: on one host, with short data."""
+"""Every command of docs/distributed.md that needs no registry, no cluster and no MPI: on one host, with short data.
+
+Those that train are in `test_launcher.py` and `test_two_hosts.py`, which look at what they do.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -7,40 +10,21 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from tests.support.command_line import commands, started, typed
+from tests.support.command_line import started, typed
+from tests.support.distributed_document import COMMANDS, HERE, LOOKED_AT, ROOT, here
 from tests.support.tiny_ensembles import publish_tiny
 from workflows.datasets.criteo_generator import generate_criteo
 
 pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 
-ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-NOT_HERE = ("MPI=1", "docker", "kustomize", "kubectl", "make test")
-COMMANDS = [
-    line.partition(" # ")[0].strip() for line in commands(DOCUMENT) if not any(word in line for word in NOT_HERE)
-]
-HERE = {
-    "a:4,b:4": "localhost:2",
-    "-np 8": "-np 2",
-    "--workers 4": "--workers 2",
-    "--min-workers 2": "--min-workers 1",
-    "--max-workers 4": "--max-workers 2",
-    "--max-workers 8": "--max-workers 2",
-    "eth0": "lo",
-    "local:8": "local:2",
-    "/shared/": "",
-    "--watch": "--watch --port 0",
-}
-"""What stands for what in the document's commands."""
+LOCALLY = {"a:4,b:4": "localhost:2"}
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short data, an ensemble to serve, and the script that says where workers may be."""
+    """Short data, and an ensemble to serve."""
     path = tmp_path_factory.mktemp("distributed")
     generate_criteo(path / "criteo", num_rows=1_000, seed=2, cardinality_scale=0.001)
-    (path / "hosts.sh").write_text("#!/bin/sh\necho localhost:2\n", encoding="utf-8")
-    (path / "hosts.sh").chmod(0o755)
     typed("rankline prepare movielens --rows 4000", path)
     publish_tiny(path / "model_repository" / "movielens", 10)
     return path
@@ -54,14 +38,13 @@ def scheduler() -> Iterator[str]:
 
 def test_the_document_shows_commands_and_each_word_of_them_that_is_replaced_here() -> None:
     assert len(COMMANDS) > 8
-    for word in HERE:
+    for word in (*HERE, *LOCALLY):
         assert any(word in command for command in COMMANDS), word
 
 
-@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
+@pytest.mark.parametrize("command", [command for command in dict.fromkeys(COMMANDS) if command not in LOOKED_AT])
 def test_a_command_of_the_document_works(command: str, directory: Path, request: pytest.FixtureRequest) -> None:
-    for there, here in HERE.items():
-        command = command.replace(there, here)
+    command = here(command, LOCALLY)
     if "tcp://scheduler:8786" in command:
         command = command.replace("tcp://scheduler:8786", request.getfixturevalue("scheduler"))
     process = started(f"exec {command}", ROOT if command.startswith("make") else directory)

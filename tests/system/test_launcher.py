@@ -19,6 +19,7 @@ from rankline.horovod_check import built_with, tensorflow_version
 from rankline.launch_config import LaunchConfig
 from rankline.workers import launch
 from tests.support.command_line import RANKLINE, rankline, recorded
+from tests.support.distributed_document import ELASTIC, WORKERS, arguments
 from tests.support.waiting import wait_until, wait_until_ended
 from training.config import WorkersConfig
 from training.elastic import GENERATION_VARIABLE
@@ -31,7 +32,7 @@ pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 _ENDLESS = ("--epochs", "1000", "--early-stopping-patience", "0", "--checkpoint-every", "2")
 _NUM_EPOCHS = 10
 _ELASTIC = (
-    *("--workers", "2", "--min-workers", "1", "--max-workers", "2", "--commit-every", "25", "--batch-size", "32"),
+    *(*arguments(ELASTIC), "--commit-every", "25", "--batch-size", "32"),
     *("--epochs", str(_NUM_EPOCHS), "--early-stopping-patience", "0", "--learning-rate-decay", "linear"),
 )
 _NO_MPI = "Horovod was built without mpi: make horovod MPI=1"
@@ -63,8 +64,7 @@ def without_runs(workplace: Path, tmp_path: Path) -> Path:
 )
 def test_two_workers_train_one_model_in_one_run_and_one_line_is_shown(workplace: Path, mpi: Sequence[str]) -> None:
     before = recorded(workplace, _RUNS)
-    train = ("train", "movielens", "--workers", "2", "--epochs", "1", "--batch-size", "256")
-    done = rankline(*train, *mpi, cwd=workplace)
+    done = rankline(*arguments(WORKERS), "--epochs", "1", "--batch-size", "256", *mpi, cwd=workplace)
     assert done.returncode == 0, done.stderr
     shown, model, run = done.stdout.splitlines()
     assert shown.startswith("train")
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_all_workers_and_resume_goes_on(workplace: Path) -> None:
 
 def test_a_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_run(without_runs: Path) -> None:
     with subprocess.Popen(
-        [RANKLINE, "train", "movielens", *_ELASTIC], cwd=without_runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [RANKLINE, *_ELASTIC], cwd=without_runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as run:
         below: set[psutil.Process] = set()
         for generation, rank in enumerate((1, 0)):
@@ -121,7 +121,7 @@ def test_a_killed_worker_costs_steps_since_the_checkpoint_and_the_run_stays_one_
 
 
 def test_an_error_that_all_workers_find_ends_the_run_with_one_message(workplace: Path) -> None:
-    done = rankline("train", "movielens", *_ELASTIC, "--global-batch-size", "15", cwd=workplace)
+    done = rankline(*_ELASTIC, "--global-batch-size", "15", cwd=workplace)
     assert done.returncode == 1
     assert "global_batch_size is 15, which 2 workers do not divide" in done.stderr
     assert done.stderr.count("Error:") == 1

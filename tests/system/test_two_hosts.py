@@ -18,16 +18,16 @@ import pytest
 from pyarrow.dataset import dataset
 
 from tests.support.command_line import RANKLINE, recorded
+from tests.support.distributed_document import DISCOVERED, HOSTS, arguments
 from tests.support.programs import need_program
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
 ADDRESSES = {"alpha": "10.77.0.1", "beta": "10.77.0.2"}
 SCHEDULER = f"tcp://{ADDRESSES['alpha']}:8786"
-TRAIN = (RANKLINE, "train", "movielens", "--hosts", "alpha:1,beta:1")
+TRAIN = (RANKLINE, *arguments(HOSTS, {"a:4,b:4": "alpha:1,beta:1"}))
 ELASTIC = (
-    *(RANKLINE, "train", "movielens", "--workers", "2", "--min-workers", "1", "--max-workers", "2"),
-    *("--host-discovery-script", "./hosts.sh", "--network-interface", "eth0", "--timeout-s", "20"),
+    *(RANKLINE, *arguments(DISCOVERED), "--timeout-s", "20"),
     *("--commit-every", "25", "--batch-size", "16", "--epochs", "1000", "--early-stopping-patience", "0"),
 )
 TRAINED_SINCE = """

@@ -54,8 +54,11 @@ def test_every_head_learns_from_the_rows_that_have_its_label(
     }
 
 
-@pytest.mark.parametrize("model", [MLPConfig(), TorchMLPConfig()], ids=lambda model: model.name)
-@pytest.mark.parametrize(("number", "better", "best"), [(1, "valid_rmse", 12), (2, "valid_logloss", 0.9)])
+@pytest.mark.parametrize(
+    ("model", "number", "better", "best"),
+    [(MLPConfig(), 1, "valid_rmse", 12), (TorchMLPConfig(), 2, "valid_logloss", 0.9)],
+    ids=["a number by mlp", "a class by torch_mlp"],
+)
 def test_one_head_is_judged_by_its_task(
     tmp_path: Path, work: Path, model: Any, number: int, better: str, best: float
 ) -> None:

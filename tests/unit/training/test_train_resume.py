@@ -42,9 +42,11 @@ BASE = TrainConfig(
 )
 TORCH = TorchMLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1)
 MODELS = {model.name: model for model in (BASE.model, TORCH)}
+QUICK = replace(BASE, model=TORCH)
+"""For what `train` does whatever the framework: a run of PyTorch takes a third of the time."""
 CONFIGS = {
     "tensorflow": BASE,
-    "torch": replace(BASE, model=TORCH),
+    "torch": QUICK,
     "tensorflow-float16": replace(BASE, optimizer="rowwise_adagrad", precision="float16", warmup_steps=12),
     "torch-bfloat16": replace(BASE, model=TORCH, optimizer="rowwise_adagrad", precision="bfloat16"),
 }
@@ -120,8 +122,10 @@ class Cut:
 def cut_off(prepared: Path, tracking: TrackingConfig) -> Any:
     """Trains until so many rows are done, and gives the checkpoint that is left."""
 
-    def run(output: Path, config: TrainConfig, *, at: int, every: int, note: str = "epoch") -> Checkpoint:
-        session = SessionConfig(checkpoint_every=every)
+    def run(
+        output: Path, config: TrainConfig, *, at: int, every: int, note: str = "epoch", resume: bool = False
+    ) -> Checkpoint:
+        session = SessionConfig(checkpoint_every=every, resume=resume)
         with pytest.raises(CutError):
             train(prepared, output, config, session=session, tracking=tracking, progress=Cut(at, note))
         assert not output.exists()
@@ -203,15 +207,16 @@ def test_a_run_in_mixed_precision_goes_on_to_the_very_same_model(
     assert_same(model, straight(name))
 
 
-@pytest.mark.parametrize(("at", "note", "step"), [(2 * NUM_ROWS, "epoch", 10), (3 * NUM_ROWS, "best epoch", 30)])
-def test_a_run_that_was_cut_off_after_an_epoch_or_before_its_model_is_there_goes_on_too(
-    at: int, note: str, step: int, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
+def test_a_run_that_is_cut_off_after_an_epoch_and_again_before_its_model_is_there_goes_on_too(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output = tmp_path / "model"
-    left = cut_off(output, BASE, at=at, every=1_000, note=note)
-    assert (left.position.step, left.position.batch) == (step, 0)
-    model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
-    assert_same(model, straight("tensorflow"))
+    left = cut_off(output, QUICK, at=2 * NUM_ROWS, every=1_000)
+    assert (left.position.step, left.position.batch) == (10, 0)
+    left = cut_off(output, QUICK, at=3 * NUM_ROWS, every=1_000, note="best epoch", resume=True)
+    assert (left.position.step, left.position.batch) == (30, 0)
+    model = train(prepared, output, QUICK, session=SessionConfig(resume=True), tracking=tracking)
+    assert_same(model, straight("torch"))
     assert not checkpoint_path(output).exists()
 
 
@@ -220,10 +225,10 @@ def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
     is_known: bool, prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
-    left = cut_off(output, BASE, at=2 * NUM_ROWS, every=7)
+    left = cut_off(output, QUICK, at=2 * NUM_ROWS, every=7)
     generation = Generation(number=1, run_id=left.run_id, has_checkpoint=is_known, cause="worker 1 was lost.")
-    model = train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=generation)
-    assert_same(model, straight("tensorflow"))
+    model = train(prepared, output, QUICK, tracking=tracking, workers=elastic, generation=generation)
+    assert_same(model, straight("torch"))
     run = mlflow.MlflowClient(tracking.uri).get_run(model.run_id)
     assert (model.run_id, run.info.status) == (left.run_id, "FINISHED")
     assert run.data.tags["mlflow.note.content"] == f"{ROWS} Step 14: worker 1 was lost. 1 worker goes on."
@@ -234,7 +239,7 @@ def test_a_generation_goes_on_from_the_checkpoint_in_the_same_run(
 def test_a_generation_that_finds_no_checkpoint_begins_anew_in_the_same_run_unless_one_was_written(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig
 ) -> None:
-    output, elastic, config = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1), replace(BASE, epochs=1)
+    output, elastic, config = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1), replace(QUICK, epochs=1)
     with tracked_run(tracking) as log:
         pass
     generation = Generation(number=1, run_id=log.run_id, cause="worker 1 was lost.")
@@ -249,19 +254,19 @@ def test_the_first_generation_does_not_take_up_the_checkpoint_of_another_run(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:
     output, elastic = tmp_path / "model", WorkersConfig(min_workers=1, max_workers=1)
-    cut_off(output, BASE, at=NUM_ROWS, every=7)
+    cut_off(output, QUICK, at=NUM_ROWS, every=7)
     with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
-        train(prepared, output, BASE, tracking=tracking, workers=elastic, generation=Generation())
+        train(prepared, output, QUICK, tracking=tracking, workers=elastic, generation=Generation())
 
 
 def test_a_run_that_was_deleted_from_the_store_goes_on_as_a_new_one(
     prepared: Path, tmp_path: Path, tracking: TrackingConfig, straight: Any, cut_off: Any
 ) -> None:
     output, client = tmp_path / "model", mlflow.MlflowClient(tracking.uri)
-    left = cut_off(output, BASE, at=NUM_ROWS, every=3)
+    left = cut_off(output, QUICK, at=NUM_ROWS, every=3)
     client.delete_run(left.run_id)
-    model = train(prepared, output, BASE, session=SessionConfig(resume=True), tracking=tracking)
-    assert_same(model, straight("tensorflow"))
+    model = train(prepared, output, QUICK, session=SessionConfig(resume=True), tracking=tracking)
+    assert_same(model, straight("torch"))
     run = client.get_run(model.run_id)
     assert run.data.tags["mlflow.note.content"] == f"Continues run {left.run_id}, which is gone. {ROWS}"
     assert run.data.params["batch_size"] == "400"
@@ -273,13 +278,13 @@ def test_a_run_that_is_stopped_says_how_it_goes_on_and_its_checkpoint_is_not_ove
     output, progress = tmp_path / "model", Cut(NUM_ROWS, error=KeyboardInterrupt)
     session = SessionConfig(checkpoint_every=4)
     with pytest.raises(KeyboardInterrupt):
-        train(prepared, output, BASE, session=session, tracking=tracking, progress=progress)
+        train(prepared, output, QUICK, session=session, tracking=tracking, progress=progress)
     left = Checkpoint.load(checkpoint_path(output))
     assert progress.notes[-1] == "stopped; --resume continues after step 8"
     assert mlflow.MlflowClient(tracking.uri).get_run(left.run_id).info.status == "KILLED"
     with pytest.raises(ConfigError, match="Go on with --resume, or delete it"):
-        train(prepared, output, BASE, session=session, tracking=tracking)
-    train(prepared, output, replace(BASE, epochs=1), tracking=tracking)  # writes none, so it is in nobody's way
+        train(prepared, output, QUICK, session=session, tracking=tracking)
+    train(prepared, output, replace(QUICK, epochs=1), tracking=tracking)  # writes none, so it is in nobody's way
     assert Checkpoint.load(checkpoint_path(output)).position.step == 8
 
 
@@ -287,20 +292,20 @@ def test_another_configuration_other_data_and_none_are_refused_before_a_run_exis
     prepared: Path, new_prepared: Any, tmp_path: Path, cut_off: Any
 ) -> None:
     output, tracking = tmp_path / "model", TrackingConfig(directory=tmp_path / "work", experiment="resume")
-    cut_off(output, BASE, at=NUM_ROWS, every=3)
+    cut_off(output, QUICK, at=NUM_ROWS, every=3)
     session = SessionConfig(resume=True)
     with pytest.raises(ConfigError, match=r"got batch_size 32, expected 400; dropout 0\.5, expected 0\.2"):
-        train(prepared, output, BASE.with_choices(batch_size=32, dropout=0.5), session=session, tracking=tracking)
+        train(prepared, output, QUICK.with_choices(batch_size=32, dropout=0.5), session=session, tracking=tracking)
     with pytest.raises(ArtifactError, match="the checkpoint is of prepared data"):
         other = new_prepared(tmp_path / "other", num_train=600)
-        train(other, output, BASE, session=session, tracking=tracking)
+        train(other, output, QUICK, session=session, tracking=tracking)
     with pytest.raises(ArtifactError, match="there is no checkpoint to resume from"):
-        train(prepared, tmp_path / "new", BASE, session=session, tracking=tracking)
+        train(prepared, tmp_path / "new", QUICK, session=session, tracking=tracking)
     with publish(checkpoint_path(tmp_path / "new"), "ensemble") as staging:
         (staging / "note.txt").touch()
     for way in (session, SessionConfig(checkpoint_every=5)):
         with pytest.raises(ArtifactError, match="holds ensemble"):
-            train(prepared, tmp_path / "new", BASE, session=way, tracking=tracking)
+            train(prepared, tmp_path / "new", QUICK, session=way, tracking=tracking)
     assert not tracking.directory.exists()
     assert Checkpoint.load(checkpoint_path(output)).position.step == 9
 
@@ -356,7 +361,7 @@ def test_weights_that_are_no_numbers_stop_a_run_whose_loss_hides_them(
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize(("model", "decay"), [("mlp", "none"), ("mlp", "linear"), ("torch_mlp", "linear")])
+@pytest.mark.parametrize(("model", "decay"), [("mlp", "linear"), ("torch_mlp", "none")])
 def test_with_another_learning_rate_the_rest_is_learnt_with_that(
     model: str, decay: str, prepared: Path, tmp_path: Path, tracking: TrackingConfig, cut_off: Any
 ) -> None:

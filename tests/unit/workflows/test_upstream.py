@@ -8,21 +8,6 @@ import pytest
 
 from workflows.upstream import quiet_nvtabular
 
-STATE = """
-import os
-from google.protobuf.internal import api_implementation
-print(api_implementation.Type(), os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"))
-"""
-
-
-@pytest.mark.parametrize("module", ["workflows.upstream", "serving.merlin"])
-def test_merlin_leaves_protobuf_as_fast_as_it_is_here_and_in_the_processes_that_this_one_starts(module: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if "PROTOCOL_BUFFERS" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {module}\n{STATE}"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["upb", "None"]
-
 
 @pytest.mark.parametrize("leaves_first", [0, 1])
 def test_who_leaves_first_keeps_it_quiet_for_who_is_still_inside(leaves_first: int) -> None:
@@ -37,11 +22,18 @@ def test_who_leaves_first_keeps_it_quiet_for_who_is_still_inside(leaves_first: i
     assert list(warnings.filters) == before
 
 
-_FRAMEWORKS = """
-import sys
+_IMPORTS = """
+import os, sys
+from google.protobuf.internal import api_implementation
+
+def protobuf():
+    print(api_implementation.Type(), os.environ.get("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"))
+
 import workflows.upstream
 print(*sorted({"tensorflow", "torch", "tritonclient"} & set(sys.modules)))
+protobuf()
 import serving.merlin, tensorflow
+protobuf()
 from merlin.dtypes import dtype
 print(dtype(tensorflow.int32).name, dtype("int32").to("tensorflow").name)
 import numpy, torch
@@ -52,6 +44,11 @@ for column in (TensorflowColumn, TorchColumn):
 """
 
 
-def test_nvtabular_is_imported_without_frameworks_which_serving_brings_back() -> None:
-    done = subprocess.run([sys.executable, "-Wignore", "-c", _FRAMEWORKS], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["", "int32 int32", "[3 4]", "[3 4]"]
+def test_nvtabular_is_imported_without_frameworks_which_serving_brings_back_and_leaves_protobuf_as_fast_as_it_is() -> (
+    None
+):
+    """In this process and in those that it starts."""
+    environment = {name: value for name, value in os.environ.items() if "PROTOCOL_BUFFERS" not in name}
+    command = [sys.executable, "-Wignore", "-c", _IMPORTS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "upb None", "upb None", "int32 int32", "[3 4]", "[3 4]"]
