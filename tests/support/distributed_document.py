@@ -1,6 +1,6 @@
 """The commands of docs/distributed.md, for short data, two workers and the hosts that tests have.
 
-Those that train run where a test looks at what they do; `test_distributed_document.py` runs the others.
+Most run where a test looks at what they do; `test_distributed_document.py` runs the others.
 """
 
 import shlex
@@ -15,6 +15,7 @@ _NOT_HERE = ("MPI=1", "docker", "kustomize", "kubectl", "make test")
 COMMANDS = [
     line.partition(" # ")[0].strip() for line in commands(_DOCUMENT) if not any(word in line for word in _NOT_HERE)
 ]
+DOCTOR = "rankline doctor"
 WORKERS = "rankline train movielens --workers 4"
 HOSTS = "rankline train movielens --hosts a:4,b:4"
 ELASTIC = "rankline train movielens --workers 4 --min-workers 2 --max-workers 4"
@@ -22,8 +23,8 @@ DISCOVERED = (
     "rankline train movielens --workers 4 --min-workers 2 --max-workers 8 --host-discovery-script ./hosts.sh "
     "--network-interface eth0"
 )
-LOOKED_AT = (WORKERS, HOSTS, ELASTIC, DISCOVERED)
-"""By `test_launcher.py` and `test_two_hosts.py`."""
+LOOKED_AT = (DOCTOR, WORKERS, HOSTS, ELASTIC, DISCOVERED)
+"""By `test_pipeline.py`, `test_launcher.py` and `test_two_hosts.py`."""
 HERE = {
     "-np 8": "-np 2",
     "--workers 4": "--workers 2",

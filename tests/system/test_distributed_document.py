@@ -1,6 +1,6 @@
 """Every command of docs/distributed.md that needs no registry, no cluster and no MPI: on one host, with short data.
 
-Those that train are in `test_launcher.py` and `test_two_hosts.py`, which look at what they do.
+What others look at closely is not run again here, see `tests/support/distributed_document.py`.
 """
 
 import signal

@@ -22,6 +22,7 @@ import pytest
 from mlflow import MlflowClient
 
 from serving.client import Client
+from tests.support import distributed_document
 from tests.support.command_line import RANKLINE, commands, rankline, shortened, started, typed
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.waiting import wait_until_ended
@@ -563,7 +564,8 @@ def test_a_full_disk_leaves_the_old_export_as_it_was(workplace: Workplace, tmp_p
 
 
 def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
-    done = rankline("doctor", "--json", str(tmp_path / "doctor.json"), cwd=Path.cwd())
+    doctor = distributed_document.arguments(distributed_document.DOCTOR)
+    done = rankline(*doctor, "--json", str(tmp_path / "doctor.json"), cwd=Path.cwd())
     assert done.returncode == 0, done.stdout
     assert "embedded Triton" in done.stdout
     assert "torch" in done.stdout
