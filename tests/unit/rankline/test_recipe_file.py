@@ -105,7 +105,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "a tab": (WHOLE + "\tx: 1\n", "line 18: not YAML"),
     "empty": ("", "is empty. Make one with: rankline init FILE"),
     "a list": ("- a\n", "line 1: the file is a list, expected names with values"),
-    "a time that there is not": (_replaced("time: when", "time: wehn"), "'wehn', which is no column. Did you mean"),
+    "a time that there is not": (_replaced("time: when", "time: whenx"), "'whenx', which is no column. Did you mean"),
     "a type where it cannot go": (
         _replaced("type: float, role: numeric", "type: string, role: numeric"),
         "line 6: columns.price: role numeric has type string, expected int, float or bool",
