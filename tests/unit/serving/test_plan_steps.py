@@ -224,7 +224,10 @@ def test_shorter_lists_are_padded_at_their_ends(rows: list[list[int]], width: in
 @pytest.mark.parametrize("step", [Pad(width=2, value=0), Slice(start=0, end=2, width=None), NullToEmpty()])
 def test_missing_lists_stay_missing_unless_they_are_to_be_empty(step: Step) -> None:
     column = lists([[1, 2], [], [3, 4]])._replace(valid=np.array([True, False, True]))
-    assert listed(step.run(column)) == [[1, 2], [] if isinstance(step, NullToEmpty) else None, [3, 4]]
+    found = step.run(column)
+    assert isinstance(found, Lists)
+    assert listed(found) == [[1, 2], [] if isinstance(step, NullToEmpty) else None, [3, 4]]
+    assert found.offsets.tolist() == [0, 2, 2, 4]
 
 
 @given(ROWS, st.data())
