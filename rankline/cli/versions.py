@@ -1,6 +1,6 @@
 """The verbs `status`, `versions`, `register`, `promote` and `rollback`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl, 
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+
+if TYPE_CHECKING:
+    from serving.ensemble import ExportedEnsemble
 
 
 def versions_command(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
@@ -104,7 +107,7 @@ def promote_command(
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted)
-    say(f"{path}: version {wanted.version} is active")
+    _say_active(wanted)
 
 
 def rollback_command(
@@ -130,4 +133,9 @@ def rollback_command(
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted, is_urgent=True)
-    say(f"{path}: version {wanted.version} is active")
+    _say_active(wanted)
+
+
+def _say_active(version: "ExportedEnsemble") -> None:
+    kept = "a server that was started without --watch or --follow keeps the one that it has"
+    say(f"{version.path}: version {version.version} is active; {kept}")

@@ -39,6 +39,11 @@ class QualityDifference:
         return self.found.is_sure and (self.found.change > 0) == self.is_rising
 
     @property
+    def word(self) -> str:
+        """What a sure difference is."""
+        return "better" if self.is_better else "worse"
+
+    @property
     def words(self) -> str:
         """Such as: AUC +0.0075 (+0.0061 to +0.0089)."""
         low, high = self.found.bounds
@@ -81,8 +86,12 @@ class RunComparison:
                     f"{self.after.short_id} is as good as {self.before.short_id}: {_SAME.format(rows)}, {judged.words}"
                 ]
             else:
-                word = "better" if judged.is_better else "worse"
-                said = [f"{self.after.short_id} is {word} than {self.before.short_id}: {judged.words} on {rows}"]
+                said = [f"{self.after.short_id} is {judged.word} than {self.before.short_id}: {judged.words} on {rows}"]
+            said += [
+                f"but surely {one.word}: {one.words}"
+                for one in self.quality[1:]
+                if one.found.is_sure and (not judged.found.is_sure or one.is_better != judged.is_better)
+            ]
         return "; ".join([*said, *map(_loads_in_words, self.key_loads)])
 
     @property

@@ -533,7 +533,10 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         wait_for("version 2 is active")
         assert ask(url) != first
         done = rankline("rollback", "movielens", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, "model_repository/movielens: version 1 is active\n"), done.stderr
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(
+            "model_repository/movielens: version 1 is active; a server that was started without"
+        )
         wait_for("version 1 is active")
         assert ask(url) == first
     listed = rankline("versions", "movielens", cwd=tmp_path).stdout.splitlines()

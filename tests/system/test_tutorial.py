@@ -12,7 +12,7 @@ from tests.support.command_line import commands, rankline, shortened, started, t
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 MAKE_TABLE, ASK = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-SERVE = "rankline serve rankline.yaml"
+SERVE = "rankline serve rankline.yaml --watch"
 SHORTER = {"rankline run rankline.yaml": "--epochs 1 --batch-sizes 1", "rankline train": "--epochs 1"}
 ROWS = 4_000
 

@@ -58,6 +58,12 @@ def test_a_difference_that_may_be_chance_is_none(store: Store) -> None:
     assert f"is as good as {found.before.short_id}: no difference that 4,000 rows can show" in found.verdict
 
 
+def test_what_is_surely_otherwise_with_another_figure_is_in_the_verdict(store: Store) -> None:
+    found = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.0) ** 3))  # the same order
+    assert "is as good as" in found.verdict
+    assert "; but surely worse: logloss +" in found.verdict
+
+
 def test_other_rows_are_compared_less_surely_and_it_is_said(store: Store) -> None:
     part = slice(None, NUM_ROWS // 2)
     found = compared(store, (LABELS, scores(1.0)), (LABELS[part], scores(1.2)[part]))

@@ -35,31 +35,39 @@ def rows_of(files: Path, graph: Graph, part: str) -> Any:
     return frame_of(read_table(files / "rows" / graph.rows / part))
 
 
-def assert_as_made(workflow: Any, graph: Graph, files: Path, made: Path) -> None:
+def assert_as_made(workflow: Any, graph: Graph, files: Path, directory: Path) -> None:
     for part in ("train", "odd"):
         rows = rows_of(files, graph, part)
-        tables = transform(workflow, rows), read_table(made / part)
+        tables = transform(workflow, rows), read_table(directory / part)
         apart = steps_apart(*(table.drop_columns(STATED.get(graph.name, [])) for table in tables))
         assert apart == {}, part
 
 
-def test_no_graph_was_forgotten(made: dict[str, Path]) -> None:
-    assert made.keys() == GRAPHS.keys()
+def test_no_graph_was_lost(made: dict[str, Path]) -> None:
+    assert made.keys() <= GRAPHS.keys()
+
+
+@pytest.fixture
+def directory(name: str, made: dict[str, Path]) -> Path:
+    """Of a graph in the archive."""
+    if name not in made:
+        pytest.skip("newer than the packages of 2023")
+    return made[name]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_graph_learns_and_makes_what_it_made(name: str, files: Path, made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_graph_learns_and_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
     graph = GRAPHS[name]
     workflow = fit(graph, rows_of(files, graph, "train"), tmp_path)
-    assert schema_of(workflow) == read_json(made[name] / "graph.json")["schema"]
-    assert_as_made(workflow, graph, files, made[name])
+    assert schema_of(workflow) == read_json(directory / "graph.json")["schema"]
+    assert_as_made(workflow, graph, files, directory)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_saved_workflow_makes_what_it_made(name: str, files: Path, made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_saved_workflow_makes_what_it_made(name: str, files: Path, directory: Path, tmp_path: Path) -> None:
     graph = GRAPHS[name]
-    if (saved := made[name] / "workflow").exists():
-        assert_as_made(load_workflow(saved), graph, files, made[name])
+    if (saved := directory / "workflow").exists():
+        assert_as_made(load_workflow(saved), graph, files, directory)
         return
     # It held code, which is not run: it was refused then, and today where that code would be called.
     rows = rows_of(files, graph, "train")
