@@ -398,10 +398,9 @@ def test_what_is_sent_again_has_what_is_left_of_the_deadline(
 
 def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> None:
     with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as server:
-        over_grpc = Client(
-            server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=0.5)
-        )
-        over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http", timeout_s=0.5))
+        shared = ClientConfig(shared_memory=True, key=server.shared_memory_key, retry_lost=False)
+        over_grpc = Client(server.endpoints.grpc, "wait", shared)
+        over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http", retry_lost=False))
         for client in (over_grpc, over_http):
             assert client.predict({"x": [1]}).tolist() == [1]
     for client in (over_grpc, over_http):
