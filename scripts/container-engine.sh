@@ -84,6 +84,19 @@ mount -t tmpfs tmpfs /run/containerd
 mount --bind "$tree/etc/alternatives" /etc/alternatives
 mount --bind "$tree/usr" /usr
 PATH=/usr/sbin:/usr/bin exec "$@"'
+# The first process of the engine's namespace: starts an engine that is killed again, as the machine's own would be.
+# shellcheck disable=SC2016
+kept='trap "kill -TERM \$child" TERM
+while :; do
+    "$@" &
+    child=$! status=0
+    wait "$child" || status=$?
+    while kill -0 "$child" 2>/dev/null; do # it was the signal that ended `wait`
+        status=0
+        wait "$child" || status=$?
+    done
+    [ "$status" -eq 137 ] || exit "$status"
+done'
 # shellcheck disable=SC2016
 without_rules='for table in filter nat; do
     iptables -t $table -S | grep -e DOCKER -e docker0 -e " br-" | sed -n "s/^-A/-D/p" |
@@ -125,7 +138,7 @@ trap 'exit 143' TERM HUP
 policy=$(unshare --mount sh -c "$overlay" sh "$tree" iptables -S FORWARD | head -n 1)
 export DOCKER_HOST="unix://$run/docker.sock" DOCKER_CONFIG="$tree/client" PATH="$tree/client:$PATH"
 setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc sh -c "$overlay" sh "$tree" \
-    dockerd --host "$DOCKER_HOST" --data-root "$cache/data" --exec-root "$run/exec" --pidfile "$run/docker.pid" \
+    sh -c "$kept" sh dockerd --host "$DOCKER_HOST" --data-root "$cache/data" --exec-root "$run/exec" --pidfile "$run/docker.pid" \
     >"$cache/engine.log" 2>&1 8<&- 9>&- </dev/null &
 engine=$!
 until docker version >/dev/null 2>&1; do

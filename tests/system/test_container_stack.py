@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 import yaml
@@ -400,6 +401,28 @@ def test_services_that_are_killed_are_healthy_again_and_clients_lose_nothing(sta
     assert "oom" in stack.run(f"{seen} --format '{{{{.Action}}}}'").stdout.split()
 
 
+def test_an_engine_that_is_killed_brings_everything_back(stack: Stack) -> None:
+    """Docker's daemon dies under load and is started again, by what starts a machine's daemons."""
+    first = Path(stack.environment["DOCKER_HOST"].removeprefix("unix://")).with_name("engine.pid")
+    if not first.is_file():
+        pytest.skip("the engine is this machine's own")
+    (daemon,) = (child for child in psutil.Process(int(first.read_text())).children() if child.name() == "dockerd")
+    store = MlflowClient(f"http://127.0.0.1:{stack.ports['MLFLOW']}")
+    runs = [run.info.run_id for run in store.search_runs(["0", "1"])]
+    before = {service: stack.state(service) for service in stack.services}
+    with load(stack, ClientConfig(timeout_s=600)) as answered:
+        wait_until(lambda: answered() > 0)
+        daemon.kill()
+        daemon.wait()
+        wait_until(lambda: not stack.run("docker version", check=False).returncode)
+        for service in stack.services:
+            wait_until(lambda service=service: is_another(stack.state(service), before[service]))
+        count = answered()
+        wait_until(lambda: answered() > count)
+    assert runs
+    assert [run.info.run_id for run in store.search_runs(["0", "1"])] == runs
+
+
 def is_another(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether a container was started again, and is healthy."""
     is_new = now["State"]["StartedAt"] != before["State"]["StartedAt"]
@@ -500,6 +523,32 @@ def test_tables_of_yesterdays_mlflow_are_brought_to_todays(stack: Stack) -> None
     said = stack.inside("mlflow", f"{TRACK}/yesterday", check=False)
     assert said.startswith("track: a newer MLflow made these tables (revision of tomorrow)")
     assert "\n" not in said
+
+
+def test_a_full_volume_loses_no_run(stack: Stack) -> None:
+    """MLflow takes a run's figures and has no room for its files: they wait in the journal until it has."""
+    url = f"127.0.0.1:{stack.ports['TLS']}"
+    options = f"--tmpfs /tmp --tmpfs /artifacts:size=32m,mode=1777 --publish {url}:5001 --entrypoint mlflow"
+    served = "server --host=0.0.0.0 --port=5001 --workers=1 --backend-store-uri=sqlite:////tmp/mlflow.db"
+    stack.run(
+        f"docker run --rm --detach --name rankline-full {options} rankline-mlflow {served} "
+        "--artifacts-destination=/artifacts --allowed-hosts='*'"
+    )
+    try:
+        wait_until(lambda: not stack.run(f"curl -sf http://{url}/health", check=False).returncode)
+        stack.run("docker exec rankline-full sh -c 'head -c 64M /dev/zero > /artifacts/filler'", check=False)
+        trained = stack.run(f"MLFLOW_TRACKING_URI=http://{url} rankline train movielens")
+        assert "Nothing is lost: rankline sync delivers it" in trained.stderr
+        store = MlflowClient(f"http://{url}")
+        (run,) = store.search_runs([one.experiment_id for one in store.search_experiments()])
+        assert run.data.metrics["valid_auc"] > 0
+        stack.run("docker exec rankline-full rm /artifacts/filler")
+        stack.run("rankline sync")
+        assert {"feature_spec.yaml", "workflow"} <= {file.path for file in store.list_artifacts(run.info.run_id)}
+        assert store.search_logged_models([run.info.experiment_id])
+        assert "nothing to deliver" in stack.run("rankline sync").stdout
+    finally:
+        stack.run("docker rm --force rankline-full", check=False)
 
 
 # TLS

@@ -106,7 +106,7 @@ def test_a_service_has_limits(name: str) -> None:
 @pytest.mark.parametrize("name", LASTING)
 def test_a_lasting_service_tells_its_health_and_comes_back(name: str) -> None:
     assert name == "triton" or SERVICES[name]["healthcheck"]["test"][0] == "CMD"  # the image's: HEALTHCHECK
-    assert SERVICES[name]["restart"] == "unless-stopped"
+    assert SERVICES[name]["restart"] == "always"
 
 
 def test_only_its_tmp_and_its_volumes_can_be_written() -> None:
