@@ -70,24 +70,25 @@ def main(
         raise typer.Exit(1)
     quiet_libraries()
     run = import_module(f"bench.{name}").run
+    parameters = inspect.signature(run).parameters
     given = {"recipe": recipe, "device": device, "data": data, "check_every": check_every}
     chosen = {option: value for option, value in given.items() if value is not None}
-    if unknown := chosen.keys() - inspect.signature(run).parameters.keys():
+    if unknown := chosen.keys() - parameters.keys():
         option = min(unknown)
         flag = option.replace("_", "-")
         raise typer.BadParameter(f"{name} knows no {flag}, got --{flag} {chosen[option]}. Leave it out.")
+    figures = figures_of(name, recipe, parameters["recipe"].default if "recipe" in parameters else None)
     if busy := busyness():
         warn_busy(busy)
     try:
         check_writable(json_file)
+        last = Report.load(path) if (path := FIGURES / f"{figures}.json").exists() else None
         report = run(repeats, **chosen)
     except RanklineError as error:
         ERRORS.print(f"Error: {error}", soft_wrap=True, markup=False)
         raise typer.Exit(1) from None
     if busy:
         report = replace(report, environment={**report.environment, "busy": busy})
-    figures = figures_of(name, recipe)
-    last = Report.load(path) if (path := FIGURES / f"{figures}.json").exists() else None  # before it is written anew
     if json_file:
         write_json(report.to_dict(), json_file)
     report.print(CONSOLE, asked(figures), last)

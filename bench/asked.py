@@ -1,11 +1,8 @@
-"""What each benchmark is asked to reach, for its table, its JSON and docs/benchmarks.md."""
+"""What each benchmark is asked to reach, for its table and docs/benchmarks.md."""
 
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-DEFAULT_RECIPE = "movielens"
-"""Of benchmarks that know recipes."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,15 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
 """Name of a benchmark's figures → ratio → bound. Ratios that are not here are told, not asked."""
 
 
-def figures_of(name: str, recipe: str | None = None) -> str:
-    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own."""
-    return name if recipe in (None, DEFAULT_RECIPE) else f"{name}-{recipe}"
+def figures_of(name: str, recipe: str | None = None, own: str | None = None) -> str:
+    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own.
+
+    Args:
+        name: of the benchmark.
+        recipe: that was given; None for its own.
+        own: which it takes where none is given.
+    """
+    return name if recipe in (None, own) else f"{name}-{recipe}"
 
 
 def asked(figures: str) -> dict[str, Bound]:

@@ -23,30 +23,37 @@ _BLOCK = re.compile(r"(<!-- figures of (\S+) -->\n).*?(<!-- end of figures -->)"
 _PACKAGES = ("python", "tensorflow-cpu", "tensorflow", "torch", "nvtabular")
 
 
-def filled(page: str, figures: Path) -> str:
+def reports_in(figures: Path) -> dict[str, Report]:
+    """Name → what `python -m bench --json` wrote there.
+
+    Raises:
+        ConfigError: a file holds something else.
+    """
+    return {path.stem: Report.load(path) for path in sorted(figures.glob("*.json"))}
+
+
+def filled(page: str, reports: Mapping[str, Report]) -> str:
     """The page with the figures of its blocks.
 
     Args:
         page: Markdown.
-        figures: directory of JSON files as `python -m bench --json` writes them.
+        reports: by the names of their blocks.
 
     Raises:
-        ConfigError: a block has no file, or a file no block.
+        ConfigError: a block has no report, or a report no block.
     """
-    named = {found[2] for found in _BLOCK.finditer(page)}
-    if differing := named ^ {path.stem for path in figures.glob("*.json")}:
+    if differing := {found[2] for found in _BLOCK.finditer(page)} ^ reports.keys():
         raise ConfigError(
-            f"{', '.join(sorted(differing))}: on the page or in {figures}, expected in both. Write the JSON with "
+            f"{', '.join(sorted(differing))}: on the page or in {FIGURES}, expected in both. Write the JSON with "
             "python -m bench, or the block <!-- figures of NAME --> <!-- end of figures -->."
         )
-    return _BLOCK.sub(
-        lambda found: f"{found[1]}\n{_block(found[2], Report.load(figures / f'{found[2]}.json'))}\n\n{found[3]}", page
-    )
+    return _BLOCK.sub(lambda found: f"{found[1]}\n{_block(found[2], reports[found[2]])}\n\n{found[3]}", page)
 
 
 def _block(name: str, report: Report) -> str:
     environment, bounds = report.environment, asked(name)
-    made_with = [f"{name} {version}" for name, version in environment["versions"].items() if name in _PACKAGES]
+    versions = environment["versions"].items()
+    made_with = [f"{package} {version}" for package, version in versions if package in _PACKAGES]
     busy = f"; **the machine was busy** ({environment['busy']})" if "busy" in environment else ""
     about = (
         f"{environment['date']}, {environment['num_cpus']} cores of {environment['cpu']}, {', '.join(made_with)}{busy}"
@@ -71,23 +78,23 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
         reports: by the names of their blocks.
         path: of an SVG.
     """
-    margins = {
-        f"{name}: {ratio}": bound.margin(report.ratios[ratio])
-        for name, report in reports.items()
-        for ratio, bound in asked(name).items()
+    reached = {
+        f"{name}: {ratio}": (bound, report.ratios[ratio])
+        for name, report in reversed([*reports.items()])
+        for ratio, bound in reversed(asked(name).items())
         if ratio in report.ratios and bound.value
     }
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "reached", "font.size": 9}):
-        figure = Figure(figsize=(8, 0.8 + 0.2 * len(margins)), layout="constrained")
+        figure = Figure(figsize=(8, 0.8 + 0.2 * len(reached)), layout="constrained")
         axes = figure.subplots()
-        names = list(reversed(margins))
-        values = [min(max(margins[name], 0.1), 100.0) for name in names]
-        colors = ["#2a8f5c" if value >= 1 else "#c2571a" for value in values]
-        axes.hlines(range(len(names)), 1, values, colors=colors)
-        axes.scatter(values, range(len(names)), c=colors, s=18)
+        rows = range(len(reached))
+        values = [min(max(bound.margin(value), 0.1), 100.0) for bound, value in reached.values()]
+        colors = ["#2a8f5c" if bound.holds(value) else "#c2571a" for bound, value in reached.values()]
+        axes.hlines(rows, 1, values, colors=colors)
+        axes.scatter(values, rows, c=colors, s=18)
         axes.axvline(1, color="#808080", linewidth=1)
-        axes.set(xscale="log", yticks=range(len(names)), xticks=[0.25, 0.5, 1, 2, 4, 10, 100], xlim=(0.2, 120))
-        axes.set_yticklabels(names)
+        axes.set(xscale="log", yticks=rows, xticks=[0.25, 0.5, 1, 2, 4, 10, 100], xlim=(0.2, 120))
+        axes.set_yticklabels(reached)
         axes.set_xticklabels(["¼", "½", "as asked", "2×", "4×", "10×", "100×"])
         axes.minorticks_off()
         axes.tick_params(colors="#808080")
@@ -96,13 +103,14 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the figures on the page, and the picture of them."""
     try:
-        page = filled(PAGE.read_text(encoding="utf-8"), FIGURES)
-        draw({path.stem: Report.load(path) for path in sorted(FIGURES.glob("*.json"))}, PICTURE)
+        reports = reports_in(FIGURES)
+        page = filled(PAGE.read_text(encoding="utf-8"), reports)
     except RanklineError as error:
         sys.exit(f"Error: {error}")
     PAGE.write_text(page, encoding="utf-8")
+    draw(reports, PICTURE)
 
 
 if __name__ == "__main__":

@@ -89,12 +89,12 @@ PATH=/usr/sbin:/usr/bin exec "$@"'
 kept='trap "kill -TERM \$child" TERM
 while :; do
     "$@" &
-    child=$! status=0
-    wait "$child" || status=$?
-    while kill -0 "$child" 2>/dev/null; do # it was the signal that ended `wait`
+    child=$!
+    until # a signal ends `wait`, too
         status=0
         wait "$child" || status=$?
-    done
+        ! kill -0 "$child" 2>/dev/null
+    do :; done
     [ "$status" -eq 137 ] || exit "$status"
 done'
 # shellcheck disable=SC2016

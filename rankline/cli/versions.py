@@ -107,7 +107,7 @@ def promote_command(
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted)
-    _say_active(wanted)
+    _say_moved(wanted)
 
 
 def rollback_command(
@@ -133,9 +133,9 @@ def rollback_command(
     path = workspace_of(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted, is_urgent=True)
-    _say_active(wanted)
+    _say_moved(wanted)
 
 
-def _say_active(version: "ExportedEnsemble") -> None:
+def _say_moved(version: "ExportedEnsemble") -> None:
     kept = "a server that was started without --watch or --follow keeps the one that it has"
     say(f"{version.path}: version {version.version} is active; {kept}")

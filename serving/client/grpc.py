@@ -37,11 +37,8 @@ class GrpcTransport:
         self._options: dict[str, Any] = {}
         if config.key is not None:
             self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
-        channels, credentials, options = (
-            grpc.aio if is_async else grpc,
-            _credentials(config),
-            _channel_options(url, config),
-        )
+        channels = grpc.aio if is_async else grpc
+        credentials, options = _credentials(config), _channel_options(url, config)
         self._channel = (
             channels.insecure_channel(url, options=options)
             if credentials is None

@@ -534,8 +534,9 @@ def test_a_second_export_is_taken_over_and_rolled_back(workplace: Workplace, tmp
         assert ask(url) != first
         done = rankline("rollback", "movielens", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(
-            "model_repository/movielens: version 1 is active; a server that was started without"
+        assert done.stdout == (
+            "model_repository/movielens: version 1 is active; a server that was started without --watch or --follow "
+            "keeps the one that it has\n"
         )
         wait_for("version 1 is active")
         assert ask(url) == first

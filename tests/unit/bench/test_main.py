@@ -63,3 +63,16 @@ def test_what_is_asked_and_what_was_reached_last_stand_beside_a_ratio(
     assert "p50_growth_with_vocabulary: 1.5  asked ≤ 1.2\n" in capfd.readouterr().out
     run("vocabulary", tmp_path / "docs/figures/vocabulary.json")
     assert "p50_growth_with_vocabulary: 1.1  asked ≤ 1.2, 1.5 on 20" in capfd.readouterr().out
+
+
+def test_last_figures_that_are_damaged_are_told_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vocabulary, "run", lambda _: pytest.fail("it was run"))
+    figures = tmp_path / "docs/figures/vocabulary.json"
+    figures.parent.mkdir(parents=True)
+    figures.write_text("{", encoding="utf-8")
+    with pytest.raises(typer.Exit):
+        run("vocabulary")
+    assert "vocabulary.json holds no report of a benchmark" in capfd.readouterr().err.replace("\n", " ")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.asked import Bound, asked, figures_of
-from bench.page import PAGE, draw, filled
+from bench.page import PAGE, draw, filled, reports_in
 from bench.report import FIGURES, Report
 from workflows.errors import ConfigError
 
@@ -29,7 +29,7 @@ def figures(tmp_path: Path) -> Path:
 
 def test_the_page_of_the_project_is_that_of_its_figures() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert filled(page, ROOT / FIGURES) == page, "python -m bench.page writes it"
+    assert filled(page, reports_in(ROOT / FIGURES)) == page, "python -m bench.page writes it"
 
 
 def test_the_readme_says_how_much_faster_as_the_figures_do() -> None:
@@ -41,7 +41,7 @@ def test_the_readme_says_how_much_faster_as_the_figures_do() -> None:
 
 
 def test_a_block_holds_command_machine_ratios_with_bounds_and_figures(figures: Path) -> None:
-    page = filled(BLOCK, figures)
+    page = filled(BLOCK, reports_in(figures))
     assert page.startswith("# Page\n\n<!-- figures of tune -->\n")
     assert page.endswith("<!-- end of figures -->\n\nby hand\n")
     assert "old" not in page
@@ -50,26 +50,26 @@ def test_a_block_holds_command_machine_ratios_with_bounds_and_figures(figures: P
     assert "| `tuned_over_exhaustive` | 1.23 | ≥ 0.95 |" in page
     assert "| `time_over_exhaustive` | 0.5 |  |" in page
     assert "| tuner | 1,234 |  |" in page
-    assert filled(page, figures) == page
+    assert filled(page, reports_in(figures)) == page
 
 
 def test_a_busy_machine_is_told(figures: Path) -> None:
     report = json.loads((figures / "tune.json").read_text(encoding="utf-8"))
     report["environment"]["busy"] = "load 4.0"
     (figures / "tune.json").write_text(json.dumps(report), encoding="utf-8")
-    assert "**the machine was busy** (load 4.0)" in filled(BLOCK, figures)
+    assert "**the machine was busy** (load 4.0)" in filled(BLOCK, reports_in(figures))
 
 
 @pytest.mark.parametrize("page", ["no block\n", BLOCK + BLOCK.replace("of tune", "of loader")])
 def test_figures_without_a_block_and_blocks_without_figures_are_refused(page: str, figures: Path) -> None:
     with pytest.raises(ConfigError, match=r"^(tune|loader): on the page or in .*, expected in both"):
-        filled(page, figures)
+        filled(page, reports_in(figures))
 
 
 def test_a_file_that_holds_no_report_is_refused(figures: Path) -> None:
     (figures / "tune.json").write_text('{"name": "tune"}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tune\.json holds no report of a benchmark"):
-        filled(BLOCK, figures)
+        filled(BLOCK, reports_in(figures))
 
 
 def test_the_picture_names_each_ratio_that_is_asked_for(figures: Path, tmp_path: Path) -> None:
@@ -93,7 +93,10 @@ def test_a_bound_says_whether_it_is_reached_and_by_how_much(
 
 
 def test_what_is_asked_depends_on_the_recipe() -> None:
-    own, of_criteo = asked(figures_of("serving", "movielens")), asked(figures_of("serving", "criteo-dlrm"))
+    own, of_criteo = (
+        asked(figures_of("serving", "movielens", "movielens")),
+        asked(figures_of("serving", "criteo-dlrm", "movielens")),
+    )
     assert own == asked(figures_of("serving"))
     assert own != of_criteo != {}
-    assert asked(figures_of("serving", "movielens-torch")) == {}
+    assert asked(figures_of("serving", "movielens-torch", "movielens")) == {}

@@ -1,4 +1,3 @@
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,21 +20,11 @@ from serving.plan.columns import (
     vector_of,
     with_one_more,
 )
+from tests.support.plan_columns import listed
 from workflows.lists import Padded
 
 NAN = float("nan")
 YES_NO = np.array([True, False])
-
-
-def listed(column: Any) -> list[Any]:
-    """Values as Python has them, None where missing."""
-    assert isinstance(column, Vector | Lists)
-    if isinstance(column, Lists):
-        elements = listed(column.elements)
-        rows = [elements[begin:end] for begin, end in pairwise(column.offsets)]
-        return [None if lacks else row for row, lacks in zip(rows, is_missing(column), strict=True)]
-    values = column.values.to_pylist() if is_string(column) else column.values.tolist()
-    return [None if lacks else value for value, lacks in zip(values, is_missing(column), strict=True)]
 
 
 def columns() -> dict[str, AnyColumn]:

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.plan.columns import Lists, Vector, is_missing, is_string
+from serving.plan.columns import Lists, Vector, is_string
 from serving.plan.steps import (
     Arithmetic,
     Bucket,
@@ -28,6 +27,7 @@ from serving.plan.steps import (
     Step,
     Take,
 )
+from tests.support.plan_columns import listed
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.lists import offsets_of
 
@@ -47,16 +47,6 @@ def vector(values: Sequence[Any], dtype: str = "int64") -> Vector:
 def lists(rows: Sequence[Sequence[Any]], dtype: str = "int64", width: int | None = None) -> Lists:
     elements = vector([value for row in rows for value in row], dtype)
     return Lists(elements, offsets_of(np.array([len(row) for row in rows], np.int64)), None, width)
-
-
-def listed(column: Any) -> list[Any]:
-    """Values as Python has them, None where missing."""
-    if isinstance(column, Lists):
-        elements = listed(column.elements)
-        rows = [elements[begin:end] for begin, end in pairwise(column.offsets)]
-        return [None if lacks else row for row, lacks in zip(rows, is_missing(column), strict=True)]
-    values = column.values.to_pylist() if is_string(column) else column.values.tolist()
-    return [None if lacks else value for value, lacks in zip(values, is_missing(column), strict=True)]
 
 
 def test_rows_become_what_a_table_holds_there_in_lists_too() -> None:
