@@ -32,6 +32,12 @@ def test_the_page_of_the_project_is_that_of_its_figures() -> None:
     assert filled(page, reports_in(ROOT / FIGURES)) == page, "python -m bench.page writes it"
 
 
+def test_every_ratio_that_is_asked_for_is_among_the_figures() -> None:
+    """A bound under another name than the benchmark's would never be held against anything."""
+    for name, report in reports_in(ROOT / FIGURES).items():
+        assert asked(name).keys() <= report.ratios.keys(), name
+
+
 def test_the_readme_says_how_much_faster_as_the_figures_do() -> None:
     serving = Report.load(ROOT / FIGURES / "serving.json").ratios
     ratios = [serving[f"{name}_vs_merlin"] for name in ("p50", "throughput", "concurrent")]
