@@ -259,7 +259,7 @@ class BenchmarkReport:
                 {"busy": "", "version": None, "quality": {}, **document},
                 bench=tuple(LoadResult.from_dict(entry) for entry in document["bench"]),
                 floors=tuple(_noun(Floor, floor) for floor in document["floors"]),
-                searches=searches and {int(size): _noun(SearchResult, found) for size, found in searches.items()},
+                searches=searches and {int(size): _noun(SearchResult, {"ended": "", **found}) for size, found in searches.items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
