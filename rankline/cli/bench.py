@@ -12,7 +12,7 @@ from rankline.cli.reports import save_report
 from rankline.display import CONSOLE, Aloud, Stages, warn_busy
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from serving.benchmark.config import LoadConfig
 from workflows.machine import busyness
 
@@ -75,7 +75,7 @@ def bench_command(
     check_writable(json_file)
     if config.is_trace:
         config.arrivals_at(1)  # reads it, and has rates of its own
-    workspace = workspace_of(recipe, work_dir, repository)
+    workspace = exported_workspace(recipe, work_dir, repository)
 
     from rankline.pipeline import write_json
     from rankline.report_tables import print_report

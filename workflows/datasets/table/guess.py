@@ -331,9 +331,9 @@ def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Gues
     if has_clock:
         parts.insert(0, "hour")
     if span_days > 31:
-        parts += ["day", "month"]
-    if span_days > 365:
-        parts += ["year"]
+        parts += ["day"]
+    if span_days > 2 * 365:  # of one year, each month to come is one that no row had
+        parts += ["month", "year"]
     shown = {"iso": "by ISO 8601", **{name: f"numbers since 1970, {name}" for name in EPOCHS}}.get(form, f"as {form}")
     return _as(f"times, written {shown}", type="timestamp", role="timestamp", format=form, parts=tuple(parts))
 
