@@ -332,8 +332,10 @@ def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Gues
         parts.insert(0, "hour")
     if span_days > 31:
         parts += ["day"]
-    if span_days > 2 * 365:  # of one year, each month to come is one that no row had
-        parts += ["month", "year"]
+    if span_days > (2 * 365 if has_clock else 31):  # split by time, the last months of one year are new to the model
+        parts += ["month"]
+    if span_days > 365:
+        parts += ["year"]
     shown = {"iso": "by ISO 8601", **{name: f"numbers since 1970, {name}" for name in EPOCHS}}.get(form, f"as {form}")
     return _as(f"times, written {shown}", type="timestamp", role="timestamp", format=form, parts=tuple(parts))
 
