@@ -30,8 +30,8 @@ def predict_command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECIPE] [--COLUMN VALUE]...",
-            help="Default: movielens. The columns of one row, each with its value.",
+            metavar="RECIPE|--COLUMN VALUE",
+            help="A recipe or exported name [default: movielens], then the columns of one row, each with its value.",
             autocompletion=recipes,
         ),
     ] = None,

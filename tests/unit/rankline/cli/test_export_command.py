@@ -77,7 +77,7 @@ REFUSED = {
     "predict nobody --user 3": "nothing was exported as 'nobody' to",
     "predict mine.yaml --user 3": "mine.yaml",
     "bench nobody": "In there: mine, or name another --repository",
-    "rollback nobody --repository none": "There is none: make one with rankline export, or name another --repository",
+    "rollback nobody --repository none": "Nothing is there: rankline export makes one, or name another --repository",
 }
 
 
