@@ -22,7 +22,7 @@ from rankline.quiet import quiet_libraries
 from rankline.recipes import Recipe, recipe_named
 from rankline.sample import check_name, read_sample
 from rankline.source import SourceConfig
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from serving.export_config import ExportConfig
 from training.config import SessionConfig
 from workflows.dask_config import DaskConfig
@@ -378,7 +378,7 @@ def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
     from serving.ensemble import ExportedEnsemble
 
     if isinstance(ensemble, str):
-        return ExportedEnsemble.load(workspace_of(ensemble, repository=Path(repository)).ensemble)
+        return ExportedEnsemble.load(exported_workspace(ensemble, repository=Path(repository)).ensemble)
     if not isinstance(ensemble, ExportedEnsemble):
         kind = type(ensemble).__name__
         raise ConfigError(f"the ensemble is {kind}, expected what rankline.export returned, or the name of one.")

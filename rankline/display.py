@@ -181,6 +181,23 @@ class _Stage(ProgressSink):
         self._progress.update(self._task, completed=done, total=total, note=self.note)
 
 
+class Aloud(ProgressSink):
+    """Says each note on standard error, too: for stages of minutes, where no bar is drawn.
+
+    Args:
+        progress: what is reported to.
+    """
+
+    def __init__(self, progress: ProgressSink) -> None:
+        self._progress = progress
+
+    def update(self, done: float, total: float, note: str = "") -> None:
+        """Report, and say what is noted."""
+        self._progress.update(done, total, note)
+        if note:
+            ERRORS.print(note, markup=False, soft_wrap=True)
+
+
 def in_a_line(error: Exception) -> str:
     """What a person is told of an error."""
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways

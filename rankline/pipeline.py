@@ -535,11 +535,18 @@ def _of_seed(number: int, of: int, note: str) -> str:
 
 
 def _describe_rows(prepared: "PreparedData") -> str:
+    from rankline.unseen import mostly_unseen
+
     details = prepared.manifest.details
     parts = [f"{count:,} {split}" for split, count in details["rows"].items()]
     parts += [f"dropped {count:,} ({reason})" for reason, count in details["dropped"].items() if count]
     parts += [f"kept {count:,} ({remark})" for remark, count in details["noticed"].items() if count]
-    return ", ".join(parts)
+    unseen = [
+        f"; {share:.0%} of the validation rows have a {name} that no training row has: the model knows nothing of it, "
+        "leave it out"
+        for name, share in mostly_unseen(prepared).items()
+    ]
+    return ", ".join(parts) + "".join(unseen)
 
 
 def describe_served(prepared: "PreparedData", served: float) -> str:

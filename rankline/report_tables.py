@@ -33,6 +33,17 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
         )
 
 
+def print_short_report(report: BenchmarkReport, console: Console) -> None:
+    """The figures of each load, and what is wrong with them; intervals, remarks and parts are left to the page."""
+    heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
+    for problem in report.problems:
+        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
+    shown = columns(report.bench)
+    cells = {name: [escape(cell.text) for cell in column] for name, column in shown.items()}
+    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+    console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
+
+
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """How each figure changed and how sure that is, what could not be compared, and what regressed."""
     heading(console, "compared with the earlier report")

@@ -11,11 +11,12 @@ from typing import Any
 from rankline.servers import server_for
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import LoadConfig, Slo
-from serving.benchmark.load import kept_up, measure_rate, open_bench
+from serving.benchmark.load import open_bench
 from serving.benchmark.measurement import Bench
 from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import LoadResult
 from serving.benchmark.runs import Load
+from serving.benchmark.slo import kept_up, measure_rate
 from serving.benchmark.workers import STOPPED, Workers
 from serving.client import Client
 from serving.export import CheckedExport, checked, exportable_of

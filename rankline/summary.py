@@ -8,8 +8,9 @@ from rich.markup import escape
 
 from rankline.display import heading, plain_table, print_whole
 from rankline.doctor import Check
-from rankline.report_tables import print_report
+from rankline.report_tables import print_short_report
 from rankline.workspace import REPOSITORY, WORK_DIR
+from serving.benchmark.words import conclusion
 from serving.engines.comparison import EngineComparison
 
 if TYPE_CHECKING:
@@ -19,17 +20,25 @@ if TYPE_CHECKING:
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
-    """Quality, latency, where everything is, and what to try next."""
+    """The conclusion, then what it rests on: quality, latency, and what to try next."""
     num_rows = result.prepared.manifest.details["rows"]["valid"]
-    heading(console, f"{result.recipe.name}: quality on {num_rows:,} validation rows")
+    heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
+    heading(console, f"quality on {num_rows:,} validation rows")
     print_quality(result.quality, console)
     parameters = result.trained.manifest.details["num_parameters"]
     console.print(f"[dim]{parameters['embedding']:,} embedding parameters, {parameters['other']:,} others[/]")
-    print_report(result.report, console)
+    print_short_report(result.report, console)
     print_engines(result.ensemble, console)
     heading(console, "next")
     for command, purpose in _next_commands(result):
         console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)
+
+
+def _quality_in_words(quality: "Quality") -> str:
+    """Such as "served AUC 0.7751"."""
+    from training.metrics import objective_of
+
+    return f"served {objective_of(quality.heads).title} {quality.served:.4f}"
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
@@ -70,7 +79,7 @@ def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
     if result.prepared.item is not None:
         histories = result.prepared.histories()
         user = 1 if histories is None else histories[0][0].as_py()
-        recommend = f"rankline recommend --recipe {recipe} --user {user} --top 10{work_dir}{repository}"
+        recommend = f"rankline recommend {recipe} --user {user} --top 10{work_dir}{repository}"
         yield recommend, "titles for a user"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rankline.recipes import available, recipe_named
 from workflows.errors import ConfigError
+from workflows.spelling import did_you_mean
 
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
@@ -78,19 +79,31 @@ class Workspace:
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """Where the recipe called `recipe` keeps its artifacts, or what was exported under that name.
+    """Where the recipe called `recipe` keeps its artifacts.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
+
+
+def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
+    """Where a recipe, or what was exported under a name that no recipe has, keeps its artifacts.
 
     Raises:
         ConfigError: there is no such recipe, nor anything that was exported so.
     """
-    if is_exported_only(recipe, repository):
-        return Workspace(recipe=recipe, root=root, repository=repository)
-    try:
-        return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
-    except ConfigError as error:
-        if not (exported := exported_only(repository)):
-            raise
-        raise ConfigError(f"{error} In {repository}: {', '.join(exported)}.") from None
+    if is_exported_only(name, repository):
+        return Workspace(recipe=name, root=root, repository=repository)
+    found, problems = available().recipes, available().problems
+    if problems or not re.fullmatch(NAMES, name) or name in found or Path(name).exists():
+        return workspace_of(name, root, repository)
+    exported = sorted(path.name for path in repository.glob("*") if path.is_dir())
+    there = f"In there: {', '.join(exported)}" if exported else "Nothing is there: rankline export makes one"
+    raise ConfigError(
+        f"nothing was exported as {name!r} to {repository.absolute()}. {there}, or name another --repository."
+        f"{did_you_mean([name], [*exported, *found])}"
+    )
 
 
 def exported_only(repository: Path) -> list[str]:

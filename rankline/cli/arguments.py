@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rankline.cli.completion import recipes
+from rankline.display import note
 from rankline.recipes import available
 
 RecipeName = Annotated[
@@ -18,10 +19,11 @@ WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models
 Prebatch = Annotated[
     int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
 ]
-RecipeOption = Annotated[str, typer.Option("--recipe", help="Recipe whose ensemble it is.", autocompletion=recipes)]
+OldRecipe = Annotated[str | None, typer.Option("--recipe", hidden=True)]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
+
 BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
 Url = Annotated[
     str | None,
@@ -40,3 +42,11 @@ ServedUrl = Annotated[
     typer.Option("--url", metavar="HOST:PORT", help="gRPC of a running server: also say which version it has loaded."),
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON.")]
+
+
+def recipe_of(verb: str, recipe: str, old: str | None) -> str:
+    """The recipe of a verb that once took it as an option."""
+    if old is None:
+        return recipe
+    note(f"--recipe is deprecated: rankline {verb} {old} … names it as the other verbs do.")
+    return old

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from rankline.recipes import available
-from rankline.workspace import REPOSITORY, WORK_DIR, exported_only, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, exported_only, exported_workspace
 from workflows.errors import ArtifactError
 
 Offers = Iterable[str | tuple[str, str]]
@@ -48,7 +48,7 @@ def versions(ctx: typer.Context, incomplete: str) -> Offers:  # noqa: ARG001  (t
     from serving.ensemble import version_numbers
 
     recipe = ctx.args[0] if ctx.args else ctx.params["recipe"]
-    return map(str, version_numbers(workspace_of(recipe, repository=_repository(ctx)).ensemble))
+    return map(str, version_numbers(exported_workspace(recipe, repository=_repository(ctx)).ensemble))
 
 
 @_offer

@@ -6,7 +6,7 @@ import typer
 
 from rankline.cli.arguments import RecipeName, Repository
 from rankline.display import say
-from rankline.workspace import REPOSITORY, workspace_of
+from rankline.workspace import REPOSITORY, exported_workspace
 
 
 def image_command(
@@ -28,7 +28,7 @@ def image_command(
     from serving.ensemble import ExportedEnsemble
     from serving.image import build_image
 
-    ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
+    ensemble = ExportedEnsemble.load(exported_workspace(recipe, repository=repository).ensemble)
     image = build_image(ensemble, tag)
     say(f"{image.tag}: version {ensemble.version} of {ensemble.name}, {image.num_bytes / 1e6:,.0f} MB")
     say(f"  docker run --rm --read-only --publish 127.0.0.1:8001:8001 {image.tag}")

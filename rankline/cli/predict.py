@@ -1,6 +1,6 @@
 """The verb `predict`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import RecipeOption, Repository, Url
+from rankline.cli.arguments import OldRecipe, Repository, Url, recipe_of
 from rankline.cli.checks import check_writable
+from rankline.cli.completion import recipes
 from rankline.display import ERRORS, Stages
 from rankline.recipes import recipe_named
-from rankline.recipes.recipe_file import is_recipe_file
 from rankline.servers import client_for
-from rankline.workspace import REPOSITORY, is_exported_only, workspace_of
+from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
 
 def predict_command(
-    context: typer.Context,
-    recipe: RecipeOption = "movielens",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE|--COLUMN VALUE",
+            help="A recipe or exported name [default: movielens], then the columns of one row, each with its value.",
+            autocompletion=recipes,
+        ),
+    ] = None,
     *,
+    old_recipe: OldRecipe = None,
     input_file: Annotated[str | None, typer.Option("--input", metavar="FILE", help='Rows; "-" is stdin.')] = None,
     format_name: Annotated[
         str | None, typer.Option("--format", help="csv, parquet or jsonl, where no ending of a file says so.")
@@ -58,9 +65,10 @@ def predict_command(
     from serving.client.requests import check
     from serving.ensemble import ExportedEnsemble
 
-    words = list(context.args)
-    if words and is_recipe_file(words[0]):
-        recipe = words.pop(0)
+    words = words or []
+    is_named = bool(words) and not words[0].startswith("-")
+    recipe = recipe_of("predict", words.pop(0) if is_named else "movielens", old_recipe)
+    workspace = exported_workspace(recipe, repository=repository)
     requests = None if is_exported_only(recipe, repository) else recipe_named(recipe).dataset.requests
     if (input_file is None) == (not words):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
@@ -71,14 +79,14 @@ def predict_command(
         found = format_of("-" if input_file is None else input_file, format_name)
     written = output_format_of(output, format_name, found)
     check_writable(output)
-    workspace = workspace_of(recipe, repository=repository)
     ensemble, name = workspace.ensemble, workspace.recipe
     with ExitStack() as stack:
         client = None if url is None else stack.enter_context(Client(url, name))
         schema = client.schema if client else ModelSchema.from_config(ExportedEnsemble.load(ensemble).model_config)
         texts = text_columns(schema)
+        optional = [column.name for column in schema.columns if not column.is_required]
         if requests is not None and input_file != "-":
-            blocks = _raw_blocks(requests, given, input_file)
+            blocks = _raw_blocks(requests, given, input_file, optional)
         elif input_file is None:
             blocks = iter([Block(rows=typed_row(given, texts))])
         else:
@@ -96,17 +104,19 @@ def predict_command(
             write(rows, schema.score_columns(scores))
 
 
-def _raw_blocks(requests: "Requests", given: Mapping[str, str], input_file: str | None) -> "Iterator[Block]":
+def _raw_blocks(
+    requests: "Requests", given: Mapping[str, str], input_file: str | None, optional: Sequence[str]
+) -> "Iterator[Block]":
     """Rows as the data set reads them."""
     import pyarrow as pa
 
     from rankline.rows import Block
 
     if input_file is None:
-        row = pa.Table.from_batches([requests.of_texts(given)])
+        row = pa.Table.from_batches([requests.of_texts(given, optional)])
         yield Block(rows=row, sent=row)
         return
-    for raw, sent, done in requests.of_file(Path(input_file)):
+    for raw, sent, done in requests.of_file(Path(input_file), optional):
         yield Block(rows=raw, sent=sent, done=done)
 
 

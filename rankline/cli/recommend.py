@@ -4,15 +4,16 @@ from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import RecipeOption, Repository, Url, WorkDir
+from rankline.cli.arguments import OldRecipe, RecipeName, Repository, Url, WorkDir, recipe_of
 from rankline.display import CONSOLE, say
 from rankline.servers import client_for
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 
 
 def recommend_command(
-    recipe: RecipeOption = "movielens",
+    recipe: RecipeName = "movielens",
     *,
+    old_recipe: OldRecipe = None,
     user: Annotated[
         str, typer.Option("--user", help="User to recommend to; an unseen user gets what most people like.")
     ],
@@ -37,9 +38,9 @@ def recommend_command(
 
     rankline recommend --user 1 --top 10
 
-    rankline recommend --recipe amazon-sim --user A2IBPI20UZIR0U
+    rankline recommend amazon-sim --user A2IBPI20UZIR0U
 
-    rankline recommend --recipe shop --user 1 --context hour=17 --context country=DE
+    rankline recommend shop --user 1 --context hour=17 --context country=DE
     """
     from rankline.recommend import best_items, check_context, context_of, typed_user, user_and_item
     from rankline.summary import print_items
@@ -47,7 +48,7 @@ def recommend_command(
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    workspace = workspace_of(recipe, work_dir, repository)
+    workspace = exported_workspace(recipe_of("recommend", recipe, old_recipe), work_dir, repository)
     prepared = PreparedData.load(workspace.prepared)
     user_column, _ = user_and_item(prepared)
     if url is None:  # mistakes are found now, not after the model is loaded

@@ -6,7 +6,7 @@ from rankline.cli.arguments import BATCH_SIZES, BatchSizes, JsonFile, RecipeName
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.recipe_options import with_recipe_options
 from rankline.cli.reports import save_report
-from rankline.display import CONSOLE, Stages
+from rankline.display import CONSOLE, Stages, note
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
@@ -47,6 +47,8 @@ def run_command(
     sizes = batch_sizes_of(batch_sizes)
     check_writable(json_file)
     workspace = workspace_of(recipe, work_dir, repository)
+    if chosen.model_choices:
+        note(chosen.model_choices)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(
             chosen,

@@ -11,7 +11,7 @@ from rankline.cli import completion
 from rankline.cli.arguments import JsonFile, Repository, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from workflows.errors import ConfigError
 
 
@@ -111,7 +111,7 @@ def _run_of(named: str, repository: Path) -> str:
         return named
     if not number.isdecimal():
         raise ConfigError(f"{named!r} names no version, expected such as movielens@3.")
-    ensemble = ExportedEnsemble.load(workspace_of(name, repository=repository).ensemble, int(number))
+    ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
     if not ensemble.run_id:
         raise ConfigError(f"the model of {named} was trained elsewhere, and has no run.")
     return ensemble.run_id

@@ -11,7 +11,7 @@ import typer
 from rankline.cli.arguments import Repository, WorkDir
 from rankline.cli.completion import recipes
 from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from serving.ports import GRPC_PORT
 from workflows.errors import ConfigError
 
@@ -88,7 +88,7 @@ def serve_command(
     follower = None
     if follow is None:
         recipe = recipe or "movielens"
-        ensemble = ExportedEnsemble.load(workspace_of(recipe, repository=repository).ensemble)
+        ensemble = ExportedEnsemble.load(exported_workspace(recipe, repository=repository).ensemble)
     else:
         follower, ensemble = _follower(follow, recipe, work_dir, repository)
         recipe = ensemble.name
@@ -103,7 +103,7 @@ def serve_command(
         say(f"gRPC     {server.endpoints.grpc}")
         say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         say(f"metrics  {' '.join(server.metrics_urls)}")
-        say(f"Ctrl-C stops it. Try it with: rankline predict --recipe {recipe} --url {server.endpoints.grpc} …")
+        say(f"Ctrl-C stops it. Try it with: rankline predict {recipe} --url {server.endpoints.grpc} …")
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
         run(stop)

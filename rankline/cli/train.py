@@ -5,6 +5,7 @@ import sys
 
 from rankline.cli.arguments import RecipeName, Seeds, WorkDir
 from rankline.cli.recipe_options import with_recipe_options
+from rankline.display import note
 from rankline.launch_config import LaunchConfig
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
@@ -45,6 +46,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
 
         workspace = workspace_of(recipe, work_dir)
         chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())
+        if worker.is_alone and chosen.model_choices:
+            note(chosen.model_choices)
         if worker.is_alone and options.is_asked_for(several):
             from rankline.workers import launch
 

@@ -8,7 +8,7 @@ from rankline.cli import completion
 from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
@@ -24,7 +24,7 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
     from rankline.summary import print_versions
     from serving.ensemble import versions as versions_in
 
-    print_versions(versions_in(workspace_of(recipe, repository=repository).ensemble), CONSOLE)
+    print_versions(versions_in(exported_workspace(recipe, repository=repository).ensemble), CONSOLE)
 
 
 def status_command(*, repository: Repository = REPOSITORY, url: ServedUrl = None, json_file: JsonFile = None) -> None:
@@ -72,7 +72,7 @@ def register_command(
     from serving.ensemble import ExportedEnsemble
     from serving.ensemble import versions as versions_in
 
-    path = workspace_of(recipe, repository=repository).ensemble
+    path = exported_workspace(recipe, repository=repository).ensemble
     ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
     from rankline.tracking.store import catch_up, uri_of_registry  # MLflow: nobody waits for it without a version
 
@@ -104,7 +104,7 @@ def promote_command(
     from serving.ensemble import ExportedEnsemble
     from serving.ensemble import versions as versions_in
 
-    path = workspace_of(recipe, repository=repository).ensemble
+    path = exported_workspace(recipe, repository=repository).ensemble
     wanted = versions_in(path)[-1] if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted)
     _say_moved(wanted)
@@ -130,7 +130,7 @@ def rollback_command(
     from rankline.tracking.champion import make_active
     from serving.ensemble import ExportedEnsemble, before
 
-    path = workspace_of(recipe, repository=repository).ensemble
+    path = exported_workspace(recipe, repository=repository).ensemble
     wanted = before(path) if to is None else ExportedEnsemble.load(path, to)
     make_active(wanted, is_urgent=True)
     _say_moved(wanted)

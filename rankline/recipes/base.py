@@ -1,6 +1,6 @@
 """What a recipe is."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,19 @@ class Recipe:
         changed = {name: value for name, value in train.to_dict().items() if value != before[name] and name != "seed"}
         return ", ".join(
             [train.model.name, *(f"{name} {value}" for name, value in changed.items()), f"seed {train.seed}"]
+        )
+
+    @property
+    def model_choices(self) -> str:
+        """What a model in place of the recipe's brought with it, in a sentence; empty for the recipe's own."""
+        model, own = self.train.model, (self.unchanged or self.train).model
+        if model.name == own.name:
+            return ""
+        values = {name: getattr(model, name) for name in (one.name for one in fields(model))}
+        shown = [f"{k} {','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items()]
+        return (
+            f"{model.name} instead of {own.name} brings its own {', '.join(shown) or 'nothing'}; "
+            f"how it is fitted stays as in {self.called}"
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":

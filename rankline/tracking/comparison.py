@@ -194,7 +194,8 @@ def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, rema
     reports = []
     for run in (before, after):
         if not run.serving.keys() - {"megabytes"}:
-            remarks.append(f"run {run.short_id} was not measured: rankline bench measures what was exported")
+            remedy = "rankline bench" if run.version else "rankline export, then rankline bench"
+            remarks.append(f"run {run.short_id} has no latency, for it was not measured: {remedy}")
             continue
         try:
             reports.append(read_report(store, run.run_id))

@@ -25,13 +25,13 @@ from serving.benchmark.config import GENERATED, LoadConfig, Slo
 from serving.benchmark.connections import connect
 from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench
-from serving.benchmark.percentiles import samples_needed
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load
-from serving.benchmark.search import SearchResult, highest_rate
+from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
+from serving.benchmark.slo import SloSearch, duration_s, measure_rate
 from serving.benchmark.workers import Workers
 from serving.client import Client
 from workflows.artifacts import versions
@@ -40,10 +40,8 @@ from workflows.machine import busyness, cpu_name
 from workflows.progress import SILENT, Progress
 
 _DEFAULT = LoadConfig()
-_FIRST_RATE = 100.0
 _NUM_GENERATED = 1 << 16
 _NUM_BESIDE = 1_000  # different requests beside one that is sent again
-_KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
 
 
 def measure(
@@ -215,7 +213,7 @@ class _Program:
         try:
             if self._config.slo is not None:
                 for batch_size in batch_sizes:
-                    self.searches[batch_size] = self._search(bench, batch_size, Slo.parse(self._config.slo))
+                    self._search(bench, batch_size, Slo.parse(self._config.slo))
                 return
             loads = list(_loads(batch_sizes, self._config))
             for number, load in enumerate(loads, 1):
@@ -237,42 +235,30 @@ class _Program:
         if result.is_cut_short:
             raise _CutShortError
 
-    def _search(self, bench: Bench, batch_size: int, slo: Slo) -> SearchResult:
-        def holds(rate_per_s: float) -> bool:
+    def _search(self, bench: Bench, batch_size: int, slo: Slo) -> None:
+        def measure_at(rate_per_s: float) -> LoadResult:
+            seconds = duration_s(rate_per_s, slo, self._config)
+            say(f"testing {rate_per_s:,.1f} requests/s for {self._config.warmup_s + seconds:.0f} s")
             result = measure_rate(bench, batch_size, rate_per_s, slo, self._config)
-            self._keep(result, len(self.results), len(self.results) + 1)
-            return holds_slo(result, slo)
+            self.results.append(result)
+            if result.is_cut_short:
+                raise _CutShortError
+            return result
 
-        return highest_rate(holds, start=_FIRST_RATE)
+        def say(note: str) -> None:
+            self._progress.update(len(self.results), len(self.results) + 1, note)
+
+        search = SloSearch(slo, measure_at, say)
+        try:
+            self.searches[batch_size] = search.run()
+        except (_CutShortError, ServingError, KeyboardInterrupt):
+            found = search.so_far("it was cut short")
+            self.searches |= {batch_size: found} if found.num_probes else {}
+            raise
 
 
 class _CutShortError(Exception):
     """Nothing more can be measured."""
-
-
-def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, config: LoadConfig) -> LoadResult:
-    """Offer a rate for `min_duration_s`, or for as long as the percentile needs to be reported.
-
-    Raises:
-        RequestError: the rows do not fit the model.
-        ServingError: no server answers, or a score is not the expected one.
-    """
-    rate_per_s = round(rate_per_s, 1)
-    duration_s = max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
-    config = replace(config, min_duration_s=duration_s, time_limit_s=duration_s)
-    return bench.measure(Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals), config)
-
-
-def holds_slo(result: LoadResult, slo: Slo) -> bool:
-    """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
-    value_ms = result.value(slo.metric)
-    return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
-
-
-def kept_up(result: LoadResult, slo: Slo) -> bool:
-    """What was offered was answered, but for as many requests as the percentile leaves out."""
-    num_failed = sum(result.errors.values()) + result.num_unsent
-    return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
 
 
 def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:

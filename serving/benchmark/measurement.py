@@ -133,7 +133,7 @@ class Bench:
             server=self.meter.result(),
             breakdown=self._breakdown(run, *readings),
             problem=_failure(run, outcome) or refusal or _lateness(run, config),
-            is_refused=bool(refusal),
+            is_refused=bool(refusal) and config.slo is None,  # a rate that meets a target with a late client, meets it
             is_cut_short=bool(outcome.failure),
         )
 

@@ -253,13 +253,14 @@ class BenchmarkReport:
                 f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
             )
         try:
-            searches = document["searches"]
+            searches = document["searches"] or {}
+            found = {int(size): _noun(SearchResult, {"ended": "", **search}) for size, search in searches.items()}
             return _noun(
                 cls,
                 {"busy": "", "version": None, "quality": {}, **document},
                 bench=tuple(LoadResult.from_dict(entry) for entry in document["bench"]),
                 floors=tuple(_noun(Floor, floor) for floor in document["floors"]),
-                searches=searches and {int(size): _noun(SearchResult, found) for size, found in searches.items()},
+                searches=found or None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(

@@ -15,11 +15,13 @@ class SearchResult:
         rate_per_s: highest rate that held, each time; None when not even one request per second did.
         failed_per_s: lowest rate that was tried and did not hold; None when all did.
         num_probes: rates that were tried, repetitions included.
+        ended: why the search ended early, without trying again what was found; empty if it did not.
     """
 
     rate_per_s: float | None
     failed_per_s: float | None
     num_probes: int
+    ended: str = ""
 
 
 def highest_rate(
@@ -40,7 +42,7 @@ def highest_rate(
         step: factor between the rates of the bracket.
         resolution: the search ends when a rate that fails is this much above one that holds.
         confirmations: how often in a row the rate that was found has to hold again; where it does not, it counts as
-            failed and the next lower one is confirmed.
+            failed, and a lower one is tried, farther below each time.
     """
     num_probes = 0
 
@@ -50,6 +52,7 @@ def highest_rate(
         return holds(rate)
 
     low, high = _bracket(probe, start, lowest, step)
+    back = 1 + resolution
     while low is not None:
         while high is not None and high > low * (1 + resolution):
             middle = (low * high) ** 0.5
@@ -59,7 +62,7 @@ def highest_rate(
                 high = middle
         if high is None or all(probe(low) for _ in range(confirmations)):
             break
-        high, low = low, low / (1 + resolution)
+        high, low, back = low, low / back, back**2
         if low < lowest:
             low = None
     return SearchResult(rate_per_s=low, failed_per_s=high, num_probes=num_probes)

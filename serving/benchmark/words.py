@@ -57,12 +57,21 @@ def searched(report: BenchmarkReport) -> Iterator[str]:
         rows = _rows(batch_size)
         tried = f"{search.num_probes} rates tested"
         if search.rate_per_s is None:
-            reached = "; ".join(_reached(report, batch_size)) or tried
-            yield f"{report.slo} with {rows} per request: no tested rate met the target ({reached})"
-            continue
-        failed = "" if search.failed_per_s is None else f", not at {number(search.failed_per_s)}"
-        met = f"met up to {number(search.rate_per_s)} requests/s{failed}"
-        yield f"{report.slo} with {rows} per request: {met} ({tried})"
+            met = "no tested rate met the target"
+            tried = "; ".join(_reached(report, batch_size)) or tried
+        else:
+            met = f"met up to {number(search.rate_per_s)} requests/s"
+            if (failed := search.failed_per_s) is not None:
+                met += f", not at {number(failed)}{_of_the_client(report, batch_size, round(failed, 1))}"
+        ended = f"; the search ended early: {search.ended}" if search.ended else ""
+        yield f"{report.slo} with {rows} per request: {met} ({tried}){ended}"
+
+
+def _of_the_client(report: BenchmarkReport, batch_size: int, failed_per_s: float) -> str:
+    """Whether a rate failed for a reason that says nothing of the server."""
+    tested = [result for result in report.bench if (result.batch_size, result.rate_per_s) == (batch_size, failed_per_s)]
+    is_late = any(result.problem and result.num_requests and not result.is_cut_short for result in tested)
+    return ", where the client, not the server, was the limit" if is_late else ""
 
 
 def _reached(report: BenchmarkReport, batch_size: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ dates and timestamps are cast as `prepare` casts them: see `workflows.plain_valu
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from serving.client.schema import ColumnSchema
 from workflows.errors import RequestError
 from workflows.lists import offsets_of, pad
-from workflows.plain_values import holds_lists, plain_values
+from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import Tensor, fill_value
 
@@ -261,7 +262,8 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
         "O": lambda kind: any(is_text(kind) for is_text in _TEXT),
     }.get(tensor.numpy_dtype.kind, lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind))
     if not is_right_kind(column.type) and not pa.types.is_null(column.type):
-        raise RequestError(f"{tensor.name!r} has values of type {column.type}, expected {tensor.datatype}.")
+        remedy = _remedy(column, tensor.name)
+        raise RequestError(f"{tensor.name!r} has values of type {column.type}, expected {tensor.datatype}.{remedy}")
     if pa.types.is_floating(column.type) and tensor.numpy_dtype.kind != "f":
         column = pc.if_else(pc.is_nan(column), None, column)
     try:
@@ -271,6 +273,19 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
     if tensor.numpy_dtype.kind == "f" and (overflown := _first_overflow(column, cast)):
         raise RequestError(f"{tensor.name!r} does not fit {tensor.datatype}: {overflown} would become infinite")
     return cast
+
+
+def _remedy(column: pa.Array, name: str) -> str:
+    """What to give in place of texts; empty for other types."""
+    if not is_text(column.type):
+        return ""
+    first = next((str(value) for value in column if value.is_valid), "")
+    if re.match(r"\d{4}-\d{2}-\d{2}", first):
+        return (
+            f" If {first!r} is a time, give timestamps, as pandas.read_csv(..., parse_dates=[{name!r}]) makes them, "
+            "or microseconds since 1970 in UTC."
+        )
+    return f" Make numbers of texts such as {first!r} first: pandas.to_numeric."
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:

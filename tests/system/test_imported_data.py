@@ -49,7 +49,7 @@ def test_a_model_of_imported_data_is_served_by_its_ids(directory: Path) -> None:
     uneven = {**row, "cat_pos": [4, 1, 1]}
     rows = [row, uneven, longer, too_long, {**row, "item": ITEMS + 1}, {**row, "item": 0}]
     lines = "".join(json.dumps(each) + "\n" for each in rows)
-    done = rankline("predict", "--recipe", "amazon-din", "--input", "-", cwd=directory, stdin=lines)
+    done = rankline("predict", "amazon-din", "--input", "-", cwd=directory, stdin=lines)
     assert done.returncode == 0, done.stderr
     scores = [json.loads(line)["score"] for line in done.stdout.splitlines()]
     assert scores[::2] == pytest.approx(scores[1::2], abs=SCORE_ROUNDING)

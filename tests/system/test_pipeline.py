@@ -1,4 +1,4 @@
-"""MovieLens by command line: each command of the README, docs/runs.md and docs/serving.md, and what it leaves behind.
+"""MovieLens by command line: each command of the README and docs/{runs,serving,measuring}.md, and what it leaves behind.
 
 One run, the README's own, is looked at by all tests; commands that change what is active work on a copy of it.
 """
@@ -287,13 +287,35 @@ def test_the_examples_for_python_curl_and_java_score_alike(addresses: tuple[str,
     assert json.loads(done.stdout)["outputs"][0]["data"][0] == pytest.approx(scores[0], abs=1e-6)
 
 
-def test_bench_measures_a_running_server_and_logs_to_the_run(workplace: Workplace, url: str) -> None:
-    bench = ["bench", "--url", url, "--batch-sizes", "2,8", *BRIEFLY, "--json", "bench.json"]
-    done = rankline(*bench, cwd=workplace.path)
-    assert done.returncode == 0, done.stderr
-    report = json.loads((workplace.path / "bench.json").read_text())
+MEASURING = re.findall(r"rankline bench[^`\n|]*", (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8"))
+MEASURED = {
+    "rankline bench --slo": "--slo p50=1us",  # which no machine holds: a few rates
+    "rankline bench --json": "--batch-sizes 2,8",
+    "rankline bench --against": "--batch-sizes 2,8",
+    "rankline bench": "--batch-sizes 1",
+}
+
+
+def test_the_commands_of_measuring_md_measure_a_running_server_and_log_to_the_run(
+    workplace: Workplace, url: str
+) -> None:
+    (workplace.path / "times.csv").write_text("arrival_s\n" + "".join(f"{number / 200}\n" for number in range(300)))
+    said = {}
+    for command in MEASURING:
+        arguments = shortened(command, MEASURED).split()[1:]
+        done = rankline(*arguments, "--url", url, *BRIEFLY, cwd=workplace.path)
+        assert done.returncode in (0, 1), done.stderr  # a busy machine is late, or slower than a moment ago
+        assert "scores compared with the expected ones" in done.stdout, f"{command}\n{done.stdout}{done.stderr}"
+        said[command.strip()] = done
+    searched = said["rankline bench --slo p99=10ms"]
+    assert "no tested rate met the target (p50 " in searched.stdout
+    assert "testing 100.0 requests/s for " in searched.stderr
+    assert re.search(r"^100 requests/s: p50 .* ms.*, missed$", searched.stderr, re.MULTILINE)
+    assert (
+        "compared with the earlier report" in said["rankline bench --against before.json --max-regression 0.1"].stdout
+    )
+    report = json.loads((workplace.path / "before.json").read_text())
     assert [entry["batch_size"] for entry in report["bench"]] == [2, 8]
-    assert report["num_checked"] > 0
     artifacts = workplace.result["artifacts"]
     client = MlflowClient(tracking_uri=artifacts["tracking_uri"])
     history = client.get_metric_history(artifacts["run_id"], "bench/rows_per_s")

@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the document's whole run has been made, of fewer reviews and a smaller model."""
     path = tmp_path_factory.mktemp("amazon")
     said = typed(f"{RUN} --rows 2000 --negatives 1 --json result.json --batch-sizes 1 {SMALL}", path)
-    assert "recommend --recipe amazon-sim" in said
+    assert "recommend amazon-sim" in said
     return path
 
 
@@ -104,7 +104,7 @@ def test_the_example_of_texts_and_lists_is_what_the_model_takes(directory: Path)
 def predicted(directory: Path, rows: list[tuple[str, str, list[str]]]) -> list[float]:
     """Scores of users, items and histories, by one command."""
     lines = [json.dumps(dict(zip(("user_id", "item_id", "history"), row, strict=True))) + "\n" for row in rows]
-    done = rankline("predict", "--recipe", "amazon-sim", "--input", "-", cwd=directory, stdin="".join(lines))
+    done = rankline("predict", "amazon-sim", "--input", "-", cwd=directory, stdin="".join(lines))
     assert done.returncode == 0, done.stderr
     return [float(json.loads(line)["score"]) for line in done.stdout.splitlines()]
 

@@ -81,13 +81,13 @@ def test_predict_takes_missing_numbers_and_hexadecimal_categories(directory: Pat
 
 
 def predicted(directory: Path, *arguments: str, stdin: str | None = None) -> list[float]:
-    done = rankline("predict", "--recipe", "criteo-dlrm", *arguments, cwd=directory, stdin=stdin)
+    done = rankline("predict", "criteo-dlrm", *arguments, cwd=directory, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return [float(json.loads(line)["score"]) for line in done.stdout.splitlines()]
 
 
 def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
-    done = rankline("recommend", "--recipe", "criteo-dlrm", "--user", "1", cwd=directory)
+    done = rankline("recommend", "criteo-dlrm", "--user", "1", cwd=directory)
     assert done.returncode == 1
     assert "recommend needs a user and an item" in done.stderr
 

@@ -67,6 +67,6 @@ def recommended(command: str, directory: Path) -> list[int]:
 def scored(directory: Path, rows: list[tuple[int, int]]) -> list[Any]:
     """Scores of users and movies, by one command."""
     lines = [json.dumps(dict(zip(("userId", "movieId"), row, strict=True))) + "\n" for row in rows]
-    done = rankline("predict", "--recipe", "movielens-history", "--input", "-", cwd=directory, stdin="".join(lines))
+    done = rankline("predict", "movielens-history", "--input", "-", cwd=directory, stdin="".join(lines))
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["score"] for line in done.stdout.splitlines()]

@@ -63,7 +63,7 @@ def test_the_run_is_tracked_like_any_other(result: Any) -> None:
 
 
 def test_predict_and_recommend_ask_it(workplace: Path) -> None:
-    scored = json.loads(output_of("predict", "--recipe", RECIPE, "--userId", "1", "--movieId", "31", cwd=workplace))
+    scored = json.loads(output_of("predict", RECIPE, "--userId", "1", "--movieId", "31", cwd=workplace))
     assert 0 < scored["score"] < 1
-    table = output_of("recommend", "--recipe", RECIPE, "--user", "1", "--top", "3", cwd=workplace)
+    table = output_of("recommend", RECIPE, "--user", "1", "--top", "3", cwd=workplace)
     assert len(table.strip().splitlines()) >= 4

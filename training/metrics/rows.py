@@ -120,7 +120,7 @@ def _unpacked(keys: Array, counts: Array, has_groups: bool) -> ScoredRows:
         labels=(keys & 1).astype(np.float32),
         scores=(keys >> 1 & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
         counts=counts,
-        groups=keys >> 33 if has_groups else None,
+        groups=keys >> 33 & (_MOST_GROUPS - 1) if has_groups else None,  # the highest bit of a group is the sign
     )
 
 

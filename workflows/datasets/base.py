@@ -1,6 +1,6 @@
 """What a dataset is to the rest of the house: how to get its rows, and which NVTabular graph encodes them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,8 +33,12 @@ class Generator(Protocol):
 class Requests(Protocol):
     """Reads rows to score as the rows were read that were trained on."""
 
-    def of_file(self, path: Path) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+    def of_file(self, path: Path, optional: Collection[str] = ()) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Some rows of a file as they are in it, as they are sent, and the share of the rows that is read with them.
+
+        Args:
+            path: the file.
+            optional: columns that it may lack.
 
         Raises:
             DataError: the file or a column is missing, or a value does not fit.
@@ -43,8 +47,12 @@ class Requests(Protocol):
     def format_of(self, path: Path) -> str:
         """How a file is written: csv, parquet or jsonl."""
 
-    def of_texts(self, texts: Mapping[str, str]) -> pa.RecordBatch:
+    def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """One row, as it is sent, of texts such as a CSV file has.
+
+        Args:
+            texts: by column.
+            optional: columns that the row may lack.
 
         Raises:
             DataError: a column is missing or unknown, or a value does not fit.

@@ -51,6 +51,15 @@ def test_the_seed_recipe_is_the_notebooks_configuration() -> None:
     assert (config.weight_averaging, config.early_stopping_patience) == (False, 0)
 
 
+def test_what_another_model_brings_with_it_is_said() -> None:
+    recipe = recipe_named("movielens")
+    assert recipe.with_overrides(Overrides({"epochs": 2})).model_choices == ""
+    said = recipe.with_overrides(Overrides({"model": TorchMLPConfig(hidden=(8, 4))})).model_choices
+    assert said.startswith(f"{TorchMLPConfig.name} instead of {MLPConfig.name} brings its own ")
+    assert "hidden 8,4" in said
+    assert said.endswith("how it is fitted stays as in movielens")
+
+
 def test_a_recipe_whose_encoding_is_of_another_kind_of_data_is_refused() -> None:
     with pytest.raises(ConfigError, match="'mine' has the encoding RowsConfig, but its dataset amazon takes Sequence"):
         Recipe(name="mine", summary="", dataset=AMAZON)

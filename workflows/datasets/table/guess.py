@@ -331,7 +331,9 @@ def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Gues
     if has_clock:
         parts.insert(0, "hour")
     if span_days > 31:
-        parts += ["day", "month"]
+        parts += ["day"]
+    if span_days > (2 * 365 if has_clock else 31):  # split by time, the last months of one year are new to the model
+        parts += ["month"]
     if span_days > 365:
         parts += ["year"]
     shown = {"iso": "by ISO 8601", **{name: f"numbers since 1970, {name}" for name in EPOCHS}}.get(form, f"as {form}")

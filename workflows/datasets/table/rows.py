@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -174,9 +174,10 @@ class TableRequests:
 
     config: TableConfig
 
-    def of_file(self, path: Path) -> Iterator[tuple[pa.Table, pa.Table, float]]:
+    def of_file(self, path: Path, optional: Collection[str] = ()) -> Iterator[tuple[pa.Table, pa.Table, float]]:
         """Rows of a file like those that were trained on; it may lack labels, and have other columns."""
-        reading = self._reading(replace(self.config.data, format=self.format_of(path)))
+        files = replace(self.config.data, format=self.format_of(path))
+        reading = self._reading(files, set(optional).difference(names_in(path, files)))
         _check_columns(path, reading)
         known = reading.types
         types: Types = {name: known.get(name) for name in names_in(path, reading.files)}
@@ -194,22 +195,24 @@ class TableRequests:
             raise DataError(f"{path} does not exist. Expected a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
 
-    def of_texts(self, texts: Mapping[str, str]) -> pa.RecordBatch:
+    def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """One row; an empty text is a missing value."""
         features = self.config.features
         unknown = [name for name in texts if name not in features]
-        missing = [name for name in features if name not in texts]
+        missing = [name for name in features if name not in texts and name not in optional]
         hint = did_you_mean(unknown, features)
         if unknown:
             raise DataError(f"{unknown} are no features. Expected {list(features)}.{hint}")
         if missing:
             raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty text is a missing value.")
-        values = [pa.array([texts[name]], pa.string()) for name in features]
-        row = pa.RecordBatch.from_arrays(values, list(features))
-        return self._reading(replace(self.config.data, format="csv")).typed(row, Path("the row"), 0)
+        row = pa.RecordBatch.from_pydict({name: pa.array([text], pa.string()) for name, text in texts.items()})
+        reading = self._reading(replace(self.config.data, format="csv"), set(features).difference(texts))
+        return reading.typed(row, Path("the row"), 0)
 
-    def _reading(self, files: FilesConfig) -> _Reading:
-        return _Reading(files=files, columns=self.config.features, labels={}, names={})
+    def _reading(self, files: FilesConfig, left_out: Collection[str]) -> _Reading:
+        """Of the features but some."""
+        columns = {name: column for name, column in self.config.features.items() if name not in left_out}
+        return _Reading(files=files, columns=columns, labels={}, names={})
 
 
 def _check_columns(path: Path, reading: _Reading) -> None:

@@ -43,7 +43,7 @@ def offered(typed: str) -> list[str]:
     [
         ("rankline exp", ["export"]),
         ("rankline train movie", MOVIELENS),
-        ("rankline predict --recipe movie", MOVIELENS),
+        ("rankline predict movie", MOVIELENS),
         ("rankline serve t", [NAME]),
         (f"rankline promote {NAME} --to ", ["1", "2"]),
         (f"rankline rollback {NAME} --to 2", ["2"]),

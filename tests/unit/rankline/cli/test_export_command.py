@@ -42,19 +42,22 @@ def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None
     assert done.exit_code == 0, done.output
     assert "model_repository/mine, version 1: parity on " in done.output
     assert "model_repository/mine: version 1 is active" in done.output
-    assert "rankline predict --recipe mine --input rows.csv" in done.output
+    assert "rankline predict mine --input rows.csv" in done.output
     assert call("export --model model --sample rows.parquet --name mine --engine onnx").exit_code == 0
-    scored = call("predict --recipe mine --user 3 --price 0.5")
+    scored = call("predict mine --user 3 --price 0.5")
     assert json.loads(scored.stdout)["score_click"] == pytest.approx(1 / (1 + np.exp(-(0.3 + 0.125))), rel=1e-6)
     listed = call("versions mine").output
     assert "onnx" in listed
     assert "–" in listed  # no quality is known of it
     assert "version 1 is active" in call("rollback mine").output
-    whole = call("predict --recipe mine --input rows.parquet --output scored.parquet")
+    whole = call("predict mine --input rows.parquet --output scored.parquet")
     assert whole.exit_code == 0, whole.output
     scored_rows = pq.read_table("scored.parquet")
     assert scored_rows.num_rows == 50
     assert "note" in scored_rows.column_names
+    old = call("predict --recipe mine --user 3 --price 0.5")
+    assert "--recipe is deprecated: rankline predict mine" in old.output.replace("\n", " ")
+    assert '{"user": 3, "price": 0.5, "score_click": ' in old.output
 
 
 REFUSED = {
@@ -71,8 +74,10 @@ REFUSED = {
     "export --model model --sample rows.csv --name mine --rename usr=user": "expected columns of the workflow",
     "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "without a compiled form: none",
     "export --model model --sample rows.csv --name mine --engine torch": "engine is 'torch', expected one that takes",
-    "predict --recipe nobody --user 3": "no recipe 'nobody'",
-    "bench nobody": "no recipe 'nobody'",
+    "predict nobody --user 3": "nothing was exported as 'nobody' to",
+    "predict mine.yaml --user 3": "mine.yaml",
+    "bench nobody": "In there: mine, or name another --repository",
+    "rollback nobody --repository none": "Nothing is there: rankline export makes one, or name another --repository",
 }
 
 
@@ -95,4 +100,4 @@ def test_a_name_that_is_not_known_is_answered_with_those_that_were_exported(tmp_
     publish_tiny(tmp_path / "models" / "tiny", 0)
     done = call(f"serve nobody --repository {tmp_path / 'models'}")
     assert done.exit_code == 1
-    assert f"In {tmp_path / 'models'}: tiny." in done.output.replace("\n", "")
+    assert f"nothing was exported as 'nobody' to {tmp_path / 'models'}. In there: tiny" in done.output.replace("\n", "")

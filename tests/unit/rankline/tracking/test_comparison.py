@@ -82,7 +82,8 @@ def test_speed_is_compared_where_both_were_measured(store: Store) -> None:
     assert found.remarks == ()
     lacking = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.0)), (slow, None))
     assert lacking.serving is None
-    assert any("was not measured" in remark for remark in lacking.remarks)
+    remedy = "for it was not measured: rankline export, then rankline bench"
+    assert f"run {lacking.after.short_id} has no latency, {remedy}" in lacking.remarks
 
 
 def test_a_run_without_scores_costs_only_that_comparison(store: Store) -> None:

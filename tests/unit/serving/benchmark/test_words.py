@@ -83,11 +83,15 @@ def test_what_a_search_found_is_said_for_each_batch_size() -> None:
         1: SearchResult(rate_per_s=740.5, failed_per_s=777.5, num_probes=9),
         64: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=8),
         128: SearchResult(rate_per_s=1e6, failed_per_s=None, num_probes=15),
+        256: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=4, ended="it was cut short"),
     }
-    assert list(searched(replace(report_of(), slo="p99=10ms", searches=found))) == [
+    late = result_of(Load(batch_size=256, rate_per_s=105.0), problem="the client was the bottleneck")
+    assert list(searched(replace(report_of(late), slo="p99=10ms", searches=found))) == [
         "p99=10ms with 1 row per request: met up to 740.5 requests/s, not at 777.5 (9 rates tested)",
         "p99=10ms with 64 rows per request: no tested rate met the target (8 rates tested)",
         "p99=10ms with 128 rows per request: met up to 1,000,000 requests/s (15 rates tested)",
+        "p99=10ms with 256 rows per request: met up to 100 requests/s, not at 105, where the client, not the server, "
+        "was the limit (4 rates tested); the search ended early: it was cut short",
     ]
     assert list(searched(report_of())) == []
 

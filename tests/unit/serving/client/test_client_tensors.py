@@ -105,7 +105,8 @@ def test_rows_of_objects_become_rows() -> None:
 @pytest.mark.parametrize(
     ("values", "tensor", "message"),
     [
-        (["1"], INT64, "'userId' has values of type string, expected INT64"),
+        (["1"], INT64, "'userId' has values of type string, expected INT64. Make numbers of texts such as '1'"),
+        ([None, "2024-01-02"], INT64, r"If '2024-01-02' is a time, .*parse_dates=\['userId'\]"),
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
         ([1.5], INT64, "'userId' does not fit INT64: .*1.5"),
         ([2**40], INT32, "'userId' does not fit INT32: .*1099511627776"),

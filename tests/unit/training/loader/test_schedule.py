@@ -219,6 +219,25 @@ def test_rows_of_a_batch_are_about_equally_long_and_batches_come_by_chance(globa
     assert sorted(alike) == sorted(order)
 
 
+def test_an_interrupted_epoch_goes_on_in_the_order_that_it_began_with() -> None:
+    """Of an earlier release too: seeds, epochs, workers and places in the epoch lead to these orders."""
+    plan = schedule([7, 6, 5, 9], batch_size=4, block_bytes=80, seed=7, global_rank=1, global_size=2)
+    epoch = Epoch(plan, 1)
+    assert [[tuple(rows) for rows in block.rows] for block in epoch.blocks] == [
+        [(3, 1, 5, 4, False), (1, 0, 3, 3, False)],
+        [(3, 5, 9, 4, True), (1, 3, 6, 3, True)],
+    ]
+    orders = [[epoch.group_order(block, number) for number in (0, 1)] for block in (0, 1)]
+    assert [[rows.tolist() for rows in of_block if rows is not None] for of_block in orders] == [
+        [[3, 2, 0, 1], [2, 0, 1]], [[0, 1, 3, 2], [1, 2, 0]]
+    ]  # fmt: skip
+    *_, last = epoch.runs(0)
+    order = epoch.run_order(last)
+    assert order is not None
+    assert (last.cuts, order.tolist()) == ((0, 4, 6), [0, 1, 5, 3, 2, 4])
+    assert epoch.bucketed(last, order, np.array([0, 1, 2, 0, 1, 2], np.int32)).tolist() == [0, 3, 1, 4, 5, 2]
+
+
 def test_unshuffled_rows_have_no_order_of_their_own() -> None:
     order = Epoch(schedule([20, 20], batch_size=3, shuffle=False), 0)
     assert order.group_order(0, 0) is None
@@ -244,9 +263,14 @@ def test_row_groups_are_dealt_one_row_at_a_time_and_evenly(sizes: list[int]) -> 
         ({"parts_per_chunk": 0}, "parts_per_chunk is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"global_size": 0}, "global_size is 0"),
-        ({"global_rank": 2, "global_size": 2}, "global_rank is 2, expected a whole number below global_size, 2"),
+        ({"global_rank": 2, "global_size": 2}, "^global_rank is 2, expected a whole number below global_size, 2.$"),
+        ({"global_rank": -1}, "global_rank is -1"),
         ({"global_rank": 5, "global_size": 11}, "10 rows do not give each of 11 workers"),
-        ({"batch_size": 1, "global_size": 3}, "the same number of batches"),
+        (
+            {"batch_size": 1, "global_size": 3},
+            "^10 rows do not give each of 3 workers the same number of batches of up to 1. "
+            "Set pad=True, or take fewer workers.$",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, int], message: str) -> None:

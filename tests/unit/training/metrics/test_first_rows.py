@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.support.workers import OneOfTwo
 from training.metrics import first_rows
 from training.metrics.first_rows import FirstRows
 
@@ -23,3 +24,20 @@ def test_a_batch_that_is_used_again_changes_nothing() -> None:
     kept.add(batch, batch)
     batch += 1
     assert not kept.gathered()[0].any()
+
+
+def test_the_shares_of_workers_follow_one_another_up_to_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_rows, "MOST_ROWS", 3)
+    kept = FirstRows()
+    kept.add(np.array([0, 1]), np.array([0.1, 0.9]))
+    world = OneOfTwo([np.array([1, 0]), np.array([0.8, 0.2])])
+    assert [part.tolist() for part in kept.gathered(world)] == [[0, 1, 1], [0.1, 0.9, 0.8]]
+
+
+def test_a_million_rows_are_kept() -> None:
+    assert first_rows.MOST_ROWS == 1_000_000
+    kept, batch = FirstRows(), np.zeros(400_000, np.int8)
+    for _ in range(4):
+        kept.add(batch, batch)
+    labels, scores = kept.gathered()
+    assert len(labels) == len(scores) == 1_000_000

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.workers import OneOfTwo
 from training.metrics import measured, qualities
 from training.metrics import rows as scored_rows
 from training.metrics.rows import ScoredRows, Tally
-from training.world import Solo
 from workflows.heads import MULTICLASS, REGRESSION, Head
 
 BINARY = [Head("label")]
@@ -50,18 +50,6 @@ def test_the_order_of_the_rows_changes_no_bit_of_a_figure() -> None:
         figures.append(measured(BINARY, tally.rows()))
     assert figures[0] == figures[1]
     assert figures[0] == pytest.approx(qualities(BINARY, labels, scores, groups))
-
-
-class OneOfTwo(Solo):
-    """A world whose other worker has sent what it has."""
-
-    size = 2
-
-    def __init__(self, sent: list[np.ndarray]) -> None:
-        self._sent = sent
-
-    def all_gather(self, array: np.ndarray) -> np.ndarray:
-        return np.concatenate([array, self._sent.pop(0)])
 
 
 def test_workers_count_together_what_each_has_scored() -> None:
@@ -109,12 +97,63 @@ def test_probabilities_of_classes_are_held_too() -> None:
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])
 def test_a_score_that_is_no_number_is_refused(score: float) -> None:
-    with pytest.raises(FloatingPointError, match="not finite"):
+    with pytest.raises(FloatingPointError, match=r"^a score is not finite\.$"):
         Tally(BINARY).add(np.array([0.0, 1.0]), np.array([score, 0.5], np.float32))
 
 
 def test_labels_and_groups_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(ValueError, match="labels hold values other than 0 and 1"):
+    with pytest.raises(ValueError, match=r"^labels hold values other than 0 and 1\.$"):
         Tally(BINARY).add(np.array([0.0, 0.5]), np.array([0.1, 0.5], np.float32))
-    with pytest.raises(ValueError, match="groups are -1 to 4, expected ids from 0 to 2147483647"):
-        Tally(BINARY).add(np.array([0.0, 1.0]), np.array([0.1, 0.5], np.float32), np.array([-1, 4]))
+    for groups in ([-1, 4], [0, 2**31]):
+        expected = rf"^groups are {groups[0]} to {groups[1]}, expected ids from 0 to 2147483647\.$"
+        with pytest.raises(ValueError, match=expected):
+            Tally(BINARY).add(np.array([0.0, 1.0]), np.array([0.1, 0.5], np.float32), np.array(groups))
+
+
+def test_the_largest_group_and_the_smallest_scores_come_back_as_they_were() -> None:
+    labels, scores = np.array([1, 0, 1]), np.array([0.0, 1.0, 1e-45], np.float32)
+    groups = np.array([2**31 - 1, 0, 5], np.int32)
+    tally = Tally(BINARY)
+    tally.add(labels, scores, groups)
+    found = tally.rows()
+    assert found.groups is not None
+    order = np.argsort(found.groups)
+    assert found.groups[order].tolist() == [0, 5, 2**31 - 1]
+    assert found.scores[order].tolist() == [1.0, scores[2], 0.0]
+    assert found.labels[order].tolist() == [0, 1, 1]
+    assert (found.labels.dtype, found.scores.dtype, found.counts.dtype) == ("float32", "float32", "int64")
+
+
+def test_groups_that_are_texts_are_held() -> None:
+    tally = Tally(BINARY)
+    tally.add(np.array([1, 0]), np.array([0.5, 0.25], np.float32), np.array(["b", "a"]))
+    found = tally.rows()
+    assert found.groups is not None
+    assert (found.groups.tolist(), found.labels.tolist(), found.counts.tolist()) == (["b", "a"], [1, 0], [1, 1])
+
+
+def test_no_rows_are_none() -> None:
+    tally = Tally(BINARY)
+    assert len(tally.rows().labels) == 0
+    tally.add(np.zeros(0), np.zeros(0, np.float32), np.zeros(0, np.int64))
+    found = tally.rows()
+    assert found.groups is not None
+    assert len(found.labels) == len(found.groups) == 0
+
+
+def test_rows_are_counted_as_soon_as_more_wait_than_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored_rows, "_PENDING_ROWS", 4)
+    tally = Tally(BINARY)
+    waiting = []
+    for scores in ([0.1, 0.2, 0.3, 0.4], [0.5], [0.1, 0.2, 0.3], [0.4, 0.5], [0.6]):
+        tally.add(np.zeros(len(scores)), np.array(scores, np.float32))
+        waiting.append((tally._num_pending, len(tally._keys)))
+    assert waiting == [(4, 0), (0, 5), (3, 5), (5, 5), (0, 6)]
+    assert tally.rows().counts.tolist() == [2, 2, 2, 2, 2, 1]
+
+
+def test_a_mean_counts_each_row_as_often_as_it_came() -> None:
+    rows = ScoredRows(labels=np.zeros(2), scores=np.zeros(2), counts=np.array([3, 1]))
+    assert rows.mean(np.array([1, 5])) == 2
+    assert rows.mean(np.array([True, False])) == 0.75
+    assert ScoredRows.of(np.zeros(2), np.zeros(2)).counts.dtype == np.int64

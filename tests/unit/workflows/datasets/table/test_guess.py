@@ -146,6 +146,22 @@ def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:
     assert found.columns["viewed"].config.of == "item_id"
 
 
+@pytest.mark.parametrize(
+    ("years", "clock", "parts"),
+    [
+        (1, "", ("weekday", "day", "month")),
+        (1, " 07:30:00", ("hour", "weekday", "day")),
+        (3, " 07:30:00", ("hour", "weekday", "day", "month", "year")),
+    ],
+)
+def test_a_month_is_left_out_where_those_to_come_are_new(
+    years: int, clock: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    times = [f"{2022 + n % years}-{1 + n % 12:02}-{1 + n % 28:02}{clock}" for n in range(N)]
+    columns = {"when": times, "more": RNG.normal(size=N).tolist(), "label": [n % 2 for n in range(N)]}
+    assert guess(profile_of(columns, tmp_path, "csv")).columns["when"].config.parts == parts
+
+
 def leaks_of(tmp_path: Path, columns: dict[str, Any], config: LabelConfig) -> dict[str, str]:
     found = profile_of(columns, tmp_path, "csv")
     guesses = guess(found, ("label",))

@@ -178,6 +178,7 @@ def test_a_row_of_texts_is_read_as_one_of_a_file() -> None:
         requests.of_texts({"id": "a", "m": "1"})
     with pytest.raises(DataError, match="column 'n' is 'x', expected a whole number"):
         requests.of_texts({"id": "a", "n": "x"})
+    assert requests.of_texts({"n": "7"}, optional=["id"]).to_pylist() == [{"n": 7}]
 
 
 def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None:
@@ -188,3 +189,5 @@ def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None
         next(requests.of_file(tmp_path / "new.tsv"))
     with pytest.raises(DataError, match="does not exist"):
         next(requests.of_file(tmp_path / "none.csv"))
+    ((rows, sent, done),) = requests.of_file(tmp_path / "new.tsv", optional=["n"])
+    assert (rows.column_names, sent.to_pylist(), done) == (["id", "N"], [{"id": "a"}], 1)

@@ -1,0 +1,26 @@
+"""Validation rows whose values no training row has, such as the month after those, where time splits one year."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from workflows.categories import FIRST_UNSEEN_ID
+from workflows.feature_spec import PARQUET
+from workflows.prepared import PreparedData
+
+_FEW = 64  # ids of a column; of many, most may well be new
+_LOOKED_AT = 65_536
+_MANY = 0.5
+
+
+def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
+    """Column of few categories → share of the first validation rows with one that is new, where that is the most."""
+    source = prepared.spec.sources["valid"]
+    names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
+    if prepared.online or source.type != PARQUET or not names:
+        return {}
+    batches = pq.ParquetFile(prepared.path / source.files[0]).iter_batches(_LOOKED_AT, columns=names)
+    if (rows := next(batches, None)) is None:
+        return {}
+    shares = {name: pc.mean(pc.equal(rows[name], FIRST_UNSEEN_ID).cast(pa.int8())).as_py() for name in names}
+    return {name: share for name, share in shares.items() if share is not None and share > _MANY}

@@ -1,0 +1,119 @@
+"""A promise of latency: whether a rate meets it, and the search for the highest rate that does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+from serving.benchmark.config import LoadConfig, Slo
+from serving.benchmark.measurement import Bench
+from serving.benchmark.metrics import METRICS
+from serving.benchmark.percentiles import samples_needed
+from serving.benchmark.report import LoadResult
+from serving.benchmark.runs import Load
+from serving.benchmark.search import SearchResult, highest_rate
+from serving.benchmark.table import number
+
+_FIRST_RATE = 100.0
+_KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
+_ALIKE = 3  # rates in a row, each half the one before, that bring the percentile no nearer to the bound
+_NEARER = 0.8
+
+
+def duration_s(rate_per_s: float, slo: Slo, config: LoadConfig) -> float:
+    """`min_duration_s`, or as long as the percentile needs to be reported."""
+    return max(config.min_duration_s, 1.2 * samples_needed(slo.level) / rate_per_s)
+
+
+def measure_rate(bench: Bench, batch_size: int, rate_per_s: float, slo: Slo, config: LoadConfig) -> LoadResult:
+    """Offer a rate for `duration_s`.
+
+    Raises:
+        RequestError: the rows do not fit the model.
+        ServingError: no server answers, or a score is not the expected one.
+    """
+    rate_per_s = round(rate_per_s, 1)
+    seconds = duration_s(rate_per_s, slo, config)
+    config = replace(config, min_duration_s=seconds, time_limit_s=seconds)
+    return bench.measure(Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals), config)
+
+
+def holds_slo(result: LoadResult, slo: Slo) -> bool:
+    """The percentile is reported and under the bound, the server kept up, and few enough requests had no answer."""
+    value_ms = result.value(slo.metric)
+    return value_ms is not None and value_ms <= slo.bound_ms and kept_up(result, slo)
+
+
+def kept_up(result: LoadResult, slo: Slo) -> bool:
+    """What was offered was answered, but for as many requests as the percentile leaves out."""
+    num_failed = sum(result.errors.values()) + result.num_unsent
+    return num_failed <= (1 - slo.level) * result.num_due and result.num_requests >= _KEPT_UP * result.num_due
+
+
+class SloSearch:
+    """The search for the highest rate that meets a target; what it has tested stands, however it ends.
+
+    Args:
+        slo: the target.
+        measure: offers a rate.
+        say: told what each rate reached.
+    """
+
+    def __init__(self, slo: Slo, measure: Callable[[float], LoadResult], say: Callable[[str], None]) -> None:
+        self._slo, self._measure, self._say = slo, measure, say
+        self._tested: list[LoadResult] = []
+
+    def run(self) -> SearchResult:
+        """Search, until a rate is found, or lower ones turn out to be of no use."""
+        try:
+            return highest_rate(self._holds, start=_FIRST_RATE)
+        except _InVainError as error:
+            return self.so_far(str(error))
+
+    def so_far(self, ended: str) -> SearchResult:
+        """What the rates that were tested come to, where the search ended early.
+
+        Args:
+            ended: why.
+        """
+        rates = {result.rate_per_s or 0.0: True for result in self._tested}
+        for result in self._tested:
+            rates[result.rate_per_s or 0.0] &= holds_slo(result, self._slo)
+        failed = min((rate for rate, held in rates.items() if not held), default=None)
+        held = max((rate for rate, held in rates.items() if held and (failed is None or rate < failed)), default=None)
+        return SearchResult(rate_per_s=held, failed_per_s=failed, num_probes=len(self._tested), ended=ended)
+
+    def _holds(self, rate_per_s: float) -> bool:
+        result = self._measure(rate_per_s)
+        self._tested.append(result)
+        held = holds_slo(result, self._slo)
+        self._say(f"{number(result.rate_per_s)} requests/s: {self._reached(result)}, {'met' if held else 'missed'}")
+        if not any(holds_slo(tested, self._slo) for tested in self._tested):
+            self._check_use_of_lower_rates()
+        return held
+
+    def _reached(self, result: LoadResult) -> str:
+        metric, value_ms = METRICS[self._slo.metric], result.value(self._slo.metric)
+        reached = "not reported" if value_ms is None else f"{number(value_ms)} ms"
+        late = ", the client was the bottleneck" if result.problem else ""
+        return f"{metric.label} {reached}{late}"
+
+    def _check_use_of_lower_rates(self) -> None:
+        """Where a queue is the reason, half the rate brings the percentile nearer; else lower rates only take longer.
+
+        Raises:
+            _InVainError: they do not.
+        """
+        values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
+        found = [value_ms for value_ms in values_ms if value_ms is not None]
+        if len(found) < _ALIKE or any(later < _NEARER * earlier for earlier, later in pairwise(found)):
+            return
+        if self._tested[-1].problem:
+            raise _InVainError(
+                "the client, not the server, is the limit, at lower rates too: it sends late. "
+                "End what else runs here, or measure from another machine with --url"
+            )
+        raise _InVainError(f"{METRICS[self._slo.metric].label} is no lower at lower rates")
+
+
+class _InVainError(Exception):
+    """No lower rate will meet the target."""

@@ -1,0 +1,20 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankline.unseen import mostly_unseen
+from tests.support.specs import scalar_spec
+from workflows.feature_spec import Source
+from workflows.prepared import PreparedData
+
+
+def test_a_column_of_few_categories_that_are_new_to_most_validation_rows_is_named(tmp_path: Path) -> None:
+    rows = {"C0": [2, 2, 2, 3], "C1": [2, 2, 3, 3], "C2": [2, 2, 2, 2]}
+    pq.write_table(pa.table(rows), tmp_path / "valid.parquet")
+    source = Source(files=("valid.parquet",), num_rows=4)
+    spec = replace(scalar_spec([(15, 4), (15, 4), (1000, 4)], 0), sources={"valid": source})
+    any_manifest: Any = None
+    assert mostly_unseen(PreparedData(path=tmp_path, spec=spec, manifest=any_manifest)) == {"C0": 0.75}
