@@ -12,7 +12,7 @@ help: ## show this list
 setup: ## make .venv with everything a developer needs
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx,torch,lightgbm,xgboost,tune,dev
 	@$(BIN)/python -m serving.native.build
-	@$(if $(filter setup,$(MAKECMDGOALS)),echo "ready: source .venv/bin/activate, then rankline --help")
+	@$(if $(filter setup,$(MAKECMDGOALS)),echo "ready: source .venv/bin/activate; rankline --help")
 
 demo: ## raw ratings to measured scores, in one command (generated data)
 	@PYTHON="$(PYTHON)" scripts/setup.sh cpu,onnx

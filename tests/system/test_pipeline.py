@@ -1,4 +1,4 @@
-"""MovieLens by command line: each command of the README and docs/{runs,serving,measuring}.md, and what it leaves behind.
+"""MovieLens by command line: each command of README and docs/{runs,serving,measuring}.md, and what it leaves behind.
 
 One run, the README's own, is looked at by all tests; commands that change what is active work on a copy of it.
 """
