@@ -33,7 +33,7 @@ _MINUTES_PER_REPEAT = 6
 _SHARE_OF_PEAK = 0.7
 _SAMPLE_INTERVAL_S = 1.0
 _WARMUP_S = 60.0
-_PEAK = LoadConfig(slo="p99=100", min_duration_s=5.0)
+_PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
 
 
 def run(repeats: int, check_every: int | None = None) -> Report:
