@@ -156,6 +156,7 @@ def test_runs_hold_the_rows_of_the_batches(group_rows: list[int], batch_size: in
     firsts = [run.batch + number for run in runs for number in range(len(run.cuts) - 1)]
     assert firsts == list(range(plan.num_batches))
     for run in runs:
+        assert all(part.start < part.stop for part in run.rows)
         assert run.num_rows == len(rows(run))
         assert list(run.cuts) == [
             plan.first_row(run.batch + n) - plan.first_row(run.batch) for n in range(len(run.cuts))
