@@ -21,6 +21,7 @@ def test_dense_numbers_are_positions_between_two_free_slots() -> None:
     assert (index.hashes, index.starts, index.strings, index.seed) == (None, None, None, 0)
     assert (index.input, index.inputs, index.num_unknown, index.missing_row) == ("key", ("key",), 3, 9)
     assert index.row_bounds == (0, 9)
+    assert KeyIndex.build("key", np.zeros(0, np.int64)).rows.tolist() == [0, 0]
     plain = KeyIndex.build(1, np.array([5], np.int64))
     assert (plain.inputs, plain.num_unknown, plain.missing_row, plain.row_bounds) == ((1,), 1, 0, (0, 1))
 

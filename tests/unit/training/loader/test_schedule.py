@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from training.loader import schedule as loader_schedule
 from training.loader.schedule import BatchRun, Epoch, GroupRows, Schedule, ShuffleBlock, dealt
 from workflows.errors import ConfigError
 
@@ -155,6 +156,7 @@ def test_runs_hold_the_rows_of_the_batches(group_rows: list[int], batch_size: in
     firsts = [run.batch + number for run in runs for number in range(len(run.cuts) - 1)]
     assert firsts == list(range(plan.num_batches))
     for run in runs:
+        assert all(part.start < part.stop for part in run.rows)
         assert run.num_rows == len(rows(run))
         assert list(run.cuts) == [
             plan.first_row(run.batch + n) - plan.first_row(run.batch) for n in range(len(run.cuts))
@@ -231,11 +233,54 @@ def test_an_interrupted_epoch_goes_on_in_the_order_that_it_began_with() -> None:
     assert [[rows.tolist() for rows in of_block if rows is not None] for of_block in orders] == [
         [[3, 2, 0, 1], [2, 0, 1]], [[0, 1, 3, 2], [1, 2, 0]]
     ]  # fmt: skip
-    *_, last = epoch.runs(0)
-    order = epoch.run_order(last)
+    epoch = Epoch(schedule([9, 8], batch_size=2, block_bytes=80, seed=7), 1)
+    first, _, last = epoch.runs(0)
+    assert (first.batch, first.cuts, last.batch, last.cuts) == (0, (0, 2, 4, 6, 8), 5, (0, 2, 4, 6, 7))
+    found = [(run, order) for run in (first, last) if (order := epoch.run_order(run)) is not None]
+    assert [order.tolist() for _, order in found] == [[1, 6, 0, 3, 2, 5, 4, 7], [1, 6, 0, 3, 2, 5, 4]]
+    by_length = [epoch.bucketed(run, order, np.arange(run.num_rows, dtype=np.int32) % 3) for run, order in found]
+    assert [rows.tolist() for rows in by_length] == [[6, 0, 3, 1, 2, 5, 4, 7], [4, 2, 3, 1, 6, 0, 5]]
+
+
+def test_small_batches_are_gathered_up_to_so_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_schedule, "_ROWS_AT_ONCE", 6)
+    epoch = Epoch(schedule([20], batch_size=2, seed=7), 1)
+    runs = list(epoch.runs(0))
+    assert [(run.batch, run.cuts) for run in runs] == [
+        *((batch, (0, 2, 4, 6)) for batch in (0, 3, 6)), (9, (0, 2))
+    ]  # fmt: skip
+    assert list(epoch.runs(4)) == runs[1:]
+    orders = [order.tolist() for run in runs if (order := epoch.run_order(run)) is not None]
+    assert orders == [[1, 4, 2, 0, 3, 5], [1, 4, 2, 0, 3, 5], [3, 5, 1, 4, 2, 0]]
+    whole = epoch.group_order(0, 0)
+    assert whole is not None
+    assert whole.tolist() == [6, 9, 15, 14, 4, 2, 0, 16, 18, 13, 8, 17, 19, 7, 11, 12, 3, 10, 5, 1]
+    assert [run.cuts for run in Epoch(schedule([20], batch_size=6), 0).runs(0)] == [(0, 6)] * 3 + [(0, 2)]
+
+
+def test_a_share_has_nothing_of_the_row_groups_beside_it() -> None:
+    plan = schedule([4, 4, 4, 4], shuffle=False, global_rank=1, global_size=4)
+    assert [block.rows for block in plan.blocks(0)] == [(GroupRows(1, 0, 4),)]
+
+
+def test_what_is_mixed_with_others_may_be_too_large_for_a_block_by_itself() -> None:
+    plan = schedule([10, 4], block_bytes=100, global_size=2, seed=0)
+    assert {rows for block in plan.blocks(0) for rows in block.rows} == {
+        GroupRows(0, 0, 4, 4, False), GroupRows(0, 4, 7, 4)
+    }  # fmt: skip
+    whole = schedule([10, 4], block_bytes=160, global_size=2, seed=0)
+    assert {rows for block in whole.blocks(0) for rows in block.rows} == {GroupRows(0, 0, 7)}
+
+
+def test_rows_that_are_equally_long_stay_in_the_order_of_chance() -> None:
+    epoch = Epoch(schedule([600], batch_size=300), 0)
+    (run,) = epoch.runs(0)
+    order = epoch.run_order(run)
     assert order is not None
-    assert (last.cuts, order.tolist()) == ((0, 4, 6), [0, 1, 5, 3, 2, 4])
-    assert epoch.bucketed(last, order, np.array([0, 1, 2, 0, 1, 2], np.int32)).tolist() == [0, 3, 1, 4, 5, 2]
+    lengths = (np.arange(600) % 2).astype(np.int32)
+    found = epoch.bucketed(run, order, lengths)
+    parts = [order[lengths[order] == length].tolist() for length in (0, 1)]
+    assert found.tolist() in (parts[0] + parts[1], parts[1] + parts[0])
 
 
 def test_unshuffled_rows_have_no_order_of_their_own() -> None:

@@ -55,7 +55,10 @@ class Scores:
 LABELS, CHANCES, USERS = [0, 1, 1, 0, 1], [0.1, 0.7, 0.4, 0.6, 0.9], [1, 1, 2, 2, 2]
 BATCHES = [({"score": CHANCES[part], "user": USERS[part]}, LABELS[part]) for part in (slice(0, 2), slice(2, 5))]
 CLICK = [Head("click")]
-EXPECTED = quality(np.array(LABELS), np.array(CHANCES, np.float32), np.array(USERS))
+
+
+def without_groups() -> tuple[Any, Any]:
+    return np.array(LABELS), np.array(CHANCES, np.float32)
 
 
 def evaluated(batches: Any = BATCHES, heads: Any = CLICK, **options: Any) -> dict[str, float]:
@@ -65,10 +68,14 @@ def evaluated(batches: Any = BATCHES, heads: Any = CLICK, **options: Any) -> dic
     return figures
 
 
+EXPECTED = quality(*without_groups(), np.array(USERS))
+
+
 def test_all_batches_are_scored_by_the_averaged_weights_and_the_first_rows_kept() -> None:
     first = FirstRows()
     assert evaluated(first_rows=first) == EXPECTED
     assert EXPECTED["gauc"] != EXPECTED["auc"]
+    assert evaluated(group_by="nobody") == evaluated(group_by=None) == quality(*without_groups())
     labels, scores = first.gathered()
     assert (labels.tolist(), scores.tolist()) == (LABELS, np.array(CHANCES, np.float32).tolist())
 

@@ -135,6 +135,10 @@ def test_groups_that_are_texts_are_held() -> None:
 def test_no_rows_are_none() -> None:
     tally = Tally(BINARY)
     assert len(tally.rows().labels) == 0
+    assert tally.rows().groups is None
+    tally.add(np.zeros(1), np.zeros(1, np.float32))
+    assert tally.rows().groups is None
+    tally = Tally(BINARY)
     tally.add(np.zeros(0), np.zeros(0, np.float32), np.zeros(0, np.int64))
     found = tally.rows()
     assert found.groups is not None

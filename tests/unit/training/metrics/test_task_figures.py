@@ -41,7 +41,8 @@ def test_classes_are_judged_by_the_chance_of_the_right_one() -> None:
 
 
 def test_the_first_of_equally_likely_classes_is_the_one_that_is_said() -> None:
-    assert accuracy(KINDS) == pytest.approx(2 / 4)
+    assert accuracy(KINDS) == 2 / 4
+    assert accuracy(ScoredRows.of(np.array([1.0, 1.0, 0.0]), np.array([[0.2, 0.8], [0.5, 0.5], [0.1, 0.9]]))) == 1 / 3
 
 
 def test_f1_is_the_mean_over_the_classes_that_a_row_has_or_is_said_to_have() -> None:
@@ -60,5 +61,8 @@ def test_confidence_is_held_against_how_often_it_is_right_in_15_bins() -> None:
     assert confidence_error(both) == pytest.approx(abs(1 - 0.5 - end) / 2)
     sure = ScoredRows.of(np.array([0.0]), np.array([[1.0, 0.0]]))
     assert confidence_error(sure) == 0
+    for right, wrong in ((0.05, 0.1), (0.9, 0.99)):  # in two bins, at either end
+        ends = ScoredRows.of(np.array([0.0, 1.0]), np.array([[right, 0.0], [wrong, 0.0]]))
+        assert confidence_error(ends) == pytest.approx((1 - right + wrong) / 2)
     unsure = ScoredRows.of(np.array([0.0, 1.0]), np.array([[0.0, 0.0], [0.02, 0.01]]))
     assert confidence_error(unsure) == pytest.approx(abs(1 - 0.0 - 0.02) / 2)
