@@ -221,7 +221,7 @@ class FilesWriter:
         for name in self._dictionaries or ():
             group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
         if self._dictionaries is not None:  # a file in Arrow's format has one dictionary of a column
-            group = group.unify_dictionaries().combine_chunks()
+            group = group.combine_chunks()
         if self._file is None:
             self._file = self._opened(group.schema)
         self._file.write_table(group, num_rows)
