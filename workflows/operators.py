@@ -206,7 +206,7 @@ def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
     distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
     is_same = len(distinct.dictionary) == len(numbers)
     indices = strings.indices if is_same else distinct.indices.take(strings.indices)
-    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary)
+    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary, safe=False)  # they come from a dictionary
 
 
 class Categorify(ops.Categorify):  # type: ignore[misc]

@@ -48,7 +48,7 @@ def prepare(
 ) -> PreparedData:
     """Split, fit, encode and publish.
 
-    Needs room on disk for the raw rows as Parquet beside the prepared data. Whoever does the work, the data are the
+    Needs room on disk for the raw rows, compressed, beside the prepared data. Whoever does the work, the data are the
     same to the bit.
 
     Args:

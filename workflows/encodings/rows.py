@@ -287,9 +287,8 @@ class _Encoder:
         for node in self._nodes:
             part = LocalExecutor().transform(frame, node)
             schema = pa.schema([self.schema.field(name) for name in part.columns])
-            made |= dict(
-                zip(part.columns, pa.Table.from_pandas(part, schema=schema, preserve_index=False), strict=True)
-            )
+            columns = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+            made |= dict(zip(schema.names, columns, strict=True))
         table = pa.table([made[name] for name in self.schema.names], schema=self.schema)
         for name in self.longest:
             self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
