@@ -130,6 +130,8 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
     float64, whose NaN is what all other operators take for missing: an integer column would be int64 in one part of
     the data and float64 in another, and a vocabulary of the first refuses the second. Numbers of up to 13 digits are
     exact; longer ones are rounded to 53 bits, in training as in serving.
+
+    A dictionary of Arrow's stays one, of numbers, each of them once: see `arrow_columns` for who reads it.
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
@@ -137,7 +139,9 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
-            if isinstance(flat.dtype, pd.CategoricalDtype):
+            if (encoded := _arrow_dictionary(flat)) is not None:
+                result[name] = pd.arrays.ArrowExtensionArray(_dictionary_of_hex(encoded))
+            elif isinstance(flat.dtype, pd.CategoricalDtype):
                 # A missing value has the code -1, which takes the last.
                 result[name] = rebuild(
                     np.append(_numbers_of_hex(flat.cat.categories), np.nan)[flat.cat.codes.to_numpy()]
@@ -153,7 +157,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
 
 
 def arrow_columns(workflow: nvt.Workflow) -> list[str]:
-    """Raw columns that are only read by operators which take strings as Arrow has them: see `frame_of`."""
+    """Raw columns of strings which only operators read that take values as Arrow has them: see `frame_of`."""
     nodes = list(iter_nodes([workflow.output_node]))
     readers: dict[str, set[type]] = {}
     for node in nodes:
@@ -165,7 +169,7 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
 
 
 def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
-    """Class of a node's operator; of one that leaves values alone, those of the nodes behind it."""
+    """Class of a node's operator; of one that hands on what Arrow has, those of the nodes behind it."""
     if type(node.op) not in _PASS_ON:
         return {type(node.op)}
     behind = [other for other in nodes if any(parent is node for parent in other.parents_with_dependencies)]
@@ -173,11 +177,14 @@ def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
 
 
 def frame_of(table: pa.Table, arrow: Sequence[str]) -> pd.DataFrame:
-    """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects."""
+    """A table as pandas has it, but for some columns, whose strings, if they hold any, are not made Python objects.
+
+    These come last, so that columns of one dtype stay one block, which NVTabular's operators are faster with.
+    """
     texts = [name for name in arrow if holds_text(table.schema.field(name).type)]
     frame = table.drop_columns(texts).to_pandas()
     made = {name: pd.Series(pd.arrays.ArrowExtensionArray(table[name]), index=frame.index) for name in texts}
-    return frame.assign(**made)[table.column_names]
+    return pd.concat([frame, pd.DataFrame(made, copy=False)], axis=1, copy=False) if texts else frame
 
 
 def holds_text(kind: pa.DataType) -> bool:
@@ -186,16 +193,20 @@ def holds_text(kind: pa.DataType) -> bool:
 
 
 def _numbers_of_hex(series: "pd.Series[Any]") -> NDArray[np.float64]:
-    if isinstance(series.dtype, pd.ArrowDtype | pd.CategoricalDtype):
-        given = pa.array(series)
-        values = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if isinstance(series.dtype, pd.ArrowDtype):
+        values = _whole(pa.array(series)).cast(pa.large_binary())
     else:
         values = pa.array(series.to_numpy(dtype=object, na_value=None), pa.large_binary(), from_pandas=True)
-    if not pa.types.is_dictionary(values.type):
-        return numbers_of_hex(values.cast(pa.large_binary()).fill_null(b""))
-    distinct = numbers_of_hex(values.dictionary.cast(pa.large_binary()).fill_null(b""))
-    indices: NDArray[np.int64] = values.indices.fill_null(len(distinct)).to_numpy()
-    return np.append(distinct, np.nan).take(indices)
+    return numbers_of_hex(values.fill_null(b""))
+
+
+def _dictionary_of_hex(strings: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Numbers of hexadecimal strings, null for what is none; strings may be of one number, as 0a and A."""
+    numbers = numbers_of_hex(strings.dictionary.cast(pa.large_binary()).fill_null(b""))
+    distinct = pa.array(numbers, from_pandas=True).dictionary_encode()
+    is_same = len(distinct.dictionary) == len(numbers)
+    indices = strings.indices if is_same else distinct.indices.take(strings.indices)
+    return pa.DictionaryArray.from_arrays(indices, distinct.dictionary, safe=False)  # they come from a dictionary
 
 
 class Categorify(ops.Categorify):  # type: ignore[misc]
@@ -252,9 +263,9 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         return not self.single_table and self.split_out == 1 and not is_grouped
 
     def _ids_of(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
-        """Ids of a column that holds numbers, strings as Arrow has them, or nothing; None for others."""
+        """Ids of a column that holds numbers, what Arrow has, or nothing; None for others."""
         if isinstance(column.dtype, pd.ArrowDtype):
-            return self._ids_of_strings(name, column)
+            return self._ids_of_arrow(name, column)
         present = column.notna().to_numpy()
         ids = np.full(len(column), NULL_ID, dtype=self.output_dtype)
         if present.any():
@@ -273,18 +284,23 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
             ids[present] = found
         return ids
 
-    def _ids_of_strings(self, name: str, column: "pd.Series[Any]") -> NDArray[Any]:
-        """Each distinct string is looked up once."""
-        strings = _encoded_strings(column)
+    def _ids_of_arrow(self, name: str, column: "pd.Series[Any]") -> NDArray[Any] | None:
+        """Each distinct value is looked up once."""
+        encoded = _encoded(column)
+        distinct = encoded.dictionary
+        ids = (
+            self._ids_of_strings(name, distinct) if is_text(distinct.type) else self._ids_of(name, distinct.to_pandas())
+        )
+        return None if ids is None else np.append(ids, NULL_ID).take(encoded.indices.fill_null(len(ids)).to_numpy())
+
+    def _ids_of_strings(self, name: str, strings: pa.Array) -> NDArray[Any]:
         vocabulary = self._vocabulary(name)
         known = pa.array(vocabulary.index, pa.large_string(), from_pandas=True)
-        positions = pc.index_in(strings.dictionary.cast(pa.large_string()), value_set=known)
-        ids = np.full(len(positions) + 1, NULL_ID, dtype=self.output_dtype)
-        ids[:-1] = FIRST_UNSEEN_ID
+        positions = pc.index_in(strings.cast(pa.large_string()), value_set=known)
+        ids = np.full(len(positions), FIRST_UNSEEN_ID, dtype=self.output_dtype)
         found = positions.is_valid().to_numpy(zero_copy_only=False)
-        ids[:-1][found] = vocabulary.to_numpy()[positions.drop_null().to_numpy()]
-        of_rows: NDArray[Any] = ids.take(strings.indices.fill_null(len(positions)).to_numpy())
-        return of_rows
+        ids[found] = vocabulary.to_numpy()[positions.drop_null().to_numpy()]
+        return ids
 
     def _vocabulary(self, name: str) -> "pd.Series[Any]":
         """Value → id, kept in NVTabular's own cache, which is emptied where vocabularies change."""
@@ -309,17 +325,37 @@ def _counts(df: pd.DataFrame, names: Sequence[str]) -> dict[str, pd.DataFrame]:
     counts = {}
     for name in names:
         values, _ = flattened(df[name])
-        values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
-        counted = pa.array(values, from_pandas=True).value_counts().flatten()
-        counts[name] = pd.DataFrame({name: _decoded(counted[0]).to_pandas(), f"{name}_size": counted[1].to_pandas()})
+        if (encoded := _arrow_dictionary(values)) is not None:
+            distinct, sizes = _counts_of_dictionary(encoded)
+        else:
+            values = values + 0.0 if values.dtype.kind == "f" else values  # Arrow tells the two zeros apart
+            distinct, sizes = pa.array(values, from_pandas=True).value_counts().flatten()
+        counts[name] = pd.DataFrame({name: distinct.to_pandas(), f"{name}_size": sizes.to_pandas()})
     return counts
 
 
-def _encoded_strings(series: "pd.Series[Any]") -> pa.DictionaryArray:
-    """Strings as Arrow has them, each distinct one once."""
-    strings = pa.array(series)
-    whole = strings.combine_chunks() if isinstance(strings, pa.ChunkedArray) else strings
+def _counts_of_dictionary(values: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
+    """Each value that occurs, null too, and how often."""
+    codes = values.indices.fill_null(len(values.dictionary)).to_numpy()
+    sizes = np.bincount(codes, minlength=len(values.dictionary) + 1)
+    occur = np.flatnonzero(sizes)
+    return values.dictionary.take(pa.array(occur, mask=occur == len(values.dictionary))), pa.array(sizes[occur])
+
+
+def _encoded(series: "pd.Series[Any]") -> pa.DictionaryArray:
+    """Values as Arrow has them, each distinct one once."""
+    whole = _whole(pa.array(series))
     return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
+
+
+def _whole(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _arrow_dictionary(series: "pd.Series[Any]") -> pa.DictionaryArray | None:
+    """A column that holds a dictionary as Arrow has it; None for others."""
+    kind = series.dtype
+    return _encoded(series) if isinstance(kind, pd.ArrowDtype) and pa.types.is_dictionary(kind.pyarrow_dtype) else None
 
 
 def _decoded(values: pa.Array) -> pa.Array:
@@ -578,10 +614,11 @@ def _hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
 def _values(series: "pd.Series[Any]") -> Any:
     """Numbers or UTF-8 strings, none of them missing."""
     if isinstance(series.dtype, pd.ArrowDtype):
-        return _decoded(_encoded_strings(series)).cast(pa.large_binary())
+        values = _decoded(_whole(pa.array(series)))
+        return values.cast(pa.large_binary()) if is_text(values.type) else values.to_numpy()
     is_string = series.dtype == object and isinstance(next(iter(series), None), str)
     return pa.array(series, pa.large_binary()) if is_string else series.to_numpy(series.infer_objects().dtype)
 
 
-_TAKE_ARROW = frozenset({HexToInt, Categorify, HashedCategorify, OrderedCategorify})
-_PASS_ON = frozenset({ConcatColumns, ops.Rename})
+_TAKE_ARROW = frozenset({Categorify, HashedCategorify, HashShare, OrderedCategorify})
+_PASS_ON = frozenset({ConcatColumns, ops.Rename, HexToInt})

@@ -1,4 +1,8 @@
-"""Parquet files of rows: partitions of raw ones, which NVTabular is fitted to, and encoded ones that loaders read."""
+"""Files of rows: partitions of raw ones, which NVTabular is fitted to, and encoded ones that loaders read.
+
+Partitions are read once or twice and thrown away: they are in Arrow's own format, which is nearly free to read. All
+else is Parquet.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
 from workflows.feature_spec import Feature
@@ -34,7 +39,7 @@ class FileRows:
 
     def read(self) -> pa.Table:
         """The rows, all columns."""
-        return pq.read_table(self.path).slice(self.start, self.num_rows)
+        return read_partition(self.path).slice(self.start, self.num_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +48,7 @@ class RawSplit:
 
     Attributes:
         name: "train" or "valid".
-        partitions: a Parquet file for each; strings that only become numbers are dictionaries in it.
+        partitions: a file for each, see `read_partition`; strings that only become numbers are dictionaries in it.
         num_rows: in all partitions.
         schema: of the raw rows.
     """
@@ -58,7 +63,7 @@ class RawSplit:
         files: list[list[FileRows]] = []
         done = 0
         for path in self.partitions:
-            start, num_rows = 0, pq.read_metadata(path).num_rows
+            start, num_rows = 0, pa_dataset.dataset(path, format="ipc").count_rows()
             while start < num_rows:
                 if done % rows_per_file == 0:
                     files.append([])
@@ -69,13 +74,28 @@ class RawSplit:
 
     def open(self, columns: Sequence[str]) -> nvt.Dataset:
         """Some columns, for NVTabular."""
-        meta = frame_of_partition(pq.read_schema(self.partitions[0]).empty_table().select(columns))
+        meta = frame_of_partition(read_partition(self.partitions[0], columns).schema.empty_table())
         rows = from_map(_read_partition, self.partitions, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
         """Some rows, for NVTabular."""
-        return nvtabular_dataset(pq.read_table(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
+        return nvtabular_dataset(read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
+
+
+def read_partition(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Rows of a file that `FilesWriter` wrote as a partition.
+
+    Args:
+        path: of the file.
+        columns: which, in their order; None for all.
+    """
+    with pa.OSFile(str(path)) as file:
+        if columns is None:
+            return pa.ipc.open_file(file).read_all()
+        schema = pa.ipc.open_file(file).schema
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in columns])
+        return pa.ipc.open_file(file, options=options).read_all().select(columns)
 
 
 def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:
@@ -89,7 +109,7 @@ def frame_of_partition(rows: pa.Table) -> pd.DataFrame:
 
 
 def _read_partition(path: Path, columns: list[str]) -> pd.DataFrame:
-    return frame_of_partition(pq.read_table(path, columns=columns))
+    return frame_of_partition(read_partition(path, columns))
 
 
 def _nvtabular_schema(schema: pa.Schema, columns: Sequence[str]) -> Schema:
@@ -133,20 +153,19 @@ def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 
 
-def file_name(number: int) -> str:
+def file_name(number: int, kind: str = "parquet") -> str:
     """Name of a file of a split."""
-    return f"part-{number:03d}.parquet"
+    return f"part-{number:03d}.{kind}"
 
 
 class FilesWriter:
-    """Writes tables as Parquet files `part-000.parquet` and so on.
+    """Writes tables as files `part-000.parquet`, or `part-000.arrow`, and so on.
 
     Args:
         directory: where, made if need be.
         rows_per_file: rows of a file, fewer in the last one.
         rows_per_group: rows of a row group, fewer at the end of a file; None for as many as a file has.
-        dictionaries: for files that are soon read again: columns that are written as dictionaries. All else is written
-            as fast as can be.
+        dictionaries: for partitions, see `read_partition`: columns that are written as dictionaries.
     """
 
     def __init__(
@@ -160,13 +179,10 @@ class FilesWriter:
         directory.mkdir(exist_ok=True)
         self._directory, self._paths = directory, list[Path]()
         self._rows_per_file, self._rows_per_group = rows_per_file, rows_per_group or rows_per_file
-        self._dictionaries = dictionaries or ()
-        self._options: dict[str, Any] = {}
-        if dictionaries is not None:
-            self._options = {"use_dictionary": list(dictionaries), "compression": "lz4", "write_statistics": False}
+        self._dictionaries = dictionaries
         self._held: list[pa.Table] = []
         self._num_held, self._num_in_file = 0, 0
-        self._file: pq.ParquetWriter | None = None
+        self._file: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
 
     @classmethod
     def of_split(
@@ -202,15 +218,23 @@ class FilesWriter:
         rows = pa.concat_tables(self._held)
         self._held, self._num_held = [rows.slice(num_rows)], len(rows) - num_rows
         group = rows.slice(0, num_rows)
-        for name in self._dictionaries:
+        for name in self._dictionaries or ():
             group = group.set_column(group.schema.get_field_index(name), name, group[name].dictionary_encode())
+        if self._dictionaries is not None:  # a file in Arrow's format has one dictionary of a column
+            group = group.combine_chunks()
         if self._file is None:
-            self._paths.append(self._directory / file_name(len(self._paths)))
-            self._file = pq.ParquetWriter(self._paths[-1], group.schema, **self._options)
-        self._file.write_table(group, row_group_size=num_rows)
+            self._file = self._opened(group.schema)
+        self._file.write_table(group, num_rows)
         self._num_in_file += num_rows
         if self._num_in_file == self._rows_per_file:
             self._close_file()
+
+    def _opened(self, schema: pa.Schema) -> "pq.ParquetWriter | pa.ipc.RecordBatchFileWriter":
+        kind = "parquet" if self._dictionaries is None else "arrow"
+        self._paths.append(self._directory / file_name(len(self._paths), kind))
+        if self._dictionaries is None:
+            return pq.ParquetWriter(self._paths[-1], schema)
+        return pa.ipc.new_file(str(self._paths[-1]), schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
     def _close_file(self) -> None:
         if self._file is not None:

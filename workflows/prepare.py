@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from workflows.allocator import freed_memory_kept
 from workflows.artifacts import publish
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
@@ -47,7 +48,7 @@ def prepare(
 ) -> PreparedData:
     """Split, fit, encode and publish.
 
-    Needs room on disk for the raw rows as Parquet beside the prepared data. Whoever does the work, the data are the
+    Needs room on disk for the raw rows, compressed, beside the prepared data. Whoever does the work, the data are the
     same to the bit.
 
     Args:
@@ -87,7 +88,7 @@ def prepare(
         progress.update(number + share, len(STAGES), f"{share:.0%} of {len(raw.rows):,} rows {stage}")
 
     with publish(output, KIND, made_from={dataset.name: raw.fingerprint}, details=details) as directory:
-        with scratch_beside(directory) as scratch, quiet_nvtabular():
+        with scratch_beside(directory) as scratch, quiet_nvtabular(), freed_memory_kept():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
             workflow = with_stable_hashes(dataset.graph(raw, config, choices))
             keep_vocabularies_in(workflow, scratch)

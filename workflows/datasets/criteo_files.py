@@ -39,7 +39,7 @@ CRITEO_SCHEMA = pa.schema(
 )
 
 _LAYOUTS = (r"train\.txt(\.gz)?", r"day_\d+(\.gz)?", r"[^.].*\.(tsv|txt)(\.gz)?")
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 21  # what the caches of a processor hold
 _SHARD_BYTES = 48 << 20  # some 200,000 rows, a little less than what NVTabular has at a time
 _LONGEST_LINE_BYTES = 1 << 20
 _MAX_DIGITS = 8

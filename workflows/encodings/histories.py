@@ -38,7 +38,7 @@ from workflows.feature_spec import (
     SpecMetadata,
 )
 from workflows.lists import arrow_lists
-from workflows.partitions import FilesWriter, RawSplit, feature_of, nvtabular_dataset
+from workflows.partitions import FilesWriter, RawSplit, feature_of, nvtabular_dataset, read_partition
 from workflows.pool import Report
 from workflows.prepared import HELDOUT, HISTORIES
 from workflows.upstream import nvt
@@ -250,16 +250,15 @@ def _ids_of(ids: _RawIds, job: Job) -> dict[str, NDArray[Any]]:
     writer = FilesWriter(job.scratch / "alone", rows_per_file=job.partition_rows, dictionaries=())
     for start in range(0, ids.num_alone, job.partition_rows):
         writer.write(ids.alone(start, job.partition_rows))
-    workflow = job.directory / "workflow"
+    workflow = load_workflow(job.directory / "workflow")
     encoded = job.pool.map(_encoded_ids, [(workflow, path) for path in writer.close()], lambda _: None)
     return {name: np.concatenate([of_some[name] for of_some in encoded]) for name in encoded[0]}
 
 
-def _encoded_ids(task: tuple[Path, Path], _report: Report) -> dict[str, NDArray[Any]]:
-    """Encode a partition of single ids by a saved workflow."""
-    directory, path = task
-    workflow = load_workflow(directory)
-    encoded = workflow.transform(pq.read_table(path).to_pandas())
+def _encoded_ids(task: tuple[nvt.Workflow, Path], _report: Report) -> dict[str, NDArray[Any]]:
+    """Encode a partition of single ids by a fitted workflow."""
+    workflow, path = task
+    encoded = workflow.transform(read_partition(path).to_pandas())
     return {
         name: np.concatenate(encoded[name].tolist()) if column.is_list else encoded[name].to_numpy()
         for name, column in workflow.output_schema.column_schemas.items()

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +44,8 @@ from workflows.upstream import nvt
 from workflows.workflow_store import load_workflow
 
 from merlin.dag import Graph  # isort: skip
+from merlin.dag.executors import LocalExecutor  # isort: skip
+from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
 
 _PARTITIONS_PER_FILE = 16
 _GROUPS_PER_PARTITION = 2
@@ -80,6 +83,7 @@ class RowEncoding:
         files = _EncodedFiles(
             directory=job.directory,
             scratch=job.scratch,
+            workflow=load_workflow(job.directory / "workflow"),
             inputs=self._dataset.inputs,
             heads=self._dataset.heads,
             is_online=self._config.encode == "online",
@@ -225,8 +229,9 @@ class _EncodedFiles:
     """How raw rows become files of the artifact.
 
     Attributes:
-        directory: of the artifact, which has the fitted workflow.
+        directory: of the artifact.
         scratch: for what is not whole yet.
+        workflow: fitted, as it was saved.
         inputs: raw columns of a request.
         heads: whose labels are raw and encoded columns.
         is_online: write raw rows as splits, which a loader encodes; the workflow shows labels and lengths of lists.
@@ -235,6 +240,7 @@ class _EncodedFiles:
 
     directory: Path
     scratch: Path
+    workflow: nvt.Workflow
     inputs: tuple[str, ...]
     heads: tuple[Head, ...]
     is_online: bool
@@ -247,7 +253,7 @@ class _EncodedFiles:
 
     def encoder(self) -> "_Encoder":
         """The fitted workflow, as far as it is needed."""
-        workflow = load_workflow(self.directory / "workflow")
+        workflow = self.workflow
         has_lists = any(column.is_list for column in workflow.output_schema.column_schemas.values())
         return _Encoder(workflow.remove_inputs(list(self.inputs)) if self.is_online and not has_lists else workflow)
 
@@ -265,7 +271,8 @@ class _Encoder:
     """
 
     def __init__(self, workflow: nvt.Workflow) -> None:
-        self._workflow = workflow
+        self._inputs = workflow.input_schema.column_names
+        self._nodes = _put_together(workflow.output_node)
         columns = workflow.output_schema.column_schemas
         types = {name: pa.from_numpy_dtype(dtype_of(column)) for name, column in columns.items()}
         self.schema = pa.schema(
@@ -275,11 +282,26 @@ class _Encoder:
 
     def encoded(self, rows: pa.Table) -> pa.Table:
         """What becomes of raw rows."""
-        frame = self._workflow.transform(frame_of_partition(rows.select(self._workflow.input_schema.column_names)))
-        table = pa.Table.from_pandas(frame, schema=self.schema, preserve_index=False).replace_schema_metadata()
+        frame = frame_of_partition(rows.select(self._inputs))
+        made: dict[str, pa.ChunkedArray] = {}
+        for node in self._nodes:
+            part = LocalExecutor().transform(frame, node)
+            schema = pa.schema([self.schema.field(name) for name in part.columns])
+            columns = pa.Table.from_pandas(part, schema=schema, preserve_index=False)
+            made |= dict(zip(schema.names, columns, strict=True))
+        table = pa.table([made[name] for name in self.schema.names], schema=self.schema)
         for name in self.longest:
             self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
         return table
+
+
+def _put_together(node: Any) -> list[Any]:
+    """The nodes whose columns a node only puts side by side, each alone: NVTabular copies all of them several times."""
+    parents = node.parents_with_dependencies
+    made = {name for parent in parents for name in parent.output_columns.names}
+    if not isinstance(node.op, ConcatColumns) or made != set(node.output_columns.names):
+        return [node]
+    return [part for parent in parents for part in _put_together(parent)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from tests.support.graphs import fitted, transformed
 from workflows.errors import ArtifactError, ConfigError, DataError
+from workflows.fitting import fit
 from workflows.operators import (
     Bucketize,
     Categorify,
@@ -128,9 +129,34 @@ def test_hexadecimal_strings_of_every_kind_become_numbers(dtype: Any) -> None:
 def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> None:
     table = pa.table({"code": pa.array(CODES).cast(kind), "number": [1.5] * len(CODES)})
     frame = frame_of(table.slice(1), ["code"])
-    assert list(frame) == ["code", "number"]
+    assert list(frame) == ["number", "code"]
     made = HexToInt().transform(nvt.ColumnSelector(["code"]), frame)
-    np.testing.assert_array_equal(made["code"], NUMBERS[1:])
+    np.testing.assert_array_equal(made["code"].to_numpy(np.float64, na_value=np.nan), NUMBERS[1:])
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2), lambda: HashShare(0.7)],
+)
+@pytest.mark.parametrize("npartitions", [1, 2])
+def test_a_dictionary_gets_the_ids_that_its_rows_get(
+    tmp_path: Path, encode: Callable[[], Any], npartitions: int
+) -> None:
+    """Two strings may be one number, and what is no number is missing."""
+    codes = [*CODES, *CODES[:2], "f", "a", "0a", "b"] * 2
+    encoded = frame_of(pa.table({"code": pa.array(codes).dictionary_encode()}), ["code"])
+    ids, vocabularies, example = {}, {}, nvt_rows(pd.DataFrame({"code": CODES[:2]}))
+    for kind, rows in {"objects": pd.DataFrame({"code": codes}), "dictionary": encoded}.items():
+        with quiet_nvtabular():
+            workflow = nvt.Workflow(["code"] >> HexToInt() >> encode())
+            keep_vocabularies_in(workflow, tmp_path / kind)
+            dataset = nvt.Dataset(rows, npartitions=npartitions, schema=example.schema)
+            fit(workflow, lambda _, dataset=dataset: dataset, example, lambda _: None)  # type: ignore[misc]  # bound now
+            ids[kind] = workflow.transform(rows)["code"].tolist()
+        files = (tmp_path / kind).rglob("*.parquet")
+        vocabularies[kind] = [pd.read_parquet(path).to_dict("list") for path in files]
+    assert ids["dictionary"] == ids["objects"]
+    np.testing.assert_equal(vocabularies["dictionary"], vocabularies["objects"])
 
 
 def test_hexadecimal_columns_that_are_missing_whole_stay_missing() -> None:
@@ -147,7 +173,9 @@ def test_raw_columns_that_only_hexadecimals_read_are_told() -> None:
             + (["b"] >> StableHashBucket(3) >> ops.Rename(postfix="_hashed"))
             + (["c"] >> ops.LogOp())
         )
+        alone = nvt.Workflow((["a"] >> HexToInt()) + (["b"] >> HexToInt() >> ops.FillMissing(0)))
     assert arrow_columns(workflow) == ["a"]
+    assert arrow_columns(alone) == []
 
 
 @pytest.mark.parametrize("make", [Categorify, lambda: HashedCategorify(num_buckets=4, max_size=7)])

@@ -98,7 +98,7 @@ def test_a_row_validates_whatever_shard_it_is_in(periods: list[int], cuts: set[i
 @pytest.mark.parametrize(("partition_rows", "rows_per_file"), [(1, 3), (7, 7), (10, 4), (4, 10), (30, 11), (100, 100)])
 def test_files_hold_the_rows_of_partitions_in_order(tmp_path: Path, partition_rows: int, rows_per_file: int) -> None:
     rows = pa.table({"row": range(100)})
-    writer = FilesWriter(tmp_path / "partitions", rows_per_file=partition_rows)
+    writer = FilesWriter(tmp_path / "partitions", rows_per_file=partition_rows, dictionaries=())
     writer.write(rows)
     split = RawSplit(name="train", partitions=tuple(writer.close()), num_rows=100, schema=rows.schema)
     files = [pa.concat_tables(rows.read() for rows in file)["row"].to_pylist() for file in split.cut(rows_per_file)]
