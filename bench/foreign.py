@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,6 @@ from serving.ensemble import ExportedEnsemble
 from serving.export_config import ExportConfig
 from serving.foreign.export import export_foreign
 from serving.server import EmbeddedServer, ServerConfig
-from serving.supervise import config_of
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 OURS, MERLIN = "rankline", "merlin-systems"
@@ -119,21 +119,25 @@ def _growth(
     directory: Path, vocabularies: Sequence[int], repeats: int
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """p50 of one row with the larger vocabulary over that with the smaller, for each format; and the figures."""
-    turns: dict[str, Turn] = {}
-    with ExitStack() as stack:
-        for size in vocabularies:
-            place = directory / str(size)
-            place.mkdir()
-            keys = np.random.default_rng(size).choice(2**40, size, replace=False)
-            _save_workflow(keys, place / "pickle")
-            _save_as_graph(place / "pickle", place / "graph")
-            _save_model(size, place / "model")
-            sample = pa.table({"key": keys[:: max(size // 4_096, 1)]})
-            for name in ("pickle", "graph"):
-                output, source = place / f"{name}-ensemble", place / name
-                ensemble = export_foreign(place / "model", sample, output, ExportConfig(), name="keys", workflow=source)
-                client = stack.enter_context(_served(ensemble))
-                turns[_side(name, size)] = turn_of(client, keys)
+    asked: dict[str, tuple[ExportedEnsemble, npt.NDArray[Any]]] = {}
+    for size in vocabularies:
+        place = directory / str(size)
+        place.mkdir()
+        keys = np.random.default_rng(size).choice(2**40, size, replace=False)
+        _save_workflow(keys, place / "pickle")
+        _save_as_graph(place / "pickle", place / "graph")
+        _save_model(size, place / "model")
+        sample = pa.table({"key": keys[:: max(size // 4_096, 1)]})
+        for format in ("pickle", "graph"):
+            name, output, source = f"{format}_{size}", place / f"{format}-ensemble", place / format
+            ensemble = export_foreign(place / "model", sample, output, ExportConfig(), name=name, workflow=source)
+            asked[_side(format, size)] = ensemble, keys
+    served = ServerConfig(repositories=tuple(ensemble.path for ensemble, _ in asked.values()))
+    with EmbeddedServer(served) as server, ExitStack() as stack:
+        turns: dict[str, Turn] = {}
+        for side, (ensemble, keys) in asked.items():
+            client = stack.enter_context(Client(server.endpoints.grpc, ensemble.name))
+            turns[side] = turn_of(client, keys)
         rates = take_turns(turns, repeats)
     smaller, larger = vocabularies
     growth = {name: median_ratio(rates, _side(name, larger), _side(name, smaller)) for name in ("pickle", "graph")}
@@ -208,9 +212,3 @@ def _save_model(num_keys: int, directory: Path) -> None:
 
     function = tf.function(score, input_signature=[tf.TensorSpec((None, 1), tf.int64, "key")])
     tf.saved_model.save(model, str(directory), signatures={"serving_default": function})
-
-
-@contextmanager
-def _served(ensemble: ExportedEnsemble) -> Iterator[Client]:
-    with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
-        yield client
