@@ -36,6 +36,11 @@ UNCOMPILED, MERLIN_LAMBDA = "rankline, uncompiled", "merlin-systems, LambdaOp"
 VOCABULARIES = (10_000, 10_000_000)
 BATCH_SIZES = (1, 1_024)
 _FUNCTIONS = "rankline_bench_functions"
+NOTEBOOKS = {
+    "foreign": (OURS, MERLIN, "", ExportConfig()),
+    "uncompiled": (UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
+}
+"""Name of the ratio → both sides, the function of the `LambdaOp`, and how ours is exported."""
 _EMBEDDING_WIDTH = 8
 
 
@@ -64,8 +69,10 @@ def run(
         name="foreign",
         results={**results, **figures},
         ratios={
-            "foreign_p50_vs_merlin": results[MERLIN][p50] / results[OURS][p50],
-            "uncompiled_p50_vs_merlin": results[MERLIN_LAMBDA][p50] / results[UNCOMPILED][p50],
+            **{
+                f"{name}_p50_vs_merlin": results[theirs][p50] / results[ours][p50]
+                for name, (ours, theirs, *_) in NOTEBOOKS.items()
+            },
             "foreign_p50_growth_with_vocabulary": max(growth.values()),
             **{f"foreign_p50_growth_with_vocabulary_{name}": value for name, value in growth.items()},
         },
@@ -78,10 +85,7 @@ def _notebooks(
     results: dict[str, dict[str, float]] = {}
     package = directory / "package"
     with _installed(package):
-        for name, ours, theirs, function, config in (
-            ("notebook", OURS, MERLIN, "", ExportConfig()),
-            ("lambda", UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
-        ):
+        for name, (ours, theirs, function, config) in NOTEBOOKS.items():
             place = directory / name
             place.mkdir()
             notebook.make(place, num_rows, function, path=package)
