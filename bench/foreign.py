@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,6 @@ from serving.ensemble import ExportedEnsemble
 from serving.export_config import ExportConfig
 from serving.foreign.export import export_foreign
 from serving.server import EmbeddedServer, ServerConfig
-from serving.supervise import config_of
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 OURS, MERLIN = "rankline", "merlin-systems"
@@ -36,6 +36,11 @@ UNCOMPILED, MERLIN_LAMBDA = "rankline, uncompiled", "merlin-systems, LambdaOp"
 VOCABULARIES = (10_000, 10_000_000)
 BATCH_SIZES = (1, 1_024)
 _FUNCTIONS = "rankline_bench_functions"
+NOTEBOOKS = {
+    "foreign": (OURS, MERLIN, "", ExportConfig()),
+    "uncompiled": (UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
+}
+"""Name of the ratio → both sides, the function of the `LambdaOp`, and how ours is exported."""
 _EMBEDDING_WIDTH = 8
 
 
@@ -64,8 +69,10 @@ def run(
         name="foreign",
         results={**results, **figures},
         ratios={
-            "foreign_p50_vs_merlin": results[MERLIN][p50] / results[OURS][p50],
-            "uncompiled_p50_vs_merlin": results[MERLIN_LAMBDA][p50] / results[UNCOMPILED][p50],
+            **{
+                f"{name}_p50_vs_merlin": results[theirs][p50] / results[ours][p50]
+                for name, (ours, theirs, *_) in NOTEBOOKS.items()
+            },
             "foreign_p50_growth_with_vocabulary": max(growth.values()),
             **{f"foreign_p50_growth_with_vocabulary_{name}": value for name, value in growth.items()},
         },
@@ -78,10 +85,7 @@ def _notebooks(
     results: dict[str, dict[str, float]] = {}
     package = directory / "package"
     with _installed(package):
-        for name, ours, theirs, function, config in (
-            ("notebook", OURS, MERLIN, "", ExportConfig()),
-            ("lambda", UNCOMPILED, MERLIN_LAMBDA, f"{_FUNCTIONS}:decades", ExportConfig(uncompiled="LambdaOp")),
-        ):
+        for name, (ours, theirs, function, config) in NOTEBOOKS.items():
             place = directory / name
             place.mkdir()
             notebook.make(place, num_rows, function, path=package)
@@ -119,21 +123,25 @@ def _growth(
     directory: Path, vocabularies: Sequence[int], repeats: int
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """p50 of one row with the larger vocabulary over that with the smaller, for each format; and the figures."""
-    turns: dict[str, Turn] = {}
-    with ExitStack() as stack:
-        for size in vocabularies:
-            place = directory / str(size)
-            place.mkdir()
-            keys = np.random.default_rng(size).choice(2**40, size, replace=False)
-            _save_workflow(keys, place / "pickle")
-            _save_as_graph(place / "pickle", place / "graph")
-            _save_model(size, place / "model")
-            sample = pa.table({"key": keys[:: max(size // 4_096, 1)]})
-            for name in ("pickle", "graph"):
-                output, source = place / f"{name}-ensemble", place / name
-                ensemble = export_foreign(place / "model", sample, output, ExportConfig(), name="keys", workflow=source)
-                client = stack.enter_context(_served(ensemble))
-                turns[_side(name, size)] = turn_of(client, keys)
+    asked: dict[str, tuple[ExportedEnsemble, npt.NDArray[Any]]] = {}
+    for size in vocabularies:
+        place = directory / str(size)
+        place.mkdir()
+        keys = np.random.default_rng(size).choice(2**40, size, replace=False)
+        _save_workflow(keys, place / "pickle")
+        _save_as_graph(place / "pickle", place / "graph")
+        _save_model(size, place / "model")
+        sample = pa.table({"key": keys[:: max(size // 4_096, 1)]})
+        for format in ("pickle", "graph"):
+            name, output, source = f"{format}_{size}", place / f"{format}-ensemble", place / format
+            ensemble = export_foreign(place / "model", sample, output, ExportConfig(), name=name, workflow=source)
+            asked[_side(format, size)] = ensemble, keys
+    served = ServerConfig(repositories=tuple(ensemble.path for ensemble, _ in asked.values()))
+    with EmbeddedServer(served) as server, ExitStack() as stack:
+        turns: dict[str, Turn] = {}
+        for side, (ensemble, keys) in asked.items():
+            client = stack.enter_context(Client(server.endpoints.grpc, ensemble.name))
+            turns[side] = turn_of(client, keys)
         rates = take_turns(turns, repeats)
     smaller, larger = vocabularies
     growth = {name: median_ratio(rates, _side(name, larger), _side(name, smaller)) for name in ("pickle", "graph")}
@@ -208,9 +216,3 @@ def _save_model(num_keys: int, directory: Path) -> None:
 
     function = tf.function(score, input_signature=[tf.TensorSpec((None, 1), tf.int64, "key")])
     tf.saved_model.save(model, str(directory), signatures={"serving_default": function})
-
-
-@contextmanager
-def _served(ensemble: ExportedEnsemble) -> Iterator[Client]:
-    with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
-        yield client

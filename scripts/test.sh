@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs the tests, one more at a time than there are cores, since many wait for servers; 4 at most, as each process takes
+# Runs the tests, two more at a time than there are cores, since many wait for servers; 4 at most, as each process takes
 # some gigabytes. A file is run by one process, so that it starts its servers once. The longest files are in the folders
 # that come first.
 # Usage: scripts/test.sh [PYTEST'S ARGUMENTS]
 cd "$(dirname "$0")/.." || exit
 # Tests start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.
 unset PYTHONDONTWRITEBYTECODE
-exec .venv/bin/pytest -n $(($(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+exec .venv/bin/pytest -n $(($(getconf _NPROCESSORS_ONLN) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from rankline.quiet import quiet_libraries
+from tests.support.disk import make_stores_quickly, sync_nothing
 
 ROOT = Path(__file__).parents[2]
 RANKLINE = Path(sys.executable).with_name("rankline")
@@ -117,6 +118,8 @@ def _import_libraries() -> None:
     quiet_libraries()
     for module in _MODULES:
         import_module(module)
+    sync_nothing()
+    make_stores_quickly()
 
 
 if __name__ == "__main__":
@@ -125,6 +128,7 @@ if __name__ == "__main__":
     gc.disable()
     _import_libraries()
     gc.freeze()  # what is imported stays: no collection of garbage has to look through it
+    gc.set_threshold(50_000)  # as in `tests/conftest.py`
     gc.enable()
     _become_a_command(socket.socket(fileno=int(sys.argv[1])))
     main()

@@ -1,4 +1,12 @@
-"""Programs in which a framework is not installed."""
+"""Programs in which a framework is not installed, or in which TensorFlow runs graphs as they are traced."""
+
+from typing import Any
+
+
+def rewrite_graphs(tensorflow: Any, is_on: bool) -> None:
+    """Whether TensorFlow's optimizer rewrites a graph before it runs, which may round otherwise."""
+    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_on})
+
 
 HIDE = {
     "tensorflow": 'import sys; sys.modules["tensorflow"] = None',

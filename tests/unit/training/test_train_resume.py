@@ -57,8 +57,9 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import tests.support
-import torch
+import tensorflow, torch
 import training.trainers.tensorflow, training.trainers.torch
+from tests.support.frameworks import rewrite_graphs
 from training.config import SessionConfig, TrainConfig
 from training.tracking import TrackingConfig
 from training.train import train
@@ -69,6 +70,7 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 torch.set_num_threads({threads})
+rewrite_graphs(tensorflow, False)  # as in this process
 for output, config in json.loads({runs!r}).items():
     if not (pid := os.fork()):
         train(

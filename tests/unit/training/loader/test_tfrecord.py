@@ -21,9 +21,9 @@ NUM_ROWS = 4000
 Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture(scope="module", params=[1, 7, 1500])
+@pytest.fixture(scope="module", params=[1, 1500])
 def records(request: pytest.FixtureRequest, prepared: Path, spec: FeatureSpec, tmp_path_factory: Any) -> list[Path]:
-    """The training rows in two TFRecord files, one row, some rows, and more rows per record than a batch has."""
+    """The training rows in two TFRecord files, one row, and more rows per record than a batch has."""
     return write_tfrecords(parquet(prepared), spec, tmp_path_factory.mktemp("records"), prebatch=request.param)
 
 

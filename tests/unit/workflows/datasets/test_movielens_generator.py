@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.support.recorders import ProgressRecord
 from workflows.auc import exact_auc
+from workflows.datasets import movielens_generator
 from workflows.datasets.movielens_files import read_movielens
 from workflows.datasets.movielens_generator import generate_movielens
 from workflows.encodings.splits import random_split
@@ -118,12 +119,14 @@ def test_every_size_gives_exactly_so_many_distinct_pairs(tmp_path_factory, num_r
     assert (raw.rows.num_rows, raw.dropped, raw.noticed) == (num_rows, {}, {})
 
 
-def test_rows_of_several_blocks_are_all_told_and_whole(tmp_path):
+def test_rows_of_several_blocks_are_all_told_and_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(movielens_generator, "_ROWS_PER_BLOCK", 5_000)
     progress = ProgressRecord()
-    generate_movielens(tmp_path, num_rows=1_200_000, seed=1, progress=progress)
-    assert len(progress.reports) == 2
-    assert progress.reports[-1] == (1_200_000, 1_200_000, "ratings")
-    assert read_movielens(tmp_path).rows.num_rows == 1_200_000
+    generate_movielens(tmp_path, num_rows=12_000, seed=1, progress=progress)
+    assert len(progress.reports) == 3
+    assert progress.reports[-1] == (12_000, 12_000, "ratings")
+    raw = read_movielens(tmp_path)
+    assert (raw.rows.num_rows, raw.dropped, raw.noticed) == (12_000, {}, {})
 
 
 @pytest.mark.parametrize(("num_rows", "seed", "message"), [(999, 1, "at least 1000"), (1000, -1, "seed is -1")])
