@@ -26,7 +26,7 @@ from serving.engines import Engine, engine_for, engines_for
 from serving.export_config import ExportConfig, num_cores
 from serving.tuning import VARIED, Reading, Tried, name_of, search, space
 from training.tracking import TrackingConfig, quiet
-from training.tracking.delivery import experiment_id
+from training.tracking.delivery import client_of, experiment_id
 from workflows.artifacts import write_whole
 from workflows.errors import MissingExtraError, ServingError
 from workflows.prepared import PreparedData
@@ -141,7 +141,7 @@ def tune_serving(
     engines = available_engines(trained, recipe.serving.engine)
     configs = space(recipe.serving, engines, target.bound_ms, num_cores(), only)
     with quiet():
-        log = _Log(MlflowClient(tracking_uri=tracking.uri), tracking, trained, slo)
+        log = _Log(client_of(tracking.uri), tracking, trained, slo)
     with (
         ends_as_block(log.client, log.run_id),
         Trials(prepared, trained, name=recipe.name, slo=target, batch_size=batch_size, log_path=log_path) as trials,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rankline.display import note
 from training.tracking import quiet
-from training.tracking.config import journals_of, store_uri
+from training.tracking.config import file_of, journals_of, store_uri
 from training.tracking.journal import left_in
 from workflows.errors import ArtifactError
 
@@ -44,7 +44,7 @@ def uri_of_registry(ensemble: "ExportedEnsemble", work_dir: Path) -> str:
 
 def directory_of(uri: str) -> Path | None:
     """The work directory that a store is in; None of a server."""
-    file = _file_of(uri)
+    file = file_of(uri)
     return file and file.parent
 
 
@@ -54,17 +54,12 @@ def existing_file(uri: str) -> Path | None:
     Raises:
         ArtifactError: it is not there: no run was recorded.
     """
-    file = _file_of(uri)
+    file = file_of(uri)
     if file and not file.exists():
         raise ArtifactError(
             f"there are no runs: {file} does not exist. Train something (rankline run movielens), or give --work-dir."
         )
     return file
-
-
-def _file_of(uri: str) -> Path | None:
-    _, is_file, path = uri.partition("sqlite:///")
-    return Path(path) if is_file else None
 
 
 def reason_of(error: Exception) -> str:

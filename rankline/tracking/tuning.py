@@ -29,7 +29,7 @@ from training.observers import EarlyEnd, Observer
 from training.run import INNER
 from training.search_space import OneOf, Range, Values, search_space
 from training.tracking import RunLog, TrackingConfig, quiet
-from training.tracking.delivery import experiment_id
+from training.tracking.delivery import client_of, experiment_id
 from training.train import rehearse
 from workflows.artifacts import write_whole
 from workflows.errors import RanklineError
@@ -108,7 +108,7 @@ def tune(
     directory.mkdir(parents=True, exist_ok=True)
     with _alone(directory):
         with quiet():
-            client = MlflowClient(tracking_uri=tracking.uri)
+            client = client_of(tracking.uri)
         search = _Search(recipe, prepared, space, _study(recipe, prepared, space, directory), client, tracking)
         with ends_as_block(client, search.run_id):
             for _ in range(num_trials + _UNFINISHED):

@@ -49,7 +49,7 @@ class TrackingConfig:
     @property
     def is_local(self) -> bool:
         """Whether the store is a file, for which nobody waits in vain."""
-        return self.uri.startswith("sqlite:")
+        return file_of(self.uri) is not None
 
     @property
     def uri(self) -> str:
@@ -60,6 +60,12 @@ class TrackingConfig:
 def store_uri(directory: Path, server: str | None = None) -> str:
     """Tracking URI of the store that runs of a work directory are in: the server, or `mlflow.db` in the directory."""
     return server or f"sqlite:///{directory.absolute() / 'mlflow.db'}"
+
+
+def file_of(uri: str) -> Path | None:
+    """The file that a store is in; None of a server."""
+    _, is_file, path = uri.partition("sqlite:///")
+    return Path(path) if is_file else None
 
 
 def journals_of(directory: Path) -> Path:

@@ -3,8 +3,10 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from mlflow import MlflowClient
@@ -26,7 +28,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_RUN_NOTE
 
-from training.tracking.config import OWN_ID, TrackingConfig
+from training.tracking.config import OWN_ID, TrackingConfig, file_of
 from training.tracking.journal import Entry, InUse, Journal, left_in, undelivered
 from workflows.errors import ArtifactError, ConfigError, RanklineError
 
@@ -44,10 +46,22 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """A client that says within seconds that a server does not answer, and nothing else."""
+    """A client that says within seconds that a server does not answer, and nothing else; makes a store in a file."""
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would write over a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
+    if (file := file_of(uri)) and not file.exists():
+        _make_store(file)
     return MlflowClient(tracking_uri=uri)
+
+
+def _make_store(file: Path) -> None:
+    """Make an empty store beside its place: MLflow refuses for good what a killed process has left half made."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".mlflow-", dir=file.parent) as scratch:
+        made = Path(scratch) / file.name
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another process was first
+            os.link(made, file)
 
 
 def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:

@@ -7,7 +7,8 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from tests.support.waiting import wait_until
-from training.tracking import TrackingConfig, tracked_run
+from training.tracking import TrackingConfig, delivery, tracked_run
+from training.tracking.config import file_of
 from workflows.errors import ConfigError
 
 
@@ -24,6 +25,22 @@ def config(directory: Path) -> TrackingConfig:
 
 def client(config: TrackingConfig) -> mlflow.MlflowClient:
     return mlflow.MlflowClient(config.uri)
+
+
+def test_what_is_left_of_a_store_half_made_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = TrackingConfig(directory=tmp_path / "work", experiment="movielens").uri
+
+    def is_killed(tracking_uri: str) -> None:
+        file = file_of(tracking_uri)
+        assert file is not None
+        file.write_bytes(b"half of one")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(delivery, "MlflowClient", is_killed)
+        delivery.client_of(uri)
+    assert [one.name for one in delivery.client_of(uri).search_experiments()] == ["Default"]
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["mlflow.db"]
 
 
 def test_a_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: TrackingConfig, tmp_path: Path) -> None:
