@@ -132,10 +132,10 @@ def _growth(
         _save_as_graph(place / "pickle", place / "graph")
         _save_model(size, place / "model")
         sample = pa.table({"key": keys[:: max(size // 4_096, 1)]})
-        for format in ("pickle", "graph"):
-            name, output, source = f"{format}_{size}", place / f"{format}-ensemble", place / format
+        for kind in ("pickle", "graph"):
+            name, output, source = f"{kind}_{size}", place / f"{kind}-ensemble", place / kind
             ensemble = export_foreign(place / "model", sample, output, ExportConfig(), name=name, workflow=source)
-            asked[_side(format, size)] = ensemble, keys
+            asked[_side(kind, size)] = ensemble, keys
     served = ServerConfig(repositories=tuple(ensemble.path for ensemble, _ in asked.values()))
     with EmbeddedServer(served) as server, ExitStack() as stack:
         turns: dict[str, Turn] = {}

@@ -88,10 +88,10 @@ def run(repeats: int, check_every: int | None = None) -> Report:
 
 
 def _peak(report: BenchmarkReport) -> float:
-    searches = report.searches or {}
-    if (rate := searches[1].rate_per_s) is None:
-        raise ServingError(f"no rate of requests was answered in time: {searches[1].ended or report.busy}")
-    return rate
+    found = (report.searches or {})[1]
+    if found.rate_per_s is None:
+        raise ServingError(f"not even one request per second was answered in time. {found.ended}")
+    return found.rate_per_s
 
 
 @contextmanager

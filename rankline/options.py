@@ -156,8 +156,12 @@ def _help(config: Any, name: str) -> str:
 
 
 def _default(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = ",".join(map(str, value))
-    elif isinstance(value, ModelConfig):
+    if isinstance(value, ModelConfig):
         value = value.name
-    return "" if value in (None, "") else f" [default: {value}]"
+    text = "" if value is None else text_of(value)
+    return text and f" [default: {text}]"
+
+
+def text_of(value: Any) -> str:
+    """A value as an option takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,6 +1,6 @@
 """What a benchmark found, on the terminal: the report of one, and two side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,8 +21,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
     how = f"{_how(report)} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence"
     heading(console, f"{report.model_name}: {how}")
     console.print(f"[bold]{escape(conclusion(report))}[/]", soft_wrap=True)
-    for problem in report.problems:
-        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
+    _print_problems(report, console)
     _print_figures(report, console)
     _print_breakdown(report, console)
     for floor in report.floors:
@@ -36,11 +35,8 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 def print_short_report(report: BenchmarkReport, console: Console) -> None:
     """The figures of each load, and what is wrong with them; intervals, remarks and parts are left to the page."""
     heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
-    for problem in report.problems:
-        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
-    shown = columns(report.bench)
-    cells = {name: [escape(cell.text) for cell in column] for name, column in shown.items()}
-    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+    _print_problems(report, console)
+    _print_table(report, lambda cell: escape(cell.text), console)
     console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
 
 
@@ -60,14 +56,22 @@ def _how(report: BenchmarkReport) -> str:
     return "one request at a time" if is_alone else "closed loop"
 
 
+def _print_problems(report: BenchmarkReport, console: Console) -> None:
+    for problem in report.problems:
+        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
+
+
+def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console: Console) -> None:
+    cells = {name: list(map(shown, column)) for name, column in columns(report.bench).items()}
+    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+
+
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
     """The table and the remarks on it.
 
     Below each figure is how far its interval reaches at most, as a share of it; the report has both bounds.
     """
-    shown = columns(report.bench)
-    cells = {name: list(map(_figure, column)) for name, column in shown.items()}
-    print_whole(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
+    _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # the rates of a search are tested briefly
     for remark in found[:_MOST_REMARKS]:
         console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)

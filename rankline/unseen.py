@@ -19,8 +19,9 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
     names = [one.name for one in prepared.spec.categorical if not one.is_list and (one.cardinality or _FEW + 1) <= _FEW]
     if prepared.online or source.type != PARQUET or not names:
         return {}
-    batches = pq.ParquetFile(prepared.path / source.files[0]).iter_batches(_LOOKED_AT, columns=names)
-    if (rows := next(batches, None)) is None:
+    with pq.ParquetFile(prepared.path / source.files[0]) as file:
+        rows = next(file.iter_batches(_LOOKED_AT, columns=names), None)
+    if rows is None:
         return {}
     shares = {name: pc.mean(pc.equal(rows[name], FIRST_UNSEEN_ID).cast(pa.int8())).as_py() for name in names}
     return {name: share for name, share in shares.items() if share is not None and share > _MANY}

@@ -95,14 +95,14 @@ def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPO
     """
     if is_exported_only(name, repository):
         return Workspace(recipe=name, root=root, repository=repository)
-    found, problems = available().recipes, available().problems
-    if problems or not re.fullmatch(NAMES, name) or name in found or Path(name).exists():
+    known = available()
+    if known.problems or not re.fullmatch(NAMES, name) or name in known.recipes or Path(name).exists():
         return workspace_of(name, root, repository)
     exported = sorted(path.name for path in repository.glob("*") if path.is_dir())
     there = f"In there: {', '.join(exported)}" if exported else "Nothing is there: rankline export makes one"
     raise ConfigError(
         f"nothing was exported as {name!r} to {repository.absolute()}. {there}, or name another --repository."
-        f"{did_you_mean([name], [*exported, *found])}"
+        f"{did_you_mean([name], [*exported, *known.recipes])}"
     )
 
 

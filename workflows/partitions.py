@@ -74,7 +74,7 @@ class RawSplit:
 
     def open(self, columns: Sequence[str]) -> nvt.Dataset:
         """Some columns, for NVTabular."""
-        meta = frame_of_partition(read_partition(self.partitions[0], columns).schema.empty_table())
+        meta = frame_of_partition(_schema_of(self.partitions[0]).empty_table().select(columns))
         rows = from_map(_read_partition, self.partitions, columns=list(columns), meta=meta)  # type: ignore[no-untyped-call]
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
@@ -96,6 +96,11 @@ def read_partition(path: Path, columns: Sequence[str] | None = None) -> pa.Table
         schema = pa.ipc.open_file(file).schema
         options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in columns])
         return pa.ipc.open_file(file, options=options).read_all().select(columns)
+
+
+def _schema_of(path: Path) -> pa.Schema:
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).schema
 
 
 def nvtabular_dataset(rows: pa.Table) -> nvt.Dataset:

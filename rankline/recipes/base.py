@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rankline.options import Overrides
+from rankline.options import Overrides, text_of
 from serving.export_config import ExportConfig
 from training.config import TrainConfig
 from workflows.datasets.base import Dataset
@@ -77,8 +77,7 @@ class Recipe:
         model, own = self.train.model, (self.unchanged or self.train).model
         if model.name == own.name:
             return ""
-        values = {name: getattr(model, name) for name in (one.name for one in fields(model))}
-        shown = [f"{k} {','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items()]
+        shown = [f"{one.name} {text_of(getattr(model, one.name))}" for one in fields(model)]
         return (
             f"{model.name} instead of {own.name} brings its own {', '.join(shown) or 'nothing'}; "
             f"how it is fitted stays as in {self.called}"

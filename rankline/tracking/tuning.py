@@ -20,6 +20,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
+from rankline.options import text_of
 from rankline.recipes import Recipe
 from rankline.recipes.changed_file import changed_recipe
 from rankline.tracking.search_run import ends_as_block
@@ -71,7 +72,7 @@ class Tuned:
     @property
     def command(self) -> str:
         """What trains with them."""
-        options = (f"--{name.replace('_', '-')} {_text(value)}" for name, value in self.choices.items())
+        options = (f"--{name.replace('_', '-')} {text_of(value)}" for name, value in self.choices.items())
         return " ".join(["rankline train", self.recipe, *options])
 
     def to_dict(self) -> dict[str, Any]:
@@ -324,7 +325,7 @@ def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
 
 def _as_drawn(value: Any) -> Any:
     """As Optuna keeps a value: several numbers as text."""
-    return _text(value) if isinstance(value, tuple) else value
+    return text_of(value) if isinstance(value, tuple) else value
 
 
 def _value_of(values: Values, drawn: Any) -> Any:
@@ -337,11 +338,6 @@ def _value_of(values: Values, drawn: Any) -> Any:
 def _rounded(value: float) -> float:
     """As many digits as matter, so that what is printed is what was tried."""
     return float(f"{value:.{_DIGITS}g}")
-
-
-def _text(value: Any) -> str:
-    """A value as an option takes it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _value(config: TrainConfig, name: str) -> Any:

@@ -75,12 +75,10 @@ class SloSearch:
         Args:
             ended: why.
         """
-        rates = {result.rate_per_s or 0.0: True for result in self._tested}
-        for result in self._tested:
-            rates[result.rate_per_s or 0.0] &= holds_slo(result, self._slo)
-        failed = min((rate for rate, held in rates.items() if not held), default=None)
-        held = max((rate for rate, held in rates.items() if held and (failed is None or rate < failed)), default=None)
-        return SearchResult(rate_per_s=held, failed_per_s=failed, num_probes=len(self._tested), ended=ended)
+        tested = [(result.rate_per_s or 0.0, holds_slo(result, self._slo)) for result in self._tested]
+        failed = min((rate for rate, held in tested if not held), default=None)
+        held = max((rate for rate, held in tested if held and (failed is None or rate < failed)), default=None)
+        return SearchResult(rate_per_s=held, failed_per_s=failed, num_probes=len(tested), ended=ended)
 
     def _holds(self, rate_per_s: float) -> bool:
         result = self._measure(rate_per_s)

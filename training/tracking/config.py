@@ -64,7 +64,7 @@ def store_uri(directory: Path, server: str | None = None) -> str:
 
 def file_of(uri: str) -> Path | None:
     """The file that a store is in; None of a server."""
-    _, is_file, path = uri.partition("sqlite:///")
+    _, is_file, path = uri.partition("?")[0].partition("sqlite:///")
     return Path(path) if is_file else None
 
 
