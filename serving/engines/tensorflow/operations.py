@@ -4,8 +4,9 @@ A SavedModel is a program: it may read and write files and call Python. The nati
 same lists (`serving/native/backends/tensorflow_operations.h`). Imported inside Triton and outside of it.
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ def check_loaded(path: Path) -> None:
         raise ArtifactError(
             f"{path} holds the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
             "and keeps variables is served."
+        )
+    product = next(_crashing_products(saved.meta_graphs[0]), None)
+    if product is not None and os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() not in ("0", "false"):
+        raise ArtifactError(
+            f"{path} multiplies a tensor of shape {product} by a matrix, at which TensorFlow 2.21 crashes (its issue "
+            "117700). Set TF_ENABLE_ONEDNN_OPTS=0 here and where it is served, or reshape the tensor to (-1, columns)."
         )
 
 
@@ -167,6 +174,33 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
         entered |= calls
         waiting += [(inner, False) for name in calls for inner in functions[name]]
     return found - functions.keys()
+
+
+def _crashing_products(graph: Any) -> Iterator[str]:
+    """Shapes of what is multiplied by a tensor of fewer dimensions where oneDNN reads past the end of that one.
+
+    Seen with four dimensions or more of which one between the first and the last two is 1; it may be where it is
+    unknown. TensorFlow's pull request 120199 mends it.
+    """
+    for function in graph.graph_def.library.function:
+        shapes = {node.name: list(node.attr["_output_shapes"].list.shape) for node in function.node_def}
+        for number, argument in enumerate(function.signature.input_arg):
+            shapes[argument.name] = list(function.arg_attr[number].attr["_output_shapes"].list.shape)
+        for node in function.node_def:
+            factors = [_shape_of(source, shapes) for source in node.input[:2]] if "BatchMatMul" in node.op else []
+            if not factors or any(shape is None or shape.unknown_rank for shape in factors):
+                continue
+            first, second = ([dim.size for dim in shape.dim] for shape in factors)
+            if len(first) > max(3, len(second)) and {1, -1} & set(first[1:-2]):
+                yield f"({', '.join('None' if size == -1 else str(size) for size in first)})"
+
+
+def _shape_of(tensor: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
+    """The shape that a function's graph notes for a tensor, `node:output:number` or an argument; None for none."""
+    name, _, place = tensor.partition(":")
+    number = int(place.rpartition(":")[2] or 0)
+    known = shapes.get(name, ())
+    return known[number] if number < len(known) else None
 
 
 def _node_of(tensor: str) -> str:

@@ -278,6 +278,30 @@ def test_operations_that_tensorflow_does_not_have_are_named(tmp_path: Path) -> N
         Model(path)
 
 
+@pytest.mark.parametrize("middle", [1, 2, None])
+def test_a_product_at_which_tensorflow_crashes_is_refused_before_it_runs(
+    middle: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.weight = tf.Variable(tf.ones((4, 2)))
+
+    def score(a: Any) -> dict[str, Any]:
+        rows = tf.tile(a[:, :, None, None], (1, middle or tf.size(a) // tf.size(a), 3, 4))
+        return {"y": tf.reduce_sum(rows @ module.weight, axis=(1, 2, 3))[:, None]}
+
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    path = saved(tmp_path / "saved", score, module=module)
+    if middle == 2:  # with two of them there, it is right
+        assert Model(path).run({"a": np.ones((5, 1), np.float32)})["y"].ravel().tolist() == [48.0] * 5
+        return
+    with pytest.raises(ArtifactError, match=rf"shape \(None, {middle}, 3, 4\) by a matrix.*TF_ENABLE_ONEDNN_OPTS=0"):
+        Model(path)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    check_loaded(path)
+
+
 def test_a_saved_model_of_tensorflow_1_is_refused(tmp_path: Path) -> None:
     """Loading it runs what its graph calls the initialiser and the restoring of variables."""
 
