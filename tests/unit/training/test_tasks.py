@@ -43,6 +43,7 @@ def test_every_head_learns_from_the_rows_that_have_its_label(
     assert trained.metrics["valid_kind_accuracy"] > 0.6
     mlflow.set_tracking_uri(trained.tracking_uri)
     logged = mlflow.pyfunc.load_model(f"runs:/{trained.run_id}/model")
+    mlflow.set_tracking_uri(None)  # it is in the environment, too, where commands of other tests would find it
     valid = pq.read_table(prepared_heads / "valid")
     scored = logged.predict(valid.drop([head.column for head in HEADS]).to_pandas())
     assert set(scored.columns) == {head.column for head in HEADS}

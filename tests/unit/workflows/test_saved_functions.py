@@ -260,5 +260,6 @@ def test_a_saved_workflow_whose_function_would_act_loads_and_does_not(tmp_path: 
         with pytest.raises(ArtifactError, match="which is not run"):
             transformed(hostile, ROWS)
         compile_workflow(hostile.remove_inputs(["rating"]))
-    assert not [act for act in acts if "mkdir" in act or "exec" in act]
+    kinds = {act.partition(" ")[0] for act in acts}  # what follows may be the path of executors.py
+    assert not [kind for kind in kinds if "mkdir" in kind or "exec" in kind]
     assert not marker.exists()

@@ -1,6 +1,7 @@
 """Searches on a small data set, in a store of their own."""
 
 import json
+import shutil
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -73,15 +74,22 @@ class Workplace:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     root = tmp_path_factory.mktemp("tuning")
     prepared = PreparedData.load(make_prepared(root / "prepared", num_train=1200, num_valid=200))
     return Workplace(prepared, TrackingConfig(directory=root, experiment="shop"), recipe_named("movielens"))
 
 
 @pytest.fixture(scope="module")
-def tuned(workplace: Workplace) -> Tuned:
-    return workplace.tune(3)
+def tuned(first: Workplace) -> Tuned:
+    return first.tune(3)
+
+
+@pytest.fixture
+def workplace(first: Workplace, tuned: Tuned, tmp_path: Path) -> Workplace:
+    """As that search has left it: what a test adds is its own."""
+    shutil.copytree(first.tracking.directory, tmp_path / "tuning")
+    return replace(first, tracking=replace(first.tracking, directory=tmp_path / "tuning"))
 
 
 def test_trials_are_runs_of_a_search_and_the_best_is_no_worse_than_the_recipe(
