@@ -118,6 +118,22 @@ class Block:
     sent: pa.Table | None = None
 
 
+def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
+    """A row as it is shown: a date that was typed, which is sent as a whole number, is what was typed."""
+    for place, field in enumerate(row.schema):
+        if pa.types.is_integer(field.type) and not _is_number(texts.get(field.name) or "nan"):
+            row = row.set_column(place, field.name, pa.array([texts[field.name]]))
+    return row
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:
     """Read rows from a file, or from stdin for "-", of any length; at least one block, which may have no rows.
 

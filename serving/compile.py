@@ -182,7 +182,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     if lowering is None:
         raise LoweringError(
             f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. "
-            f"Available: {', '.join(sorted(op.__name__ for op in LOWERINGS))}. Replace it, give it a method `lower`, "
+            f"Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}. Replace it, give it a method `lower`, "
             f"leave it out of serving, or run the workflow through NVTabular: --uncompiled {kind.__name__}."
         )
     lowered: Mapping[str, Expression] = lowering(op, selector, columns)

@@ -110,11 +110,11 @@ def _raw_blocks(
     """Rows as the data set reads them."""
     import pyarrow as pa
 
-    from rankline.rows import Block
+    from rankline.rows import Block, as_typed
 
     if input_file is None:
         row = pa.Table.from_batches([requests.of_texts(given, optional)])
-        yield Block(rows=row, sent=row)
+        yield Block(rows=as_typed(row, given), sent=row)
         return
     for raw, sent, done in requests.of_file(Path(input_file), optional):
         yield Block(rows=raw, sent=sent, done=done)

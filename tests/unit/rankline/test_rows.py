@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from rankline import rows as rows_module
-from rankline.rows import format_of, from_options, output_format_of, read_blocks, select, typed_row
+from rankline.rows import as_typed, format_of, from_options, output_format_of, read_blocks, select, typed_row
 from rankline.scores import check_columns, scores_to
 from workflows.errors import ConfigError, DataError
 
@@ -31,6 +31,12 @@ def test_options_become_one_row_with_json_values() -> None:
     texts = from_options(["--userId", "1", "--name=Zoë", "--tags", "[1, 2]"])
     assert texts == {"userId": "1", "name": "Zoë", "tags": "[1, 2]"}
     assert typed_row(texts, ["name"]).to_pylist() == [{"userId": 1, "name": "Zoë", "tags": [1, 2]}]
+
+
+def test_a_date_is_shown_as_it_was_typed() -> None:
+    sent = pa.table({"when": [1717027200000000], "user": [7], "paid": [True], "gone": pa.array([None], pa.int64())})
+    texts = {"when": "2024-05-30", "user": "7", "paid": "yes", "gone": ""}
+    assert as_typed(sent, texts).to_pylist() == [{"when": "2024-05-30", "user": 7, "paid": True, "gone": None}]
 
 
 def test_null_is_a_missing_value() -> None:
