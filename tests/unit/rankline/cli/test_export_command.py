@@ -76,7 +76,7 @@ REFUSED = {
     "export --model model --sample rows.csv --name mine --engine torch": "engine is 'torch', expected one that takes",
     "predict nobody --user 3": "nothing was exported as 'nobody' to",
     "predict mine.yaml --user 3": "mine.yaml",
-    "bench nobody": "In there: mine, or name another --repository",
+    "bench nobody": "nothing was exported as 'nobody' to",
     "rollback nobody --repository none": "Nothing is there: rankline export makes one, or name another --repository",
 }
 
