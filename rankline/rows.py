@@ -17,6 +17,7 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from workflows.errors import ConfigError, DataError
+from workflows.plain_values import is_number
 from workflows.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -121,17 +122,9 @@ class Block:
 def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
     """A row as it is shown: a date that was typed, which is sent as a whole number, is what was typed."""
     for place, field in enumerate(row.schema):
-        if pa.types.is_integer(field.type) and not _is_number(texts.get(field.name) or "nan"):
+        if pa.types.is_integer(field.type) and not is_number(texts.get(field.name) or "nan"):
             row = row.set_column(place, field.name, pa.array([texts[field.name]]))
     return row
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:

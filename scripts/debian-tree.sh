@@ -9,7 +9,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rankline/containers
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI)' 'Created-By: Packages' | sed -n '/security/!s/^Debian //p' | head -n 1)
 mirror=${mirror:-http://deb.debian.org/debian}
 certificates=/etc/ssl/certs/ca-certificates.crt
-settings=$(python3 -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.\(index-url\)='\(.*\)'$/\1 = \2/p" | sort -u)
+settings=$(python3 -m pip config list 2>/dev/null | sed -n "s/^[^.]*\.\(index.url\)='\(.*\)'$/\1 = \2/p" | sort -u)
 tree=$cache/debian-$suite-$({
     echo "$mirror $settings"
     cat "$0" "$certificates" /etc/apt/apt.conf.d/*

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workflows.errors import ConfigError, DataError
+from workflows.plain_values import is_number
 
 Times: TypeAlias = npt.NDArray[np.int64]
 
@@ -127,20 +128,12 @@ def share(times_ns: Times, number: int, of: int) -> Times:
 def _column(lines: list[str], path: Path) -> tuple[int, list[str]]:
     """The column that holds the times, and the lines after the header."""
     header = [name.strip().strip('"').lower() for name in lines[0].split(",")] if lines else []
-    if not header or _is_number(header[0] if len(header) == 1 else ""):
+    if not header or is_number(header[0] if len(header) == 1 else ""):
         return 0, lines
     found = [header.index(name) for name in _COLUMN_NAMES if name in header]
     if not found:
         raise DataError(f"{path} has the columns {header}, expected one of {list(_COLUMN_NAMES)}.")
     return found[0], lines[1:]
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _whole(times_s: npt.NDArray[np.float64], duration_s: float) -> Times:

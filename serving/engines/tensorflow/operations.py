@@ -56,8 +56,8 @@ def check_loaded(path: Path) -> None:
             f"{path} holds the operations {sorted(found)}, which do more than compute. Only what computes, looks up "
             "and keeps variables is served."
         )
-    product = next(_crashing_products(saved.meta_graphs[0]), None)
-    if product is not None and os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() not in ("0", "false"):
+    is_with_onednn = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() not in ("0", "false")
+    if is_with_onednn and (product := next(_crashing_products(saved.meta_graphs[0]), None)):
         raise ArtifactError(
             f"{path} multiplies a tensor of shape {product} by a matrix, at which TensorFlow 2.21 crashes (its issue "
             "117700). Set TF_ENABLE_ONEDNN_OPTS=0 here and where it is served, or reshape the tensor to (-1, columns)."

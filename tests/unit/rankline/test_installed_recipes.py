@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,21 +12,21 @@ FILES = {
     "shop/__init__.py": "",
     "shop/operators.py": '''
 from serving.lowerings.expressions import apply
-from serving.plan.steps import Arithmetic
+from serving.plan.steps import Arithmetic, Fill
 from workflows.upstream import ops
 
 
 class Cents(ops.Operator):
     def transform(self, col_selector, df):
-        return (df[col_selector.names] * 100.0).astype("float32")
+        return (df[col_selector.names].fillna(0.0) * 100.0).astype("float32")
 
     @property
     def output_dtype(self):
         return "float32"
 
     def lower(self, selector, columns):
-        step = Arithmetic(function="multiply", operand=100.0)
-        return {name: apply(step, columns[name]) for name in selector.names}
+        filled = {name: apply(Fill(value=0.0), columns[name]) for name in selector.names}
+        return {name: apply(Arithmetic(function="multiply", operand=100.0), column) for name, column in filled.items()}
 ''',
     "shop/recipes.py": '''
 import pyarrow.csv as csv
@@ -120,6 +121,15 @@ def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: 
     done = run(site, PREPARED_AND_COMPILED)
     assert done.returncode == 0, done.stderr
     assert "package broken: its recipes 'no_such_module.recipes' are left out (ModuleNotFoundError" in done.stderr
+
+
+def test_the_operator_of_the_document_is_the_one_that_is_tried() -> None:
+    document = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    imports, method = shown.split("\n\n")
+    source = FILES["shop/operators.py"]
+    assert imports in source
+    assert textwrap.indent(method, "    ") in source
 
 
 def test_data_that_nothing_generates_must_be_given(site: Path) -> None:

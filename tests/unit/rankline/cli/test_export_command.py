@@ -46,6 +46,10 @@ def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None
     assert call("export --model model --sample rows.parquet --name mine --engine onnx").exit_code == 0
     scored = call("predict mine --user 3 --price 0.5")
     assert json.loads(scored.stdout)["score_click"] == pytest.approx(1 / (1 + np.exp(-(0.3 + 0.125))), rel=1e-6)
+    unknown = call("bench nobody")
+    assert unknown.exit_code == 1
+    assert "In there: mine, or name another --repository" in unknown.output.replace("\n", " ")
+    assert "Traceback" not in unknown.output
     listed = call("versions mine").output
     assert "onnx" in listed
     assert "–" in listed  # no quality is known of it
@@ -76,7 +80,6 @@ REFUSED = {
     "export --model model --sample rows.csv --name mine --engine torch": "engine is 'torch', expected one that takes",
     "predict nobody --user 3": "nothing was exported as 'nobody' to",
     "predict mine.yaml --user 3": "mine.yaml",
-    "bench nobody": "nothing was exported as 'nobody' to",
     "rollback nobody --repository none": "Nothing is there: rankline export makes one, or name another --repository",
 }
 
