@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
+from workflows.choices import is_number
 from workflows.errors import ConfigError, DataError
-from workflows.plain_values import is_number
 from workflows.spelling import did_you_mean
 
 if TYPE_CHECKING:

@@ -5,6 +5,15 @@ from typing import Any
 from workflows.errors import ConfigError
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number, as Python writes them."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def check_choice(config: Any, name: str, is_valid: bool, expected: str, *, prefix: str = "") -> None:
     """Refuse a choice that is out of its range.
 

@@ -24,15 +24,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a number, as Python writes them."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def plain_values(column: pa.Array) -> pa.Array:
     """A column without Arrow's finer types; what has no plain form is handed back as it is.
 

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workflows.choices import is_number
 from workflows.errors import ConfigError, DataError
-from workflows.plain_values import is_number
 
 Times: TypeAlias = npt.NDArray[np.int64]
 
