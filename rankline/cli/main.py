@@ -1,6 +1,6 @@
 """The application: what is set up before any verb, and which verbs there are."""
 
-import gc
+import atexit
 import os
 import signal
 import sys
@@ -128,12 +128,22 @@ app.command("doctor")(doctor_command)
 
 
 def main() -> None:
-    """Entry point of the `rankline` command."""
+    """Entry point of the `rankline` command.
+
+    What was registered for the end runs, then the process ends without taking the interpreter down: that would look
+    through all objects of all libraries once more, for two seconds, and a thread of Arrow's that gives a buffer back
+    meanwhile aborts the process (apache/arrow#34314).
+    """
     try:
         app()
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter's own end is not cut short
-        gc.freeze()  # it would look through all objects of all libraries once more, for two seconds
+    except SystemExit as leaving:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what runs at the end is not cut short
+        if not isinstance(leaving.code, int | None):
+            raise  # a message, which the interpreter prints
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code or 0)
 
 
 def _interrupt(*_: object) -> None:

@@ -1,11 +1,11 @@
-import gc
+import subprocess
 import sys
 from importlib.metadata import version
 
 import pytest
 from typer.testing import CliRunner
 
-from rankline.cli.main import app, main
+from rankline.cli.main import app
 
 
 def test_the_version_needs_no_verb() -> None:
@@ -50,11 +50,23 @@ def test_bench_reads_its_options_before_anything_else(option: str, value: str, m
     assert done.output.startswith(f"Error: {message}")
 
 
-def test_a_command_ends_without_a_look_at_all_that_libraries_have_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["rankline", "--version"])
-    before = gc.get_freeze_count()
-    made: list[list[object]] = [[]]
-    with pytest.raises(SystemExit):
-        main()
-    assert gc.get_freeze_count() > before
-    assert not any(found is made for found in gc.get_objects())
+LEAVING = """
+import atexit, sys
+
+class Left:
+    def __del__(self):
+        print("the interpreter was taken down")
+
+left = Left()
+left.itself = left
+atexit.register(print, "what was registered has run")
+from rankline.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--versoin", 2)])
+def test_a_command_ends_without_taking_the_interpreter_down(argument: str, status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING, argument], capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1] == "what was registered has run"
