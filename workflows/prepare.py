@@ -28,7 +28,7 @@ from workflows.prepared import CATALOG, KIND, PreparedData, write_spec
 from workflows.progress import SILENT, Progress
 from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import quiet_nvtabular
-from workflows.workflow_store import keep_vocabularies_in, save_workflow
+from workflows.workflow_store import check_loadable, keep_vocabularies_in, save_workflow
 
 _ENCODINGS: dict[type, Any] = {RowsConfig: RowEncoding, SequenceConfig: HistoryEncoding}
 
@@ -66,7 +66,7 @@ def prepare(
     Raises:
         DataError: a row is no row, nothing is left to train or to validate on, a label does not fit its task, or a
             split shows nothing of it.
-        ConfigError: an option is out of range, or of no use for the dataset.
+        ConfigError: an option is out of range, or of no use for the dataset; or the class of an operator is not known.
         SpecError: the graph does not make the columns that the encoding needs.
     """
     config, choices = config or PrepareConfig(), encoding or dataset.encoding()
@@ -91,6 +91,7 @@ def prepare(
         with scratch_beside(directory) as scratch, quiet_nvtabular(), freed_memory_kept():
             job = Job(directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report)
             workflow = with_stable_hashes(dataset.graph(raw, config, choices))
+            check_loadable(workflow)
             keep_vocabularies_in(workflow, scratch)
             training_rows = rows.write_training_rows(workflow, job)
             details |= {"rows": dict(rows.num_rows), "dropped": {**raw.dropped, **rows.dropped}}

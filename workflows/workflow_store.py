@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, ConfigError
 from workflows.inert_pickle import read_inert
 from workflows.saved_functions import say_whose_they_are
 from workflows.saved_graph import GRAPH_FILE, load_graph
-from workflows.saved_parts import GROUP, make_parts
+from workflows.saved_parts import GROUP, is_loaded, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Graph, Node  # isort: skip
@@ -38,6 +38,21 @@ _MOST_PATHS = 100_000
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
     """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies."""
     workflow.save(str(directory))
+
+
+def check_loadable(workflow: nvt.Workflow) -> None:
+    """Refuse, before it is fitted, a workflow that `load_workflow` would refuse when it is saved.
+
+    Raises:
+        ConfigError: the class of an operator in it is no operator of NVTabular, of ours or of an installed package.
+    """
+    for kind in {type(node.op) for node in _nodes(workflow.graph)}:
+        if not is_loaded(kind):
+            raise ConfigError(
+                f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Name the class in "
+                f"the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "
+                f'"{kind.__module__}:{kind.__qualname__}".'
+            )
 
 
 def load_workflow(directory: Path) -> nvt.Workflow:

@@ -221,6 +221,11 @@ class BenchmarkReport:
     def problems(self) -> tuple[str, ...]:
         """Everything for which the run should not count as passed."""
         found = [f"{result.load.name}: {result.problem}" for result in self.bench if self._has_problem(result)]
+        found += [
+            f"rows_{size}: no tested rate met {self.slo}"
+            for size, search in (self.searches or {}).items()
+            if search.rate_per_s is None
+        ]
         return (*found, *([self.problem] if self.problem else []))
 
     def _has_problem(self, result: LoadResult) -> bool:

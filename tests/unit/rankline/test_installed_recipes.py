@@ -118,6 +118,18 @@ def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: 
     assert compiled.returncode == 0, compiled.stderr
 
 
+def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(site: Path) -> None:
+    file = site / "shop-1.0.dist-info/entry_points.txt"
+    file.write_text(file.read_text().partition("[rankline.operators]")[0])
+    done = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
+    assert done.returncode == 1
+    assert (
+        "a saved workflow with shop.operators.Cents could not be loaded. Name the class in the entry-point group "
+        in (done.stderr)
+    )
+    assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
+
+
 def test_the_operator_of_the_document_is_the_one_that_is_tried() -> None:
     document = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)

@@ -156,6 +156,14 @@ def test_a_load_in_words() -> None:
     assert Load(batch_size=16, concurrency=8).words == "rows 16, concurrency 8"
 
 
+def test_a_search_that_found_no_rate_does_not_pass() -> None:
+    searches = {
+        1: SearchResult(rate_per_s=100.0, failed_per_s=105.0, num_probes=2),
+        16: SearchResult(rate_per_s=None, failed_per_s=1.0, num_probes=2),
+    }
+    assert report_of(slo="p99=10ms", searches=searches).problems == ("rows_16: no tested rate met p99=10ms",)
+
+
 def test_of_the_rates_that_a_search_tried_only_the_lowest_that_failed_can_be_a_problem() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
