@@ -124,15 +124,13 @@ def _parts_of(part: Any) -> list[Any]:
     return []
 
 
-def is_loaded(operator: type) -> bool:
-    """Whether operators of a class would be made again; of others no workflow with one of them is."""
-    module, name = operator.__module__, operator.__qualname__
+def has_rule(module: str, name: str) -> bool:
+    """Whether what is called so is made again, by a rule or as an operator of a known package."""
     return f"{module}.{name}" in _RULES or _is_operator_name(module, name)
 
 
 def _check_name(call: Any) -> None:
-    is_known = call.name in _RULES or _is_no_object(call.module, call.attribute)
-    if not is_known and not _is_operator_name(call.module, call.attribute):
+    if not (_is_no_object(call.module, call.attribute) or has_rule(call.module, call.attribute)):
         raise _not_data(call.name)
 
 

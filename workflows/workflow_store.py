@@ -19,7 +19,7 @@ from workflows.errors import ArtifactError, ConfigError
 from workflows.inert_pickle import read_inert
 from workflows.saved_functions import say_whose_they_are
 from workflows.saved_graph import GRAPH_FILE, load_graph
-from workflows.saved_parts import GROUP, is_loaded, make_parts
+from workflows.saved_parts import GROUP, has_rule, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
 from merlin.dag import Graph, Node  # isort: skip
@@ -47,7 +47,7 @@ def check_loadable(workflow: nvt.Workflow) -> None:
         ConfigError: the class of an operator in it is no operator of NVTabular, of ours or of an installed package.
     """
     for kind in {type(node.op) for node in _nodes(workflow.graph)}:
-        if not is_loaded(kind):
+        if not has_rule(kind.__module__, kind.__qualname__):
             raise ConfigError(
                 f"a saved workflow with {kind.__module__}.{kind.__qualname__} could not be loaded. Name the class in "
                 f"the entry-point group {GROUP} of an installed package: {kind.__name__.lower()} = "

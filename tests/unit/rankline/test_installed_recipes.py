@@ -125,7 +125,7 @@ def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(
     assert done.returncode == 1
     assert (
         "a saved workflow with shop.operators.Cents could not be loaded. Name the class in the entry-point group "
-        in (done.stderr)
+        in done.stderr
     )
     assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
 
