@@ -21,7 +21,6 @@ from workflows.errors import ConfigError, RanklineError, WorkerLostError, Worker
 
 try:
     import horovod.tensorflow as hvd
-    from horovod.common.exceptions import HorovodInternalError
 except ImportError as error:
     if getattr(error, "installed_version", None):  # Horovod's own HorovodVersionMismatchError
         raise ConfigError(
@@ -37,6 +36,7 @@ _LEAST_COMPRESSED = 1024  # numbers; fewer are not worth the rounding
 _LARGEST_HALF_EXPONENT = 15  # 2¹⁵ < 65504
 _OF_HOROVOD = ("Horovod", "gloo")  # in the message of an error that it raised
 _MISTAKE = "Mismatched"  # tensors, of workers that are all there
+_INTERRUPTED = "REPLACED BY KeyboardInterrupt"  # what pybind11 makes of a signal that comes while an error is raised
 _STORE_SCOPE = "rankline"
 _STORE_TIMEOUT_S = 2.0
 _POSTED_TIMEOUT_S = 5.0  # for the error of another worker, or for worker 0 to have read this one's
@@ -149,6 +149,8 @@ class HorovodWorld:
 
     def explain(self, error: Exception) -> None:
         text = str(error)
+        if _INTERRUPTED in text:
+            raise KeyboardInterrupt from None
         if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
             raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
 
@@ -185,7 +187,7 @@ class HorovodWorld:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (tf.errors.OpError, HorovodInternalError, ValueError) as error:
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
             self.explain(error)
             raise
 

@@ -169,6 +169,29 @@ def test_a_worker_that_fails_ends_the_others_with_one_message(
         assert "Traceback" in (tmp_path / "worker-1.log").read_text()
 
 
+_STOPPED_AS_ANOTHER_LEFT = """
+import signal, sys
+import horovod.tensorflow as hvd
+import numpy as np
+from training.horovod_world import HorovodWorld
+
+def signal_at_an_error(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.endswith("tensorflow/python/eager/core.py"):
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+world = HorovodWorld(compression="none", timeout_s=5)
+hvd.shutdown()
+sys.setprofile(signal_at_an_error)
+world.all_gather(np.arange(3))
+"""
+
+
+def test_a_worker_told_to_stop_while_it_finds_another_gone_was_stopped() -> None:
+    done = subprocess.run([sys.executable, "-c", _STOPPED_AS_ANOTHER_LEFT], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("KeyboardInterrupt\n"), done.stderr
+
+
 def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     hosts = LaunchConfig(hosts="localhost:1,no-such-host.invalid:1")
     with pytest.raises(RanklineError, match=r"^no-such-host\.invalid cannot be reached: .*\. `ssh no-such-host"):
