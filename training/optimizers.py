@@ -86,15 +86,15 @@ def _values(gradient: Any) -> Any:
 class PlainSGD(keras.optimizers.Optimizer):  # type: ignore[misc]  # tensorflow has no types
     """Stochastic gradient descent without momentum, which touches only the table rows that a batch looked up.
 
-    Keras 2.15 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in
-    each step because of it.
+    Keras 2 keeps a momentum for every weight also where momentum is 0, and passes over whole tables three times in each
+    step because of it. And its base class decays weights by 0 unless it is told None, which is two passes more.
 
     Args:
         learning_rate: a number or a schedule.
     """
 
     def __init__(self, learning_rate: Any = 0.01) -> None:
-        super().__init__(name=type(self).__name__, jit_compile=False)
+        super().__init__(name=type(self).__name__, weight_decay=None, jit_compile=False)
         self._learning_rate = self._build_learning_rate(learning_rate)
 
     def update_step(self, gradient: Any, variable: Any) -> None:

@@ -47,6 +47,16 @@ def test_rows_that_were_not_looked_up_do_not_change(make: Any) -> None:
         np.testing.assert_array_equal(slot.numpy()[untouched], kept[untouched])
 
 
+@pytest.mark.parametrize("make", [PlainSGD, LazyAdam, RowwiseAdagrad])
+def test_no_step_reads_a_whole_table(make: Any) -> None:
+    variable, optimizer = table(), make(0.1)
+    optimizer.build([variable])
+    trace = tf.function(lambda *rows: optimizer.apply_gradients([(tf.IndexedSlices(*rows, [6, 2]), variable)]))
+    graph = trace.get_concrete_function(tf.TensorSpec((None, 2)), tf.TensorSpec((None,), tf.int64)).graph
+    read = {op.outputs[0].shape.rank for op in graph.get_operations() if op.type == "ReadVariableOp"}
+    assert read == {0}  # the rate and the number of the step
+
+
 def test_plain_sgd_takes_the_steps_of_keras_and_keeps_no_momentum() -> None:
     ours, theirs = (table(), table("kernel")), (table(), table("kernel"))
     plain, momentum_free = PlainSGD(0.05), keras.optimizers.SGD(0.05, jit_compile=False)
