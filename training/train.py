@@ -23,6 +23,7 @@ from training.elastic import Generation, resized
 from training.frameworks import Framework
 from training.holdout import inner_spec
 from training.loader.splits import first_rows as first_rows_of
+from training.metrics import all_metrics
 from training.metrics.first_rows import FirstRows
 from training.models import check_rows
 from training.observers import EarlyEnd, Observer, Observers, check_session, observers_of
@@ -272,6 +273,7 @@ def _checked(
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
+    all_metrics()  # one of a package that cannot be loaded would be found after the first epoch
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
             f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "

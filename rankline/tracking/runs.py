@@ -9,7 +9,7 @@ from typing import Any
 from rankline.tracking.exports import ENGINE, MEGABYTES, VERSION
 from rankline.tracking.reading import SHORT_ID, Reader, StoredRun
 from rankline.tracking.reports import FIGURES
-from training.metrics import METRICS, OBJECTIVES
+from training.metrics import OBJECTIVES
 from training.tracking.config import OWN_ID
 from training.validation import FILE, FOLDER, ValidationScores
 from workflows.errors import ConfigError
@@ -152,8 +152,3 @@ def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}
     return {name: values for name, values in rows.items() if len(set(values)) > 1}
-
-
-def titles() -> dict[str, str]:
-    """Name of a metric of a model → what people call it."""
-    return {**{name: metric.title for name, metric in METRICS.items() if metric.title}, "loss": "loss"}

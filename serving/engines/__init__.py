@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from workflows.entry_points import installed
 from workflows.errors import ArtifactError, ConfigError
 from workflows.extras import require
 
@@ -115,16 +115,8 @@ def engines() -> Mapping[str, Engine]:
         ConfigError: two have the same name or folder name, or an entry point leads to nothing or to something else.
     """
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/model.py"))
-    found = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            engine = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"entry point {point.name!r} of {ENTRY_POINTS} cannot be loaded: {error}.") from error
-        if not isinstance(engine, Engine):
-            got = type(engine).__name__
-            raise ConfigError(f"entry point {point.name!r} of {ENTRY_POINTS} leads to a {got}, expected an Engine.")
-        found.append(engine)
+    ours = [import_module(f"{__name__}.{folder}").ENGINE for folder in folders]
+    found = [*ours, *installed(ENTRY_POINTS, Engine).values()]
     for names in ([engine.name for engine in found], [engine.backend for engine in found]):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"two engines are called {', '.join(twice)}. Uninstall one of them.")

@@ -22,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign.inputs import Feed, Input
+from workflows.entry_points import installed
 from workflows.errors import ArtifactError
 from workflows.heads import Head
 
@@ -117,8 +118,7 @@ def open_model(path: Path) -> ForeignModel:
 def _modules() -> Iterator[ModuleType]:
     for name in _MODULES:
         yield import_module(f"{__name__}.{name}")
-    for point in entry_points(group=ENTRY_POINTS):
-        yield point.load()
+    yield from installed(ENTRY_POINTS, ModuleType).values()
 
 
 def _formats() -> list[str]:

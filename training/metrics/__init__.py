@@ -1,7 +1,8 @@
 """How good scores are, over a whole split, without sampling; exactly, where a name does not say otherwise.
 
-A metric is a function of `ScoredRows` and a line in `METRICS`. Manifests, MLflow, the summary of a run and its JSON go
-by this table. Of several heads, each metric has the head's column in front of its name, and there is a `loss` of them
+A metric is a function of `ScoredRows` and a line in `METRICS`, or an entry point of the group `rankline.metrics` that
+leads to a `Metric`, such as `brier = "shop.metrics:BRIER"`. Manifests, MLflow, the summary of a run and its JSON go by
+`all_metrics`. Of several heads, each metric has the head's column in front of its name, and there is a `loss` of them
 all. How items are ranked for a user is in `training.metrics.ranking`.
 """
 
@@ -9,13 +10,18 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from training.metrics import binary, tasks
 from training.metrics.rows import ScoredRows
 from training.world import Array
+from workflows.entry_points import installed
+from workflows.errors import ConfigError
 from workflows.heads import BINARY, MULTICLASS, REGRESSION, Head
+
+ENTRY_POINTS = "rankline.metrics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +77,32 @@ def objective_of(heads: Sequence[Head]) -> Objective:
     return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
 
 
+def all_metrics() -> dict[str, Metric]:
+    """Name → metric: ours, then those of installed packages.
+
+    Raises:
+        ConfigError: a package's cannot be loaded, or has the name of one of ours.
+    """
+    return METRICS | _installed()
+
+
+@cache
+def _installed() -> dict[str, Metric]:
+    found = installed(ENTRY_POINTS, Metric)
+    if taken := sorted(found.keys() & METRICS):
+        raise ConfigError(
+            f"entry point {taken[0]!r} of {ENTRY_POINTS} has the name of a metric of Rankline. Rename it."
+        )
+    return found
+
+
 def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
     """Name of a figure → its head and metric, in the order in which they are shown."""
     prefixes = _prefixes([head.column for head in heads])
     return {
         prefix + name: (head, metric)
         for prefix, head in zip(prefixes, heads, strict=True)
-        for name, metric in METRICS.items()
+        for name, metric in all_metrics().items()
         if head.task in metric.tasks
     }
 
@@ -109,7 +134,7 @@ def measured(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
 
 
 def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
-    """Every metric of `METRICS` for a task by its name, without any prefix.
+    """Every metric for a task by its name, without any prefix.
 
     Args:
         task: of `workflows.heads.TASKS`.
@@ -125,7 +150,7 @@ def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
         raise ValueError("no row has a label.")
     figures = {
         name: metric.measure(rows)
-        for name, metric in METRICS.items()
+        for name, metric in all_metrics().items()
         if task in metric.tasks and (rows.groups is not None or not metric.needs_groups)
     }
     return {name: value for name, value in figures.items() if not math.isnan(value)}
@@ -156,7 +181,7 @@ METRICS = {
         measure=binary.calibration_error, title="calibration error", tasks=(BINARY, MULTICLASS)
     ),
 }
-"""Name → metric."""
+"""Name → metric, those that come with Rankline."""
 
 
 def _prefixes(columns: Sequence[str]) -> list[str]:

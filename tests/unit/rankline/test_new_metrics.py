@@ -1,4 +1,4 @@
-"""A percentile, a metric of a load and a metric of a model, each added from outside by one line."""
+"""A percentile, a metric of a load and metrics of a model, each added from outside by one line."""
 
 import csv
 import io
@@ -28,6 +28,7 @@ from serving.benchmark.runs import Run
 from tests.support.reports import report_of, result_of
 from training import metrics as model_metrics
 from training.metrics.rows import ScoredRows
+from workflows.errors import ConfigError
 from workflows.heads import Head
 
 
@@ -132,3 +133,54 @@ def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.Monk
     rows = {row[0]: row[1:] for row in (re.split(r"\s{2,}", line.strip()) for line in printed(console).splitlines())}
     assert rows["Brier score"] == ["0.2062 ± 0.0707"]
     assert rows["AUC"] == ["1.0500 ± 0.0707", "0.8000", "0.9000"]
+
+
+BRIER = """
+from training.metrics import Metric
+
+def brier(rows):
+    return rows.mean((rows.scores - rows.labels) ** 2)
+
+BRIER = Metric(measure=brier, title="Brier score")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of installed packages; what is looked up in it is forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    model_metrics._installed.cache_clear()
+    yield tmp_path
+    model_metrics._installed.cache_clear()
+
+
+def install(site: Path, line: str) -> None:
+    (site / "brier_score.py").write_text(BRIER, encoding="utf-8")
+    about = site / "brier_score-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brier-score\nVersion: 1.0\n", encoding="utf-8")
+    (about / "entry_points.txt").write_text(f"[rankline.metrics]\n{line}\n", encoding="utf-8")
+
+
+def test_a_metric_of_an_installed_package_is_measured(site: Path) -> None:
+    install(site, "brier = brier_score:BRIER")
+    found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
+    assert found["brier"] == (0.25 + 0.0625) / 2
+    assert model_metrics.all_metrics()["brier"].title == "Brier score"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("auc = brier_score:BRIER", "entry point 'auc' of rankline.metrics has the name of a metric of Rankline"),
+        (
+            "brier = brier_score:NONE",
+            r"entry point 'brier' of rankline.metrics cannot be loaded \(AttributeError: .*NONE",
+        ),
+        ("brier = brier_score:brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
+    ],
+)
+def test_what_is_no_new_metric_is_refused(site: Path, line: str, message: str) -> None:
+    install(site, line)
+    with pytest.raises(ConfigError, match=message):
+        model_metrics.all_metrics()
