@@ -33,7 +33,7 @@ class Bound:
     def margin(self, reached: float) -> float:
         """How many times better than asked: 1 is what was asked, less than 1 fell short."""
         better, worse = (reached, self.value) if self.sign == "≥" else (self.value, reached)
-        return better / worse if worse else float("inf")
+        return better / worse if worse > 0 else float("inf")  # a growth below zero
 
 
 _ASKED: Mapping[str, Mapping[str, str]] = {

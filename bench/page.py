@@ -85,7 +85,7 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
         if ratio in report.ratios and bound.value
     }
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "reached", "font.size": 9}):
-        figure = Figure(figsize=(8, 0.8 + 0.2 * len(reached)), layout="constrained")
+        figure = Figure(figsize=(5, 0.8 + 0.2 * len(reached)), layout="constrained")
         axes = figure.subplots()
         rows = range(len(reached))
         values = [min(max(bound.margin(value), 0.1), 100.0) for bound, value in reached.values()]
@@ -93,9 +93,11 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
         axes.hlines(rows, 1, values, colors=colors)
         axes.scatter(values, rows, c=colors, s=18)
         axes.axvline(1, color="#808080", linewidth=1)
-        axes.set(xscale="log", yticks=rows, xticks=[0.25, 0.5, 1, 2, 4, 10, 100], xlim=(0.2, 120))
+        axes.set(xscale="log", yticks=rows, xticks=[0.25, 1, 4, 20, 100], xlim=(0.2, 120))
         axes.set_yticklabels(reached)
-        axes.set_xticklabels(["¼", "½", "as asked", "2×", "4×", "10×", "100×"])
+        axes.set_xticklabels(["¼", "asked", "4×", "20×", "100×"])
+        axes.xaxis.tick_top()
+        axes.margins(y=0.01)
         axes.minorticks_off()
         axes.tick_params(colors="#808080")
         axes.spines[:].set_visible(False)

@@ -1,6 +1,7 @@
 """docs/benchmarks.md holds what the files of docs/figures hold."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -87,7 +88,13 @@ def test_the_picture_names_each_ratio_that_is_asked_for(figures: Path, tmp_path:
 
 @pytest.mark.parametrize(
     ("text", "reached", "holds", "margin"),
-    [("≥ 60", 30.0, False, 0.5), ("≥ 60", 60.0, True, 1.0), ("≤ 0.5", 0.25, True, 2.0), ("≤ 1e-6", 2e-6, False, 0.5)],
+    [
+        ("≥ 60", 30.0, False, 0.5),
+        ("≥ 60", 60.0, True, 1.0),
+        ("≤ 0.5", 0.25, True, 2.0),
+        ("≤ 1e-6", 2e-6, False, 0.5),
+        ("≤ 2", -1.0, True, math.inf),
+    ],
 )
 def test_a_bound_says_whether_it_is_reached_and_by_how_much(
     text: str, reached: float, holds: bool, margin: float
