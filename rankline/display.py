@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, RenderableType
@@ -27,6 +28,8 @@ from workflows.progress import Progress as ProgressSink
 
 CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
+STDOUT = Path("-")
+"""Standard output, where a file is asked for."""
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ Heavy libraries are imported inside the stages, so that `rankline --help` answer
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankline.display import Display, Stages, note
+from rankline.display import STDOUT, Display, Stages, note
 from rankline.promotion import Bounds, check_metric, try_out
 from rankline.recipes import Recipe
 from rankline.servers import Server, server_for
@@ -31,6 +32,7 @@ from workflows.extras import require
 from workflows.heads import Head, output_names
 from workflows.progress import SILENT, Part, Progress
 from workflows.tensors import apart, side_by_side
+from workflows.words import quality_figure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -527,7 +529,11 @@ def run(
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write a result for machines, whole or not at all."""
-    write_whole(path, (json.dumps(document, indent=2) + "\n").encode())
+    text = json.dumps(document, indent=2) + "\n"
+    if path == STDOUT:
+        sys.stdout.write(text)
+    else:
+        write_whole(path, text.encode())
 
 
 def _of_seed(number: int, of: int, note: str) -> str:
@@ -553,7 +559,7 @@ def describe_served(prepared: "PreparedData", served: float) -> str:
     """What `bench` found out about the scores, in a few words."""
     from training.metrics import objective_of
 
-    return f"served {objective_of(prepared.spec.heads).title} {served:.4f}"
+    return f"served {objective_of(prepared.spec.heads).title} {quality_figure(served)}"
 
 
 def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, float]]) -> str:
@@ -561,14 +567,14 @@ def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, 
 
     objective = objective_of(heads)
     figures = [values[f"valid_{objective.name}"] for values in metrics.values()]
-    spread = f" ± {statistics.stdev(figures):.4f} over {len(figures)} seeds" if len(figures) > 1 else ""
+    spread = f" ± {quality_figure(statistics.stdev(figures))} over {len(figures)} seeds" if len(figures) > 1 else ""
     others = {
         metric.title: [values[f"valid_{name}"] for values in metrics.values() if f"valid_{name}" in values]
         for name, (_, metric) in metric_names(heads).items()
         if metric.title and name != objective.name and len(heads) == 1
     }
-    beside = [f"{title} {statistics.fmean(of_seeds):.4f}" for title, of_seeds in others.items() if of_seeds]
-    return ", ".join([f"{objective.title} {statistics.fmean(figures):.4f}{spread}", *beside])
+    beside = [f"{title} {quality_figure(statistics.fmean(of_seeds))}" for title, of_seeds in others.items() if of_seeds]
+    return ", ".join([f"{objective.title} {quality_figure(statistics.fmean(figures))}{spread}", *beside])
 
 
 def _check_served(title: str, served: float, offline: float) -> None:

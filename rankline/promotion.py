@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from serving.benchmark.config import LoadConfig, Slo
 from workflows.errors import ConfigError, DataError
 from workflows.progress import Progress
+from workflows.words import quality_figure, quality_interval
 
 if TYPE_CHECKING:
     from serving.client import Client
@@ -80,8 +81,8 @@ class Trial:
     def words(self) -> str:
         """The outcome in a sentence."""
         low, high = self.found.bounds
-        figures = f"{self.title} {self.found.before:.4f} → {self.found.after:.4f}"
-        said = f"{figures}, {self.found.change:+.4f} ({low:+.4f} to {high:+.4f})"
+        figures = f"{self.title} {quality_figure(self.found.before)} → {quality_figure(self.found.after)}"
+        said = f"{figures}, {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
         latency = f", p99 {self.p99_ms:.2f} ms" if self.p99_ms is not None else ""
         if self.refusals:
             return f"version {self.champion} keeps answering: {'; '.join(self.refusals)}. {said}{latency}"
@@ -162,7 +163,7 @@ def try_out(
     if not found.is_sure or gain <= 0:
         refusals.append(f"{title} is {'worse' if found.is_sure else 'not surely better'}")
     elif gain < bounds.by:
-        refusals.append(f"{title} is better by {gain:.4f}, expected {bounds.by:g} or more")
+        refusals.append(f"{title} is better by {quality_figure(gain)}, expected {bounds.by:g} or more")
     progress.update(3, 3)
     return Trial(
         champion=champion.version,

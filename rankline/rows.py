@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from serving.client import ModelSchema
 
 FORMATS = ("csv", "parquet", "jsonl")
+_SHOWN = 5
 _BLOCK_BYTES = 8 << 20
 _BLOCK_ROWS = 65_536
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -215,3 +216,24 @@ def select(rows: pa.Table, required: Collection[str], optional: Collection[str] 
         hint = did_you_mean(unused, missing)
         raise DataError(f"the rows lack {missing}. Expected {list(required)}, got {rows.column_names}.{hint}")
     return rows.select([name for name in rows.column_names if name in required or name in optional])
+
+
+def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:
+    """In words, which columns are scored as missing; "" for none.
+
+    Args:
+        sent: columns that are scored.
+        optional: columns that may be missing.
+        given: columns of the rows, others among them.
+
+    Raises:
+        DataError: one may have been meant by a column that is not scored.
+    """
+    missing = [name for name in optional if name not in sent]
+    if hint := did_you_mean([name for name in given if name not in sent], missing):
+        raise DataError(f"the rows have no {_listed(missing)}.{hint} Rename the column, or leave it out.")
+    return f"scored as missing, for the rows have no {_listed(missing)}" if missing else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

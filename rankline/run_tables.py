@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from rankline.display import heading, print_whole
 from serving.benchmark.table import number
+from workflows.words import quality_figure, quality_interval
 
 if TYPE_CHECKING:
     from rankline.tracking.comparison import RunComparison
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 _SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "megabytes": "MB"}
 
 
-def print_runs(runs: "Sequence[RunSummary]", live: frozenset[str], console: Console) -> None:
+def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
     """One line for each run; a column that no run fills is left out.
 
     Args:
         runs: those to show.
-        live: ids of the runs whose model answers.
+        active: ids of the runs whose model answers.
         console: where to.
     """
     columns = {
@@ -30,7 +31,7 @@ def print_runs(runs: "Sequence[RunSummary]", live: frozenset[str], console: Cons
         **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
         "engine": [one.engine for one in runs],
         "version": [one.version for one in runs],
-        "": [_state(one, live) for one in runs],
+        "": [_state(one, active) for one in runs],
         "started": [f"{one.started.astimezone():%Y-%m-%d %H:%M}" for one in runs],
         "data": [one.data for one in runs],
         "what": [f"{one.recipe}: {one.name}" for one in runs],
@@ -60,10 +61,10 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
             f"quality on {rows}",
             {
                 "": [one.title for one in quality],
-                before: [f"{one.found.before:.4f}" for one in quality],
-                after: [f"{one.found.after:.4f}" for one in quality],
-                "change": [f"{one.found.change:+.4f}" for one in quality],
-                "95 % interval": [f"{one.found.bounds[0]:+.4f} to {one.found.bounds[1]:+.4f}" for one in quality],
+                before: [quality_figure(one.found.before) for one in quality],
+                after: [quality_figure(one.found.after) for one in quality],
+                "change": [quality_figure(one.found.change, "+") for one in quality],
+                "95 % interval": [quality_interval(*one.found.bounds) for one in quality],
                 "verdict": [
                     ("better" if one.is_better else "worse") if one.found.is_sure else "the same" for one in quality
                 ],
@@ -98,12 +99,12 @@ def _titles(runs: "Sequence[RunSummary]") -> list[str]:
 
 
 def _figure(run: "RunSummary", title: str) -> str:
-    return f"{run.objective[1]:.4f}" if run.objective and run.objective[0] == title else "–"
+    return quality_figure(run.objective[1]) if run.objective and run.objective[0] == title else "–"
 
 
-def _state(run: "RunSummary", live: frozenset[str]) -> str:
-    if run.is_one_of(live):
-        return "[green]live[/]"
+def _state(run: "RunSummary", active: frozenset[str]) -> str:
+    if run.is_one_of(active):
+        return "[green]active[/]"
     return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"
 
 

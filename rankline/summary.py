@@ -12,6 +12,7 @@ from rankline.report_tables import print_short_report
 from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.benchmark.words import conclusion
 from serving.engines.comparison import EngineComparison
+from workflows.words import quality_figure
 
 if TYPE_CHECKING:
     from rankline.pipeline import Quality, RunResult
@@ -38,7 +39,7 @@ def _quality_in_words(quality: "Quality") -> str:
     """Such as "served AUC 0.7751"."""
     from training.metrics import objective_of
 
-    return f"served {objective_of(quality.heads).title} {quality.served:.4f}"
+    return f"served {objective_of(quality.heads).title} {quality_figure(quality.served)}"
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
@@ -60,10 +61,10 @@ def print_quality(quality: "Quality", console: Console) -> None:
     }
     for name, title in (({} if objective.name in titles else {objective.name: objective.title}) | titles).items():
         if quality.has(f"valid_{name}"):
-            deviation = f" ± {quality.std(f'valid_{name}'):.4f}" if num_seeds > 1 else ""
+            deviation = f" ± {quality_figure(quality.std(f'valid_{name}'))}" if num_seeds > 1 else ""
             others = [quality.served, quality.best_auc] if name == objective.name else []
-            shown = [f"{value:.4f}" for value in others if value is not None]
-            table.add_row(escape(title), f"{quality.mean(f'valid_{name}'):.4f}{deviation}", *shown)
+            shown = [quality_figure(value) for value in others if value is not None]
+            table.add_row(escape(title), f"{quality_figure(quality.mean(f'valid_{name}'))}{deviation}", *shown)
     console.print(table)
 
 
@@ -166,7 +167,7 @@ def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
     """Title and figure of what a model was judged by; a dash for one that was not trained here."""
     from training.metrics import OBJECTIVES
 
-    found = ((o.title, f"{metrics[f'valid_{o.name}']:.4f}") for o in OBJECTIVES if f"valid_{o.name}" in metrics)
+    found = ((o.title, quality_figure(metrics[f"valid_{o.name}"])) for o in OBJECTIVES if f"valid_{o.name}" in metrics)
     return next(found, ("quality", "–"))
 
 
@@ -178,5 +179,5 @@ def print_check(check: Check, console: Console) -> None:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.4f}"
+        return quality_figure(value)
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -17,7 +17,7 @@ from serving.lowerings.stacking import stack_columns
 from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StackedColumn, StepCall, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
-from workflows.errors import ConfigError, LoweringError
+from workflows.errors import ConfigError, LoweringError, RanklineError
 from workflows.upstream import nvt, ops
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
@@ -181,11 +181,18 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     lowering = LOWERINGS.get(kind) or vars(kind).get("lower")
     if lowering is None:
         raise LoweringError(
-            f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. "
-            f"Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}. Replace it, give it a method `lower`, "
-            f"leave it out of serving, or run the workflow through NVTabular: --uncompiled {kind.__name__}."
+            f"NVTabular operator {kind.__name__} (columns {selector.names}) has no compiled form. Replace it, give it "
+            f"a method `lower`, leave it out of serving, or run the workflow through NVTabular: --uncompiled "
+            f"{kind.__name__}. Available: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
         )
-    lowered: Mapping[str, Expression] = lowering(op, selector, columns)
+    try:
+        lowered: Mapping[str, Expression] = lowering(op, selector, columns)
+    except Exception as error:
+        if kind in LOWERINGS or isinstance(error, RanklineError):
+            raise
+        raise LoweringError(
+            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Mend it; --debug shows where."
+        ) from error
     return lowered
 
 

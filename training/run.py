@@ -20,6 +20,7 @@ from workflows.allocator import freed_memory_kept
 from workflows.errors import DataError, RanklineError
 from workflows.heads import Head
 from workflows.progress import Progress
+from workflows.words import quality_figure
 
 INNER = "inner"
 """The part of the training rows that chooses the epoch, as a split."""
@@ -147,7 +148,7 @@ class TrainingRun:
         return f"{self._span.judged}_{self._objective.name}"
 
     def _reached(self, figure: float) -> str:
-        return f", {self._span.judged} {self._objective.title} {figure:.4f}"
+        return f", {self._span.judged} {self._objective.title} {quality_figure(figure)}"
 
     def _is_done(self) -> bool:
         done, patience = self._at.epoch - 1, self._span.patience

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ from workflows.errors import ArtifactError
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+CALLED: dict[str, str] = {}
+"""Name of a recipe → what it was asked for by, such as its file, which is what a command to make something takes."""
+
 _LONGEST_NAME = 255  # what Linux takes for one part of a path
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
@@ -257,10 +261,11 @@ def remedy(kind: str, directory: Path) -> str:
     """The command that makes an artifact where the command line keeps it."""
     directory = directory.absolute()
     parent = directory.parent
+    recipe, exported = (shlex.quote(CALLED.get(name, name)) for name in (parent.name, directory.name))
     commands = {
-        "prepared-data": f"rankline prepare {parent.name} --work-dir {parent.parent}",
-        "trained-model": f"rankline train {parent.name} --work-dir {parent.parent}",
-        "ensemble": f"rankline export {directory.name} --repository {parent}",
+        "prepared-data": f"rankline prepare {recipe} --work-dir {parent.parent}",
+        "trained-model": f"rankline train {recipe} --work-dir {parent.parent}",
+        "ensemble": f"rankline export {exported} --repository {parent}; rankline run {exported} does all of it",
         "sample": f"rankline export --model PATH --sample FILE --name {parent.name} --work-dir {parent.parent}",
     }
     return f"make it with: {commands[kind]}" if kind in commands else "make it first"

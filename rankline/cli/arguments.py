@@ -1,12 +1,13 @@
 """Arguments and options that several verbs share."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rankline.cli.completion import recipes
-from rankline.display import note
+from rankline.display import CONSOLE, STDOUT, note
 from rankline.recipes import available
 
 RecipeName = Annotated[
@@ -41,7 +42,21 @@ ServedUrl = Annotated[
     str | None,
     typer.Option("--url", metavar="HOST:PORT", help="gRPC of a running server: also say which version it has loaded."),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result as JSON.")]
+
+
+def _json_file(path: Path | None) -> Path | None:
+    """Where JSON goes to standard output, what people read goes to standard error."""
+    if path == STDOUT:
+        CONSOLE.file = sys.stderr
+    return path
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", callback=_json_file, help='Also write the result as JSON; "-" is standard output.'
+    ),
+]
 
 
 def recipe_of(verb: str, recipe: str, old: str | None) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from rankline.display import STDOUT
 from workflows.errors import ConfigError
 
 
@@ -23,7 +24,7 @@ def check_writable(path: Path | None) -> None:
         ConfigError: it is a directory.
         OSError: nothing can be written there.
     """
-    if path is None:
+    if path in (None, STDOUT):
         return
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, expected a file to be written: {path / 'result.json'}")

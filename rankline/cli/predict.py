@@ -11,7 +11,7 @@ import typer
 from rankline.cli.arguments import OldRecipe, Repository, Url, recipe_of
 from rankline.cli.checks import check_writable
 from rankline.cli.completion import recipes
-from rankline.display import ERRORS, Stages
+from rankline.display import ERRORS, STDOUT, Stages, note
 from rankline.recipes import recipe_named
 from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only
@@ -59,7 +59,16 @@ def predict_command(
 
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
-    from rankline.rows import Block, format_of, from_options, output_format_of, read_blocks, text_columns, typed_row
+    from rankline.rows import (
+        Block,
+        format_of,
+        from_options,
+        missing_columns,
+        output_format_of,
+        read_blocks,
+        text_columns,
+        typed_row,
+    )
     from rankline.scores import check_columns, score_blocks, scores_to
     from serving.client import Client, ModelSchema
     from serving.client.requests import check
@@ -78,6 +87,7 @@ def predict_command(
     else:
         found = format_of("-" if input_file is None else input_file, format_name)
     written = output_format_of(output, format_name, found)
+    output = None if output == STDOUT else output
     check_writable(output)
     ensemble, name = workspace.ensemble, workspace.recipe
     with ExitStack() as stack:
@@ -94,7 +104,10 @@ def predict_command(
         select = _selection(schema, is_row=input_file is None)
         first = next(blocks)
         check_columns(first.rows, schema.score_names, written)
-        check(select(first.rows) if first.sent is None else first.sent, schema)  # now, not after the model is loaded
+        sent = select(first.rows) if first.sent is None else first.sent
+        check(sent, schema)  # now, not after the model is loaded
+        if missing := missing_columns(sent.column_names, optional, first.rows.column_names):
+            note(missing)
         client = client or stack.enter_context(client_for(ensemble, None))
         progress: Progress = SILENT
         if input_file is not None:

@@ -45,12 +45,11 @@ def runs_command(
     uri = uri_of(work_dir)
     if not (found := runs_in(open_reader(uri), recipe, limit)):
         raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
-    live = active_runs(repository)
+    active = active_runs(repository)
     if json_file:
-        write_json(
-            {"runs": [{**run.to_dict(), "is_live": bool(live & {run.run_id, run.own_id})} for run in found]}, json_file
-        )
-    print_runs(found, live, CONSOLE)
+        runs = [{**run.to_dict(), "is_active": run.is_one_of(active)} for run in found]
+        write_json({"runs": runs}, json_file)
+    print_runs(found, active, CONSOLE)
 
 
 def compare_command(

@@ -15,6 +15,7 @@ from rankline.recipes import Recipe, recipe_named
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
 from workflows.errors import ConfigError
 from workflows.extras import require
+from workflows.words import quality_figure
 
 if TYPE_CHECKING:
     from training.tracking import TrackingConfig
@@ -137,7 +138,7 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
             progress=progress,
         )
     say(
-        f"{tuned.metric} on rows of the training part {tuned.before:.4f} → {tuned.after:.4f}, "
+        f"{tuned.metric} on rows of the training part {quality_figure(tuned.before)} → {quality_figure(tuned.after)}, "
         f"{tuned.num_trials} trials, {tuned.num_pruned} of them ended early"
     )
     for name, value in tuned.choices.items():

@@ -16,6 +16,7 @@ from typing import Any
 from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
 from rankline.recipes.recipe_file import is_recipe_file, read_recipe
+from workflows.artifacts import CALLED
 from workflows.errors import ConfigError
 from workflows.spelling import did_you_mean
 
@@ -59,20 +60,27 @@ def recipe_named(name: str) -> Recipe:
     Raises:
         ConfigError: there is none, and the message lists them; or the file, or the name of your own, is wrong.
     """
+    recipe = _found(name)
+    CALLED[recipe.name] = name
+    return recipe
+
+
+def _found(name: str) -> Recipe:
     if is_recipe_file(name):
         return read_recipe(Path(name))
     own, equals, base = name.partition("=")
     if equals:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", own):
             raise ConfigError(f"the name in {name!r} is {own!r}, expected letters, digits, - and _: churn={base}")
-        return replace(recipe_named(base), name=own)
+        return replace(_found(base), name=own)
     found = available()
     if name not in found.recipes and Path(name).exists():
         raise ConfigError(f"{name} is no recipe, but data. Make a recipe of it first: rankline init {name}")
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
         raise ConfigError(
-            f"no recipe {name!r}. Available: {', '.join(found.recipes)}.{problems}{did_you_mean([name], found.recipes)}"
+            f"no recipe {name!r}.{did_you_mean([name], found.recipes)} Available: {', '.join(found.recipes)}, or a "
+            f"file of rankline init.{problems}"
         )
     return found.recipes[name]
 

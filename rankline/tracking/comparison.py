@@ -14,6 +14,7 @@ from training.metrics.uncertainty import MEASURABLE, Difference, difference
 from training.validation import scored_alike
 from workflows.errors import ArtifactError, ConfigError
 from workflows.heads import Head
+from workflows.words import quality_figure, quality_interval
 
 _MAX_REGRESSION = 0.0  # what is slower at all is said; whether it matters is on the reader
 _SAME = "no difference that {} can show"
@@ -47,7 +48,7 @@ class QualityDifference:
     def words(self) -> str:
         """Such as: AUC +0.0075 (+0.0061 to +0.0089)."""
         low, high = self.found.bounds
-        return f"{self.title} {self.found.change:+.4f} ({low:+.4f} to {high:+.4f})"
+        return f"{self.title} {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
 
 
 @dataclass(frozen=True, kw_only=True)

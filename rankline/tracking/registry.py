@@ -38,6 +38,7 @@ from training.tracking.delivery import experiment_id
 from workflows.artifacts import MANIFEST
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FILE_NAME
+from workflows.words import quality_figure
 
 CANDIDATE = "candidate"
 """Alias of the version that was registered last."""
@@ -270,5 +271,5 @@ class Registry:
 def _description(ensemble: ExportedEnsemble) -> str:
     """What MLflow's page of a version shows."""
     details: dict[str, Any] = dict(ensemble.manifest.details)
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in ensemble.offline_metrics.items())
+    figures = ", ".join(f"{name} {quality_figure(value)}" for name, value in ensemble.offline_metrics.items())
     return f"Engine {details[ENGINE]}; parity on {details['parity']['num_rows']:,} rows. {figures}".strip()

@@ -36,6 +36,7 @@ from workflows.artifacts import write_whole
 from workflows.errors import RanklineError
 from workflows.prepared import PreparedData
 from workflows.progress import Part, Progress
+from workflows.words import quality_figure
 
 _RUN_ID = "run_id"  # of the search or a trial, among what Optuna keeps of it
 _OWN = "own"  # of the trial of the recipe's own choices
@@ -142,8 +143,8 @@ def write_recipe(recipe: Recipe, tuned: Tuned) -> Path:
     )
     path = recipe.file.with_suffix(f".tuned{recipe.file.suffix}")
     head = (
-        f"# rankline tune: {tuned.metric} on rows of the training part {tuned.before:.4f} → {tuned.after:.4f}, "
-        f"{tuned.num_trials} trials, MLflow run {tuned.run_id}\n"
+        f"# rankline tune: {tuned.metric} on rows of the training part {quality_figure(tuned.before)} → "
+        f"{quality_figure(tuned.after)}, {tuned.num_trials} trials, MLflow run {tuned.run_id}\n"
     )
     write_whole(path, (head + text).encode())
     return path
@@ -209,8 +210,8 @@ class _Search:
         """The best so far."""
         if not self._done(TrialState.COMPLETE):
             return ""
-        best = self._study.best_trial
-        return f"{INNER} {self._objective.title} {best.value:.4f} by trial {best.number}"
+        best = quality_figure(self._study.best_value)
+        return f"{INNER} {self._objective.title} {best} by trial {self._study.best_trial.number}"
 
     def says(self, number: int, of: int, note: str) -> str:
         """What is shown while a trial goes on."""

@@ -145,15 +145,26 @@ def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
 
     Raises:
         ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there is no row.
+        ConfigError: a metric of a package cannot be loaded, or fails.
     """
     if not len(rows.labels):
         raise ValueError("no row has a label.")
     figures = {
-        name: metric.measure(rows)
+        name: metric.measure(rows) if name in METRICS else _measured_by_package(name, metric, rows)
         for name, metric in all_metrics().items()
         if task in metric.tasks and (rows.groups is not None or not metric.needs_groups)
     }
     return {name: value for name, value in figures.items() if not math.isnan(value)}
+
+
+def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
+    try:
+        return float(metric.measure(rows))
+    except Exception as error:  # the package's own
+        raise ConfigError(
+            f"metric {name!r} of an installed package failed ({type(error).__name__}: {error}). Mend or remove the "
+            "package; --debug shows where."
+        ) from error
 
 
 def qualities(heads: Sequence[Head], labels: Array, scores: Array, groups: Array | None = None) -> dict[str, float]:

@@ -142,6 +142,7 @@ def brier(rows):
     return rows.mean((rows.scores - rows.labels) ** 2)
 
 BRIER = Metric(measure=brier, title="Brier score")
+BROKEN = Metric(measure=lambda rows: rows.score)
 """
 
 
@@ -167,6 +168,12 @@ def test_a_metric_of_an_installed_package_is_measured(site: Path) -> None:
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert found["brier"] == (0.25 + 0.0625) / 2
     assert model_metrics.all_metrics()["brier"].title == "Brier score"
+
+
+def test_one_that_fails_is_named(site: Path) -> None:
+    install(site, "brier = brier_score:BROKEN")
+    with pytest.raises(ConfigError, match=r"metric 'brier' of an installed package failed \(AttributeError: .*score"):
+        model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ from workflows.spec_metadata import SpecMetadata
 
 
 def test_an_unknown_recipe_is_refused_with_the_list() -> None:
-    with pytest.raises(ConfigError, match="no recipe 'movielens-sed'. Available: movielens, movielens-seed"):
+    with pytest.raises(
+        ConfigError,
+        match=r"no recipe 'movielens-sed'\. Did you mean 'movielens-seed' by .*\? Available: movielens, movielens-seed",
+    ):
         recipe_named("movielens-sed")
 
 

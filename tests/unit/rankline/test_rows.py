@@ -11,7 +11,16 @@ import pytest
 from pyarrow import csv, parquet
 
 from rankline import rows as rows_module
-from rankline.rows import as_typed, format_of, from_options, output_format_of, read_blocks, select, typed_row
+from rankline.rows import (
+    as_typed,
+    format_of,
+    from_options,
+    missing_columns,
+    output_format_of,
+    read_blocks,
+    select,
+    typed_row,
+)
 from rankline.scores import check_columns, scores_to
 from workflows.errors import ConfigError, DataError
 
@@ -136,6 +145,15 @@ def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
     assert select(rows, ["movieId"], ["rating", "age"]).column_names == ["movieId", "rating"]
     with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
         select(rows, ["userId", "age"])
+
+
+def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:
+    assert missing_columns(["user", "age"], ["age"], ["user", "age", "note"]) == ""
+    assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing, for the rows have no 'age'"
+    some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
+    assert some == "scored as missing, for the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
+    with pytest.raises(DataError, match=r"the rows have no 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"):
+        missing_columns(["user"], ["minutes"], ["user", "minuts"])
 
 
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:

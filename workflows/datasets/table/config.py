@@ -109,7 +109,8 @@ class LabelConfig:
     Attributes:
         task: binary and multiclass say which class, regression how much.
         classes: texts that the column holds, in the order of their numbers 0, 1, …; of a binary label the second is
-            the positive one. A binary label without them is 0 or 1, or true or false.
+            the positive one. A binary label without them is 0 or 1, true or false,
+            or yes or no.
         weight: of its loss, beside other labels.
     """
 

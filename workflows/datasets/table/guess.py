@@ -125,6 +125,12 @@ def _likely_label(found: Profile) -> tuple[tuple[str, ...], dict[str, str]]:
         if likely in by_name:
             return (by_name[likely],), {by_name[likely]: "by its name"}
     last = list(found.columns)[-1]
+    like = guess_column(found.columns[last])
+    if like.config.role in ("multihot", "timestamp", "text"):
+        raise DataError(
+            f"no column is called as labels are, and the last one, {last!r}, is none ({like.why}). Choose one with "
+            "--label."
+        )
     return (last,), {last: "the last column; choose another with --label"}
 
 
@@ -140,7 +146,7 @@ def _label_of(column: Column) -> tuple[LabelConfig, str]:
         names = sorted(_words(column), key=lambda name: (name.strip().lower() in _POSITIVE, name))
         values = {str(value).strip().lower() for value in column.counts}
         if values <= {"0", "1", "0.0", "1.0"} or values <= {"true", "false"} or are_booleans(values):
-            return LabelConfig(), "two values"
+            return LabelConfig(), f"two values; {names[1]!r} is the positive one"
         return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken for the positive one"
     if column.kind not in ("text", "number", "bool"):
         raise DataError(
@@ -154,7 +160,11 @@ def _label_of(column: Column) -> tuple[LabelConfig, str]:
             f"expected at most {_MOST_CLASSES:,} classes, or numbers. Choose another with --label."
         )
     names = sorted(_words(column), key=lambda name: (float(name), name) if is_number else (0.0, name))
-    return LabelConfig(task="multiclass", classes=tuple(names)), f"{len(names)} distinct values"
+    rarest, num_rows = min(column.counts.items(), key=lambda counted: counted[1])
+    rare = (
+        f", {rarest!r} in {num_rows:,} of {column.num_present:,} rows" if num_rows < _RARE * column.num_present else ""
+    )
+    return LabelConfig(task="multiclass", classes=tuple(names)), f"{len(names)} distinct values{rare}"
 
 
 _POSITIVE = ("1", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")

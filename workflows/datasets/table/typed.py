@@ -231,7 +231,11 @@ def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
         texts = pc.utf8_trim_whitespace(_texts(values)) if not pa.types.is_null(values.type) else values
         return _places(texts, label.classes, values).cast(LABEL_TYPE)
     is_binary = label.task == "binary"
-    expected = "0 or 1, or one of two 'classes'" if is_binary else "a number, as task regression has it"
+    expected = (
+        "0 or 1, true or false, yes or no, or one of two 'classes'"
+        if is_binary
+        else "a number, as task regression has it"
+    )
     of_text = is_text(values.type)
     try:
         if is_binary and of_text:

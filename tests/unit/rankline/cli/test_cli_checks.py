@@ -1,5 +1,7 @@
 """A place for a result is tried before the work, and nothing is made of it by a command that is refused."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from typer.testing import CliRunner
 
 from rankline.cli.checks import check_writable
 from rankline.cli.main import app
+from tests.support.command_line import RANKLINE
 from tests.support.tiny_ensembles import publish_tiny
 from workflows.errors import ConfigError
 
@@ -32,6 +35,15 @@ def test_a_refused_command_leaves_no_directory_of_its_result(
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, [*verb, "--json", "new/deep/result.json"]).exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_json_for_another_program_is_alone_on_standard_output(tmp_path: Path) -> None:
+    publish_tiny(tmp_path / "repository" / "tiny", 1)
+    command = [RANKLINE, "status", "--repository", str(tmp_path / "repository"), "--json", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [ensemble["name"] for ensemble in json.loads(done.stdout)["ensembles"]] == ["tiny"]
+    assert "tiny" in done.stderr
+    assert not (tmp_path / "-").exists()
 
 
 def test_the_directory_of_a_result_is_made_with_it(tmp_path: Path) -> None:

@@ -130,6 +130,20 @@ def test_a_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"no column 'lable'.* Did you mean 'label'"):
         label_of(tmp_path, [0, 1] * (N // 2), given=("lable",))
     assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
+    tags = [f"{'abc'[n % 3]}|{'defgh'[n % 5]}" for n in range(N)]
+    with pytest.raises(
+        DataError, match=r"the last one, 'tags', is none \(lists, separated by \|\)\. Choose one with --label"
+    ):
+        label_of(tmp_path, tags, "tags")
+    assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"
+
+
+def test_why_a_label_is_one_says_what_nobody_would_expect(tmp_path: Path) -> None:
+    answers = [("yes", "no")[n % 2] for n in range(N)]
+    assert label_of(tmp_path, answers, "churn").label_why["churn"].endswith("two values; 'yes' is the positive one")
+    answers[7] = "maybe"
+    why = label_of(tmp_path, answers, "churn").label_why["churn"]
+    assert why.endswith(f"3 distinct values, 'maybe' in 1 of {N:,} rows")
 
 
 def test_times_and_users_order_and_group_the_rows(tmp_path: Path) -> None:

@@ -1,0 +1,13 @@
+"""Figures as people read them."""
+
+_LARGE = 100  # errors of a regression, of which nobody reads four decimals
+
+
+def quality_figure(value: float, sign: str = "") -> str:
+    """A metric of a model, such as 0.8123 or 95,258.1; `sign` is "+" for a change."""
+    return f"{value:{sign}.4f}" if abs(value) < _LARGE else f"{value:{sign},.6g}"
+
+
+def quality_interval(low: float, high: float) -> str:
+    """Where the change of a metric lies, such as +0.0010 to +0.0030."""
+    return f"{quality_figure(low, '+')} to {quality_figure(high, '+')}"
