@@ -137,13 +137,15 @@ def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> I
         text_columns: columns that hold texts, also where CSV looks like numbers.
 
     Raises:
-        DataError: not of that format.
+        DataError: not of that format, or empty.
     """
     readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
         with ExitStack() as stack:
             stream = sys.stdin.buffer if path == "-" else stack.enter_context(Path(path).open("rb"))
             num_bytes = 0 if path == "-" else Path(path).stat().st_size
+            if path != "-" and not num_bytes:
+                raise DataError(f"{path} is empty. Expected rows to score.")
             yield from readers[format_name](stream, num_bytes, dict.fromkeys(text_columns, pa.string()))
     except (OSError, pa.ArrowException) as error:
         raise DataError(

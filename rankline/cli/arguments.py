@@ -13,7 +13,9 @@ from rankline.recipes import available
 RecipeName = Annotated[
     str,
     typer.Argument(
-        metavar="RECIPE", help=f"{', '.join(available().recipes)}: see rankline --help.", autocompletion=recipes
+        metavar="RECIPE",
+        help=f"{', '.join(available().recipes)} (see rankline --help), or rankline.yaml.",
+        autocompletion=recipes,
     ),
 ]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]

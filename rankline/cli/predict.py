@@ -53,6 +53,8 @@ def predict_command(
 
     rankline predict --userId 1 --movieId 31
 
+    rankline predict rankline.yaml --plan basic --"monthly fee" 9.9
+
     rankline predict --input rows.csv --output scored.csv
 
     rankline predict rankline.yaml --input churn.parquet

@@ -1,9 +1,9 @@
-"""Recipes of installed packages: dataset, operator and lowering from outside of the tree."""
+"""Recipes of installed packages: dataset, operator, lowering and metric from outside of the tree."""
 
+import configparser
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,16 @@ class Cents(ops.Operator):
     def lower(self, selector, columns):
         filled = {name: apply(Fill(value=0.0), columns[name]) for name in selector.names}
         return {name: apply(Arithmetic(function="multiply", operand=100.0), column) for name, column in filled.items()}
+''',
+    "shop/metrics.py": '''
+from training.metrics import Metric
+
+
+def brier(rows):
+    return rows.mean((rows.scores - rows.labels) ** 2)
+
+
+BRIER = Metric(measure=brier, title="Brier score")
 ''',
     "shop/recipes.py": '''
 import pyarrow.csv as csv
@@ -57,7 +67,8 @@ RANKING = Recipe(name="shop", summary="What customers buy", dataset=SALES, train
 ''',
     "shop-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n",
     "shop-1.0.dist-info/entry_points.txt": (
-        "[rankline.recipes]\nshop = shop.recipes\n\n[rankline.operators]\ncents = shop.operators:Cents\n"
+        "[rankline.recipes]\nshop = shop.recipes\n\n[rankline.metrics]\nbrier = shop.metrics:BRIER\n\n"
+        "[rankline.operators]\ncents = shop.operators:Cents\n"
     ),
     "broken-2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: broken\nVersion: 2.0\n",
     "broken-2.0.dist-info/entry_points.txt": "[rankline.recipes]\nother = no_such_module.recipes\n",
@@ -130,13 +141,17 @@ def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(
     assert done.stderr.rstrip().endswith('rankline.operators of an installed package: cents = "shop.operators:Cents".')
 
 
-def test_the_operator_of_the_document_is_the_one_that_is_tried() -> None:
+def test_the_package_of_the_document_is_the_one_that_is_tried() -> None:
     document = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
-    imports, method = shown.split("\n\n")
-    source = FILES["shop/operators.py"]
-    assert imports in source
-    assert textwrap.indent(method, "    ") in source
+    shown = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    assert shown == [FILES[f"shop/{name}.py"].lstrip() for name in ("operators", "metrics")]
+    (project,) = re.findall(r"```toml\n(.*?)```", document, re.DOTALL)
+    found = configparser.ConfigParser()
+    found.read_string(FILES["shop-1.0.dist-info/entry_points.txt"])
+    for group in found.sections():
+        names = found[group]
+        lines = [f'[project.entry-points."{group}"]', *(f'{name} = "{value}"' for name, value in names.items())]
+        assert "\n".join(lines) in project
 
 
 def test_data_that_nothing_generates_must_be_given(site: Path) -> None:

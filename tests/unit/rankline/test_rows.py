@@ -102,11 +102,17 @@ def test_stdin_holds_any_format_and_json_lines_unless_told(
     assert read_rows("-", format_of("-", format_name), []) == ROWS
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"")])
+@pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"a,b\n1\n")])
 def test_a_file_that_cannot_be_read_is_named_with_its_format(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"{name} cannot be read as"):
         read_rows(str(tmp_path / name), format_of(str(tmp_path / name), None), [])
+
+
+def test_an_empty_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"a\.csv is empty\. Expected rows"):
+        read_rows(str(tmp_path / "a.csv"), "csv", [])
 
 
 def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
