@@ -42,6 +42,16 @@ def pytest_collection() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a file that is marked `in_order` stay in the order of their lines, also where a plugin shuffles."""
+    for path in {item.path for item in items if item.get_closest_marker("in_order")}:
+        places = [place for place, item in enumerate(items) if item.path == path]
+        told = sorted((items[place] for place in places), key=lambda item: item.reportinfo()[1] or 0)
+        for place, item in zip(places, told, strict=True):
+            items[place] = item
+
+
 @pytest.fixture(autouse=True)
 def _default_signals() -> None:
     """Ctrl-C ends a test: what a shell runs in the background ignores it, and a verb leaves a handler of its own."""

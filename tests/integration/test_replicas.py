@@ -27,6 +27,8 @@ from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from tests.support.waiting import wait_until, wait_until_ended
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
 
+pytestmark = pytest.mark.in_order
+
 
 def programs(name: str, parent: int | None = None) -> list[psutil.Process]:
     """Processes below this one, or below `parent`, with a name that begins like this."""
@@ -132,7 +134,7 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
             thread.join()
 
 
-# In this order: each test leaves two replicas that answer 10 to key 0.
+# Each test leaves two replicas that answer 10 to key 0.
 
 
 @pytest.fixture(scope="module")

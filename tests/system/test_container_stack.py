@@ -38,6 +38,8 @@ from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
 from workflows.upstream import nvt, quiet_nvtabular
 
+pytestmark = pytest.mark.in_order
+
 DOCUMENT = (ROOT / "docs/containers.md").read_text(encoding="utf-8")
 BENCH = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]["bench"]
 SHORTER = {

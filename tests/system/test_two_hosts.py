@@ -23,6 +23,8 @@ from tests.support.programs import need_program
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
+pytestmark = pytest.mark.in_order
+
 ADDRESSES = {"alpha": "10.77.0.1", "beta": "10.77.0.2"}
 SCHEDULER = f"tcp://{ADDRESSES['alpha']}:8786"
 TRAIN = (RANKLINE, *arguments(HOSTS, {"a:4,b:4": "alpha:1,beta:1"}))
