@@ -19,6 +19,7 @@ from pyarrow import json as arrow_json
 from workflows.choices import is_number
 from workflows.errors import ConfigError, DataError
 from workflows.spelling import did_you_mean
+from workflows.words import listed
 
 if TYPE_CHECKING:
     from serving.client import ModelSchema
@@ -232,10 +233,7 @@ def missing_columns(sent: Collection[str], optional: Iterable[str], given: Itera
         DataError: one may have been meant by a column that is not scored.
     """
     missing = [name for name in optional if name not in sent]
+    shown = listed(list(map(repr, missing)), _SHOWN)
     if hint := did_you_mean([name for name in given if name not in sent], missing):
-        raise DataError(f"the rows have no {_listed(missing)}.{hint} Rename the column, or leave it out.")
-    return f"scored as missing, for the rows have no {_listed(missing)}" if missing else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        raise DataError(f"the rows have no {shown}.{hint} Rename the column, or leave it out.")
+    return f"scored as missing, for the rows have no {shown}" if missing else ""

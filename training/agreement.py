@@ -11,6 +11,7 @@ from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.world import World
 from workflows.artifacts import code_fingerprint, versions
 from workflows.errors import ConfigError
+from workflows.words import listed
 
 _CODE = ("workflows", "training")  # what a run is made by
 _SHOWN = 3
@@ -55,9 +56,8 @@ def check_same(
             for name in sorted({*got, *expected})
             if got.get(name) != expected.get(name)
         ]:
-            more = f" and {len(odd) - _SHOWN} more" if len(odd) > _SHOWN else ""
             raise ConfigError(
-                f"worker {rank} has {'; '.join(odd[:_SHOWN])}{more}. "
+                f"worker {rank} has {listed(odd, _SHOWN, '; ')}. "
                 "Start all workers with the same options, on the same data, code and packages."
             )
 

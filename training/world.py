@@ -62,7 +62,7 @@ class World(Protocol):
         """What each worker passed, by rank; plain values that JSON can hold."""
 
     def explain(self, error: Exception) -> None:
-        """Raise `WorkerLostError` if that is what an error of a framework comes from."""
+        """Raise `WorkerLostError`, or `KeyboardInterrupt`, if that is what an error of a framework comes from."""
 
     def propagating_errors(self) -> AbstractContextManager[None]:
         """In the block an error of one worker ends all of them, and worker 0 raises the first one.

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from workflows.errors import ConfigError
 
-T = TypeVar("T")
+_Kind = TypeVar("_Kind")
 
 
-def installed(group: str, kind: type[T]) -> dict[str, T]:
+def installed(group: str, kind: type[_Kind]) -> dict[str, _Kind]:
     """Name → what the entry points of a group lead to.
 
     Args:

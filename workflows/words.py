@@ -1,4 +1,6 @@
-"""Figures as people read them."""
+"""Figures and lists as people read them."""
+
+from collections.abc import Sequence
 
 _LARGE = 100  # errors of a regression, of which nobody reads four decimals
 
@@ -11,3 +13,8 @@ def quality_figure(value: float, sign: str = "") -> str:
 def quality_interval(low: float, high: float) -> str:
     """Where the change of a metric lies, such as +0.0010 to +0.0030."""
     return f"{quality_figure(low, '+')} to {quality_figure(high, '+')}"
+
+
+def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first few of some texts, and how many there are besides."""
+    return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")

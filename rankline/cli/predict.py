@@ -88,8 +88,8 @@ def predict_command(
         found = format_name or requests.format_of(Path(input_file))
     else:
         found = format_of("-" if input_file is None else input_file, format_name)
-    written = output_format_of(output, format_name, found)
     output = None if output == STDOUT else output
+    written = output_format_of(output, format_name, found)
     check_writable(output)
     ensemble, name = workspace.ensemble, workspace.recipe
     with ExitStack() as stack:

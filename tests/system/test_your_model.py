@@ -21,6 +21,7 @@ import rankline
 from serving.client import Client
 from tests.support.command_line import commands, started, typed
 from tests.support.graphs import fitted, transformed
+from tests.support.packages import leave_installed
 from workflows.upstream import ops
 from workflows.workflow_store import save_workflow
 
@@ -140,11 +141,8 @@ def test_a_lambda_runs_where_an_installed_package_names_its_function(
     (package / "shop").mkdir(parents=True)
     (package / "shop" / "__init__.py").touch()
     (package / "shop" / "features.py").write_text("def decade(column):\n    return column // 10\n")
-    about = package / "shop-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
     section = ENTRY_POINT.replace('[project.entry-points."rankline.functions"]', "[rankline.functions]")
-    (about / "entry_points.txt").write_text(section.replace('"', ""))
+    leave_installed(package, "shop", section.replace('"', ""))
     monkeypatch.syspath_prepend(package)
     decade = importlib.import_module("shop.features").decade
     save_workflow(fitted(lambda: graph(decade), table(), workplace / "other"), workplace / "saved" / "with_lambda")

@@ -6,6 +6,7 @@ import numpy as np
 
 from training.trainers.base import Array
 from workflows.errors import ArtifactError
+from workflows.words import listed
 
 _SHOWN = 3
 
@@ -30,12 +31,8 @@ def check_state(state: Mapping[str, Array], expected: Mapping[str, tuple[int, ..
         "has the unknown": sorted(state.keys() - expected.keys()),
         "has": shapes,
     }
-    if differences := [f"it {verb} {_some(names)}" for verb, names in parts.items() if names]:
+    if differences := [f"it {verb} {listed(names, _SHOWN)}" for verb, names in parts.items() if names]:
         raise ArtifactError(
             f"the saved state is of another model: {'; '.join(differences)}. "
             "Go on with the configuration that it was saved under, or start anew."
         )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -25,6 +25,7 @@ from serving.benchmark.metrics import Estimate, Metric, latency_percentile
 from serving.benchmark.plot import write_plot
 from serving.benchmark.report import BenchmarkReport
 from serving.benchmark.runs import Run
+from tests.support.packages import leave_installed
 from tests.support.reports import report_of, result_of
 from training import metrics as model_metrics
 from training.metrics.rows import ScoredRows
@@ -123,7 +124,7 @@ def brier(rows: ScoredRows) -> float:
 
 
 def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
-    monkeypatch.setitem(model_metrics.METRICS, "brier", model_metrics.Metric(measure=brier, title="Brier score"))
+    monkeypatch.setitem(model_metrics.METRICS, "brier", BRIER)
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert (found["brier"], found["auc"]) == ((0.25 + 0.0625) / 2, 1.0)
     of_seeds = {seed: {f"valid_{name}": value + seed / 10 for name, value in found.items()} for seed in (0, 1)}
@@ -135,15 +136,8 @@ def test_a_metric_of_a_model_is_measured_kept_and_shown(monkeypatch: pytest.Monk
     assert rows["AUC"] == ["1.0500 ± 0.0707", "0.8000", "0.9000"]
 
 
-BRIER = """
-from training.metrics import Metric
-
-def brier(rows):
-    return rows.mean((rows.scores - rows.labels) ** 2)
-
-BRIER = Metric(measure=brier, title="Brier score")
-BROKEN = Metric(measure=lambda rows: rows.score)
-"""
+BRIER = model_metrics.Metric(measure=brier, title="Brier score")
+BROKEN = model_metrics.Metric(measure=lambda rows: rows.score)  # type: ignore[attr-defined]  # as somebody misspells it
 
 
 @pytest.fixture
@@ -155,39 +149,32 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     model_metrics._installed.cache_clear()
 
 
-def install(site: Path, line: str) -> None:
-    (site / "brier_score.py").write_text(BRIER, encoding="utf-8")
-    about = site / "brier_score-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brier-score\nVersion: 1.0\n", encoding="utf-8")
-    (about / "entry_points.txt").write_text(f"[rankline.metrics]\n{line}\n", encoding="utf-8")
+def install(site: Path, name: str, attribute: str) -> None:
+    leave_installed(site, "brier-score", f"[rankline.metrics]\n{name} = {__name__}:{attribute}\n")
 
 
 def test_a_metric_of_an_installed_package_is_measured(site: Path) -> None:
-    install(site, "brier = brier_score:BRIER")
+    install(site, "brier", "BRIER")
     found = model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
     assert found["brier"] == (0.25 + 0.0625) / 2
     assert model_metrics.all_metrics()["brier"].title == "Brier score"
 
 
 def test_one_that_fails_is_named(site: Path) -> None:
-    install(site, "brier = brier_score:BROKEN")
+    install(site, "brier", "BROKEN")
     with pytest.raises(ConfigError, match=r"metric 'brier' of an installed package failed \(AttributeError: .*score"):
         model_metrics.quality(np.array([1.0, 0.0]), np.array([0.5, 0.25]))
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("name", "attribute", "message"),
     [
-        ("auc = brier_score:BRIER", "entry point 'auc' of rankline.metrics has the name of a metric of Rankline"),
-        (
-            "brier = brier_score:NONE",
-            r"entry point 'brier' of rankline.metrics cannot be loaded \(AttributeError: .*NONE",
-        ),
-        ("brier = brier_score:brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
+        ("auc", "BRIER", "entry point 'auc' of rankline.metrics has the name of a metric of Rankline"),
+        ("brier", "NONE", r"entry point 'brier' of rankline.metrics cannot be loaded \(AttributeError: .*NONE"),
+        ("brier", "brier", "entry point 'brier' of rankline.metrics leads to function, expected Metric"),
     ],
 )
-def test_what_is_no_new_metric_is_refused(site: Path, line: str, message: str) -> None:
-    install(site, line)
+def test_what_is_no_new_metric_is_refused(site: Path, name: str, attribute: str, message: str) -> None:
+    install(site, name, attribute)
     with pytest.raises(ConfigError, match=message):
         model_metrics.all_metrics()

@@ -95,6 +95,7 @@ def test_rows_of_any_number_are_scored_in_this_process(
 def test_one_row_is_scored_in_this_process(repository: Path) -> None:
     done = predict(repository, "--x", "3")
     assert json.loads(done.stdout) == {"x": 3, "score": 13}
+    assert predict(repository, "--x", "3", "--output", "-").stdout == done.stdout
 
 
 def test_rows_further_on_that_do_not_fit_leave_no_file(

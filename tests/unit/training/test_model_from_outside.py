@@ -7,6 +7,7 @@ from model_from_outside import WideConfig
 from typer.testing import CliRunner
 
 from rankline.cli.main import app
+from tests.support.packages import leave_installed
 from training.config import TrainConfig
 from training.models import MODELS, model_named
 from training.tracking import TrackingConfig
@@ -45,10 +46,7 @@ def test_what_is_no_config_of_a_model_is_refused(name: str) -> None:
 
 
 def test_an_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = tmp_path / "outside-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[rankline.models]\nwide = {model_from_outside.__name__}:WideConfig\n")
+    leave_installed(tmp_path, "outside", f"[rankline.models]\nwide = {model_from_outside.__name__}:WideConfig\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert model_named("wide") is WideConfig
     with pytest.raises(ConfigError, match=r"no model 'wider'.*torch_mlp, wide, or MODULE:CLASS"):

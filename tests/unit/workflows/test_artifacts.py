@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows import artifacts
-from workflows.artifacts import CALLED, MANIFEST, Manifest, load_manifest, publish, write_whole
+from workflows.artifacts import MANIFEST, Manifest, load_manifest, publish, write_whole
 from workflows.errors import ArtifactError
 
 
@@ -181,10 +181,11 @@ def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: s
 
 
 def test_a_missing_directory_says_which_stage_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "CALLED", {})
     with pytest.raises(ArtifactError, match=r"shop does not exist.*make it with: rankline export shop --repository /"):
         load_manifest(tmp_path / "shop", "ensemble")
     with pytest.raises(ArtifactError, match=rf"make it with: rankline prepare shop --work-dir {tmp_path}\."):
         load_manifest(tmp_path / "shop/prepared", "prepared-data")
-    monkeypatch.setitem(CALLED, "shop", "my shop.yaml")
+    artifacts.CALLED["shop"] = "my shop.yaml"
     with pytest.raises(ArtifactError, match=rf"make it with: rankline train 'my shop\.yaml' --work-dir {tmp_path}\."):
         load_manifest(tmp_path / "shop/model", "trained-model")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import leave_installed
 from workflows.errors import MissingExtraError, RanklineError
 from workflows.extras import require, tensorflow_problem
 
@@ -18,13 +19,6 @@ def test_a_missing_extra_prints_its_install_line() -> None:
 def test_an_extra_that_is_there_is_no_obstacle_and_is_not_imported() -> None:
     require("this", feature="training", extra="cpu")
     assert "this" not in sys.modules
-
-
-def pretend_installed(site: Path, name: str, release: str) -> None:
-    """What an installer leaves, without the package."""
-    about = site / f"{name.replace('-', '_')}-{release}.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,7 @@ def test_another_tensorflow_is_told_before_it_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str
 ) -> None:
     for name, release in installed.items():
-        pretend_installed(tmp_path, name, release)
+        leave_installed(tmp_path, name, release=release)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RanklineError, match=message) as error:
         require("tensorflow", feature="training 'mlp'", extra="cpu")

@@ -15,6 +15,7 @@ import pytest
 from serving.compile import compile_workflow
 from tests.support.acts import watched_acts
 from tests.support.graphs import fitted, transformed
+from tests.support.packages import leave_installed
 from tests.support.pickles import Made, Name, pickled
 from workflows.errors import ArtifactError, LoweringError
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -143,15 +144,9 @@ THREE = 3
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package, which names some of its functions."""
-    files = {
-        "shop_of_functions.py": SHOP,
-        "shop_of_functions-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: shop-of-functions\nVersion: 1.0\n",
-        "shop_of_functions-1.0.dist-info/entry_points.txt": "[rankline.functions]\nliked = shop_of_functions:is_liked\n"
-        "three = shop_of_functions:THREE\ngone = shop_of_functions:gone\n",
-    }
-    for name, content in files.items():
-        (tmp_path / "installed" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "installed" / name).write_text(content)
+    named = ("liked = shop_of_functions:is_liked", "three = shop_of_functions:THREE", "gone = shop_of_functions:gone")
+    leave_installed(tmp_path / "installed", "shop-of-functions", "\n".join(["[rankline.functions]", *named, ""]))
+    (tmp_path / "installed" / "shop_of_functions.py").write_text(SHOP)
     monkeypatch.syspath_prepend(tmp_path / "installed")
     monkeypatch.delitem(sys.modules, "shop_of_functions", raising=False)
     return tmp_path / "installed"

@@ -109,8 +109,7 @@ class LabelConfig:
     Attributes:
         task: binary and multiclass say which class, regression how much.
         classes: texts that the column holds, in the order of their numbers 0, 1, …; of a binary label the second is
-            the positive one. A binary label without them is 0 or 1, true or false,
-            or yes or no.
+            the positive one. A binary label without them is 0 or 1, true or false, or yes or no.
         weight: of its loss, beside other labels.
     """
 

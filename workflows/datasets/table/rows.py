@@ -34,6 +34,7 @@ from workflows.datasets.table.typed import (
 from workflows.errors import DataError
 from workflows.plain_values import is_text
 from workflows.spelling import did_you_mean
+from workflows.words import listed
 
 _SHOWN = 40
 
@@ -219,7 +220,7 @@ def _check_columns(path: Path, reading: _Reading) -> None:
     names = names_in(path, reading.files)
     wanted = [*reading.columns, *reading.labels]
     if missing := [name for name in wanted if name not in names]:
-        shown = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        shown = listed(list(map(repr, missing)), 5)
         raise DataError(
             f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Correct "
             f"the file, or the recipe file.{did_you_mean(missing[:3], names)}"

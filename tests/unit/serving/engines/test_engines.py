@@ -10,6 +10,7 @@ import pytest
 
 from serving.engines import engine_for, engine_of_backend, engines, engines_for
 from serving.installation import backend_names
+from tests.support.packages import leave_installed
 from workflows.errors import ArtifactError, ConfigError
 from workflows.trained import SAVED_MODEL, TORCH_SCRIPT
 
@@ -109,10 +110,7 @@ def install(site: Path, package: str, source: str, value: str) -> None:
     (site / package).mkdir()
     (site / package / "__init__.py").write_text(source, encoding="utf-8")
     (site / package / "model.py").touch()
-    about = site / f"{package}-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    (about / "entry_points.txt").write_text(f"[rankline.engines]\nx = {value}\n", encoding="utf-8")
+    leave_installed(site, package, f"[rankline.engines]\nx = {value}\n")
 
 
 def test_an_engine_of_another_package_is_known_by_its_entry_point(site: Path) -> None:
