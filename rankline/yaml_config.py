@@ -37,9 +37,8 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         hint = did_you_mean([path.name], (other.name for other in path.parent.glob("*.y*ml")))
-        raise ConfigError(
-            f"{path} cannot be read ({error.strerror}). Make one with: rankline init FILE{hint}"
-        ) from None
+        reason = f"{path} cannot be read ({error.strerror}).{hint}"
+        raise ConfigError(f"{reason} Make one with: rankline init FILE") from None
     except UnicodeError:
         raise ConfigError(f"{path} is no text in UTF-8. Expected YAML, such as rankline init writes.") from None
     try:

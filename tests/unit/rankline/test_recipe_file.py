@@ -162,3 +162,12 @@ def test_the_schema_describes_every_choice() -> None:
     models: list[dict[str, Any]] = schema["properties"]["model"]["anyOf"]
     assert models[0]["enum"] == sorted(MODELS)
     assert "model" not in schema["$defs"]["TrainConfig"]["properties"]
+
+
+def test_a_file_of_almost_that_name_is_offered(tmp_path: Path) -> None:
+    written(tmp_path, "name: t\n")
+    path = tmp_path / "rankline.yml"
+    with pytest.raises(
+        ConfigError, match=r"rankline\.yml cannot be read .*\. Did you mean 'rankline\.yaml' by .*\? Make"
+    ):
+        read_recipe(path)
