@@ -399,7 +399,7 @@ def assert_refused(workplace: Workplace, message: str, *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "movie-lens"], r"no recipe 'movie-lens'. Available: movielens"),
+        (["run", "movie-lens"], r"no recipe 'movie-lens'\. Did you mean 'movielens' by .*\? Available: movielens"),
         (["run", "movielens", "--data-dir", "nowhere"], "nowhere"),
         (["run", "movielens", "--data-dir", "ml-latest-small", "--download", "ml-1m"], "Choose one"),
         (["prepare", "movielens", "--data-dir", "ml-latest-small", "--valid-share", "2"], r"valid_share is 2\.0"),

@@ -81,7 +81,7 @@ def test_another_model_brings_its_own_options_with_its_own_defaults() -> None:
         (["train", "movielens", "--model", "dllm"], "no model 'dllm'. Available: bayesian_fm, dcnv2, "),
         (
             ["train", "movielenz", "--epochs", "4"],
-            "no recipe 'movielenz'. Did you mean 'movielens' by 'movielenz'? Available: ",
+            "no recipe 'movielenz'. Did you mean 'movielens' by 'movielenz'? Available: movielens, ",
         ),
         (["train", "movielens", "--epoch", "4"], "Did you mean '--epochs' by '--epoch'?"),
     ],
