@@ -3,8 +3,9 @@
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +31,8 @@ CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
 STDOUT = Path("-")
 """Standard output, where a file is asked for."""
+SAID_EVERY_S = 15.0
+"""How often a log is told how far a stage is."""
 
 
 def say(text: str) -> None:
@@ -110,7 +113,8 @@ class Display(Protocol):
 class Stages:
     """The stages of a run, one line each, the current one with a bar.
 
-    Where the output is no terminal, each stage prints one line when it ends.
+    Where the output is no terminal, each stage prints one line when it ends, and on standard error how far it is, four
+    times a minute: a log shows whether an hour of training goes on.
 
     Args:
         names: the stages in their order.
@@ -148,15 +152,19 @@ class Stages:
         """Run one stage: its bar starts now and is full when the block ends."""
         task = self._tasks[name]
         self._progress.start_task(task)
-        reporter = _Stage(self._progress, task)
         begin = time.monotonic()
-        yield reporter
-        self._progress.update(task, total=1, completed=1)
-        if not self._console.is_terminal:
+
+        def line(console: Console, text: str) -> None:
             seconds = time.monotonic() - begin
-            self._console.print(
-                f"{name:<{self._width}}  {seconds:6.1f} s  {reporter.note}", soft_wrap=True, markup=False
-            )
+            console.print(f"{name:<{self._width}}  {seconds:6.1f} s  {text}", soft_wrap=True, markup=False)
+
+        if self._console.is_terminal:
+            yield _Stage(self._progress, task)
+            self._progress.update(task, total=1, completed=1)
+        else:
+            reporter = _Stage(self._progress, task, None if self._console.quiet else partial(line, ERRORS))
+            yield reporter
+            line(self._console, reporter.note)
 
 
 class _Mark(SpinnerColumn):
@@ -172,33 +180,20 @@ def _whole() -> Column:
 
 
 class _Stage(ProgressSink):
-    """Passes a stage's reports to its bar."""
+    """Passes a stage's reports to its bar, and from time to time to `say`."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress, self._task = progress, task
+    def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
+        self._progress, self._task, self._say = progress, task, say
+        self._said_at = time.monotonic()
         self.note = ""
 
     def update(self, done: float, total: float, note: str = "") -> None:
         """Move the bar, and keep the last note that says something."""
         self.note = note or self.note
         self._progress.update(self._task, completed=done, total=total, note=self.note)
-
-
-class Aloud(ProgressSink):
-    """Says each note on standard error, too: for stages of minutes, where no bar is drawn.
-
-    Args:
-        progress: what is reported to.
-    """
-
-    def __init__(self, progress: ProgressSink) -> None:
-        self._progress = progress
-
-    def update(self, done: float, total: float, note: str = "") -> None:
-        """Report, and say what is noted."""
-        self._progress.update(done, total, note)
-        if note:
-            ERRORS.print(note, markup=False, soft_wrap=True)
+        if self._say and time.monotonic() - self._said_at >= SAID_EVERY_S:
+            self._said_at = time.monotonic()
+            self._say(f"{done / total:4.0%}  {self.note}".rstrip() if total else self.note)
 
 
 def in_a_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import typer
 from rankline.cli.arguments import BATCH_SIZES, BenchUrl, JsonFile, RecipeName, Repository, WorkDir
 from rankline.cli.checks import batch_sizes_of, check_writable
 from rankline.cli.reports import save_report
-from rankline.display import CONSOLE, Aloud, Stages, warn_busy
+from rankline.display import CONSOLE, Stages, warn_busy
 from rankline.options import Overrides, with_options
 from rankline.servers import server_for
 from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
@@ -124,12 +124,11 @@ def _measure(
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        told = progress if config.slo is None or CONSOLE.is_terminal else Aloud(progress)
         if isinstance(data, PreparedData):
-            report, served = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=told)
+            report, served = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=progress)
             progress.update(1, 1, pipeline.describe_served(data, served))
         else:
-            report = pipeline.bench_sample(server, data, ensemble, batch_sizes, config, progress=told)
+            report = pipeline.bench_sample(server, data, ensemble, batch_sizes, config, progress=progress)
             progress.update(1, 1, f"scores of {data.num_rows:,} rows as in this process")
     return report
 

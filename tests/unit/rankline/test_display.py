@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from rankline.display import print_whole
+from rankline import display
+from rankline.display import Stages, print_whole
 
 COLUMNS = {"rows": ["1", "16,384"], **{f"figure {i}": [f"{i}.123456789", f"{i}"] for i in range(8)}}
 
@@ -38,3 +39,22 @@ def test_a_table_below_another_leaves_out_what_it_has_nothing_of() -> None:
     print_whole(console, {"": ["auc", "rmse", "none"], "adult": ["0.91", "", ""], "a second one": ["", "38.5", ""]})
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().split() == ["adult", "auc", "0.91", "a", "second", "one", "rmse", "38.5"]
+
+
+@pytest.mark.parametrize(
+    ("every_s", "quiet", "told"),
+    [(0.0, False, [" 25%  epoch 1", " 50%  epoch 1", "100%  AUC 0.75"]), (1e6, False, []), (0.0, True, [])],
+)
+def test_a_log_is_told_how_far_a_long_stage_is(
+    every_s: float, quiet: bool, told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(display, "SAID_EVERY_S", every_s)
+    console = Console(file=io.StringIO(), width=20, quiet=quiet)
+    with Stages(["train"], console) as stages, stages.stage("train") as progress:
+        progress.update(1, 4, "epoch 1")
+        progress.update(2, 4)
+        progress.update(4, 4, "AUC 0.75")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("train     0.0 s  ") for line in lines] == told
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ("" if quiet else "train     0.0 s  AUC 0.75\n")
