@@ -191,7 +191,7 @@ class BenchmarkReport:
         model_name: what was asked.
         bench: one result per load.
         num_checked: scores returned under load that were compared with the expected ones.
-        max_abs_error: largest difference among them, of scores above 1 as a share of them; None when none were compared.
+        max_abs_error: largest difference among them, above 1 as a share of the score; None when none were compared.
         environment: versions, CPU, how the load was made, and the command.
         floors: the client against a model that returns its input; empty when the server has none.
         slo: the bound that was searched for, in words.
