@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 from serving.benchmark.config import LoadConfig, Slo
 from serving.benchmark.measurement import Bench
@@ -15,7 +14,7 @@ from serving.benchmark.table import number
 
 _FIRST_RATE = 100.0
 _KEPT_UP = 0.95  # of the offered rate; less is answered only by a server that falls behind
-_ALIKE = 3  # rates in a row, each half the one before, that bring the percentile no nearer to the bound
+_ALIKE = 3  # rates in a row, each half the one before, of which none brings the percentile nearer than the first
 _NEARER = 0.8
 
 
@@ -103,7 +102,7 @@ class SloSearch:
         """
         values_ms = [result.value(self._slo.metric) for result in self._tested[-_ALIKE:]]
         found = [value_ms for value_ms in values_ms if value_ms is not None]
-        if len(found) < _ALIKE or any(later < _NEARER * earlier for earlier, later in pairwise(found)):
+        if len(found) < _ALIKE or min(found[1:]) < _NEARER * found[0]:
             return
         if self._tested[-1].problem:
             raise _InVainError(
