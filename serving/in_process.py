@@ -133,7 +133,7 @@ def _array(tensor: WireTensor) -> Any:
     """In its shape; single strings per row as they are in Arrow, which the plan takes without a copy."""
     values: Any = tensor.values
     if isinstance(values, pa.Array):
-        if tensor.shape[1:] == (1,) and not tensor.schema.is_candidates:
+        if tensor.schema.is_scalar:
             return values
         values = values.to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(values).reshape(tensor.shape)

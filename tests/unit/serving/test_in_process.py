@@ -49,16 +49,18 @@ def adder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def plan_of() -> TransformPlan:
-    """Words and numbers of a user, a list, and the item to score."""
+    """Words and numbers of a user, lists of both, and the item to score."""
     return TransformPlan(
         inputs=(
             ColumnSpec(name="word", dtype="object"),
             ColumnSpec(name="item", dtype="int64"),
             ColumnSpec(name="history", dtype="int64", width=ANY_WIDTH),
+            ColumnSpec(name="tags", dtype="object", width=ANY_WIDTH),
         ),
-        indexes=(KeyIndex.build("word", WORDS),),
+        indexes=(KeyIndex.build("word", WORDS), KeyIndex.build("tags", WORDS)),
         columns=(
             Column(name="word", index=0, values=np.array([7, 10, 20, 30])),
+            Column(name="tags", index=1, values=np.array([0, 0, 1, 2]), width=ANY_WIDTH),
             Computed(name="item", source="item", dtype="int64"),
             Computed(name="history", source="history", dtype="int64", width=ANY_WIDTH),
         ),
@@ -86,8 +88,10 @@ ROWS: dict[str, list[Any]] = {
     "word": ["a", None, "é", "new", ""],
     "item": [1, 2, 3, 4, 5],
     "history": [[], [1, 2], [3], [], [1, 1, 1]],
+    "tags": [["a"], [], ["é"], [], []],  # no list is longer than one: of a wire's shape [num_rows, 1], as single texts are
 }
-SCORES = [1 + 20, 2 + 7 + 3 + 2, 3 + 30 + 3 + 1, 4 + 7, 5 + 10 + 3 + 3]
+ROW = {"word": ["a"], "item": [1], "history": [[1]], "tags": [["a"]]}
+SCORES = [1 + 20 + 1 + 1, 2 + 7 + 3 + 2, 3 + 30 + 3 + 1 + 2 + 1, 4 + 7, 5 + 10 + 3 + 3]
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -102,15 +106,15 @@ def test_strings_lists_and_missing_values_are_scored_in_as_many_runs_as_a_server
 
 def test_candidates_share_a_row(tmp_path: Path, adder: Engine) -> None:
     with open_ensemble(export(tmp_path / "models", adder, fused=False, candidates=("item",))) as client:
-        assert client.rank({"word": "a", "history": [1, 2]}, range(1, 6)).tolist() == [26, 27, 28, 29, 30]
+        assert client.rank({"word": "a", "history": [1, 2], "tags": []}, range(1, 6)).tolist() == [26, 27, 28, 29, 30]
 
 
 def test_what_a_server_refuses_is_refused(tmp_path: Path, adder: Engine) -> None:
     with open_ensemble(export(tmp_path / "models", adder, fused=False)) as client:
         with pytest.raises(RequestError, match="lists of 5 values, expected at most 4"):
-            client.predict({"word": ["a"], "item": [1], "history": [[1] * 5]})
+            client.predict({**ROW, "history": [[1] * 5]})
         with pytest.raises(RequestError, match="^adder could not run the rows: id 91 is not in the table$"):
-            client.predict({"word": ["a"], "item": [91], "history": [[]]})
+            client.predict({**ROW, "item": [91]})
 
 
 def test_the_steps_of_the_active_version_run(tmp_path: Path) -> None:

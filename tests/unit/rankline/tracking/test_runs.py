@@ -98,7 +98,8 @@ def test_a_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Sto
 
 @pytest.mark.parametrize("verb", ["runs", "compare", "status"])
 def test_verbs_that_only_look_do_not_wait_for_mlflow(store: Store, tmp_path: Path, verb: str) -> None:
-    runs = [store.trained("mlp", {"auc": 0.7}, scored=SCORED) for _ in range(2)] if verb == "compare" else []
+    trained = [store.trained("mlp", {"auc": 0.7}, scored=SCORED) for _ in range(2)]
+    runs = trained if verb == "compare" else []
     uri = "" if verb == "status" else f"--work-dir {store.root}"
     if verb == "status":
         ensemble = publish_tiny(tmp_path / "model_repository" / NAME, 10)
