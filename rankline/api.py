@@ -171,7 +171,7 @@ def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = T
     overrides = _overrides(choices, SessionConfig, config)
     changed = Overrides({"train": overrides.apply(config)}).apply(chosen)
     with _stages(["train"], progress) as stages:
-        prepared = PreparedData.load(workspace.prepared)
+        prepared = PreparedData.load(workspace.prepared, chosen.dataset)
         return pipeline.train(changed, prepared, workspace, stages, session=overrides.apply(SessionConfig()))[0]
 
 
@@ -226,7 +226,7 @@ def export(
         chosen, workspace = _chosen(recipe, work_dir, repository)
         config = _overrides(choices, chosen.serving).apply(chosen.serving)
         with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
-            prepared = PreparedData.load(workspace.prepared)
+            prepared = PreparedData.load(workspace.prepared, chosen.dataset)
             return pipeline.export(
                 chosen,
                 config,

@@ -5,10 +5,10 @@ import json
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
         value = text if equals else next(words, None)
         if not word.startswith("--") or not name or value is None:
             raise ConfigError(f"{word!r} is not a column with a value. Example: --userId 1 --movieId 31")
+        if name in row:
+            raise ConfigError(f"--{name} is given twice: {row[name]!r} and {value!r}. Give each column once.")
         row[name] = value
     return row
 
@@ -54,7 +56,9 @@ def text_columns(schema: "ModelSchema") -> list[str]:
 
 
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
-    """One row of values: JSON where a text can be read as it, else the text itself, and `null` is missing.
+    """One row of values: JSON where a text can be read as it, else the text itself.
+
+    Missing is `null`, and what is no text and empty.
 
     Args:
         texts: what `from_options` found.
@@ -66,7 +70,7 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
     row: dict[str, Any] = {}
     for name, text in texts.items():
         try:
-            row[name] = text if name in text_columns and text != "null" else json.loads(text)
+            row[name] = text if name in text_columns and text != "null" else json.loads(text or "null")
         except ValueError:
             row[name] = text
     try:
@@ -127,6 +131,16 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
         if pa.types.is_integer(field.type) and not is_number(texts.get(field.name) or "nan"):
             row = row.set_column(place, field.name, pa.array([texts[field.name]]))
     return row
+
+
+@contextmanager
+def stdin_as_file(format_name: str) -> Iterator[Path]:
+    """What standard input holds, as a file whose ending is its format."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / f"stdin.{format_name}"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield path
 
 
 def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:

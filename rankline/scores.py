@@ -50,7 +50,7 @@ def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> Non
     if taken := next((name for name in names if name in rows.column_names), None):
         raise ConfigError(f"the rows have a column {taken!r} already, which the scores would go into. Rename it.")
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
-        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --format jsonl or parquet.")
+        raise ConfigError(f"CSV cannot hold {lists}, which are lists. Give --output FILE.jsonl or FILE.parquet.")
 
 
 def score_blocks(

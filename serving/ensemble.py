@@ -41,6 +41,7 @@ from workflows.artifacts import (
 )
 from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
+from workflows.words import listed
 
 KIND = "ensemble"
 CONFIG = "config.pbtxt"
@@ -444,7 +445,9 @@ def _is_part(entry: str, name: str) -> bool:
 
 def _name_in(path: Path) -> str:
     if not path.is_dir():
-        raise ArtifactError(f"{path.absolute()} does not exist. Expected {KIND}: {remedy(KIND, path)}.")
+        beside = sorted(other.name for other in path.parent.glob("*") if _names_in(other))
+        there = f" There is {listed(beside, 5)}: name it." if beside else ""
+        raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
     if len(names := _names_in(path)) != 1:
         raise ArtifactError(f"{path} holds {names or 'no'} ensembles, expected one. Export it again, to another path.")
     return names[0]

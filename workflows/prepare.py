@@ -80,6 +80,7 @@ def prepare(
         "dataset": dataset.name,
         "source": source,
         "config": asdict(config) | asdict(choices),
+        "choices": dict(dataset.choices),
         "noticed": dict(raw.noticed),
     }
 

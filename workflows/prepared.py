@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workflows.artifacts import Manifest, load_manifest
+from workflows.artifacts import Manifest, load_manifest, remedy
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FILE_NAME, TARGET, TARGET_SUFFIX, USERS, FeatureSpec
+from workflows.words import listed
 
 if TYPE_CHECKING:
+    from workflows.datasets.base import Dataset
     from workflows.upstream import nvt
 
 KIND = "prepared-data"
@@ -58,13 +60,26 @@ class PreparedData:
     manifest: Manifest = field(repr=False)
 
     @classmethod
-    def load(cls, path: Path) -> "PreparedData":
+    def load(cls, path: Path, dataset: "Dataset | None" = None) -> "PreparedData":
         """Open an artifact and check its files against the manifest.
 
+        Args:
+            path: directory of the artifact.
+            dataset: what the recipe says of the data now, where that matters.
+
         Raises:
-            ArtifactError: missing or damaged.
+            ArtifactError: missing or damaged, or made before the recipe was changed.
         """
         manifest = load_manifest(path, KIND)
+        made_by = manifest.details.get("choices")  # earlier ones do not say
+        if dataset is not None and made_by is not None and made_by != dataset.choices:
+            changed = [
+                key for key in sorted({*dataset.choices, *made_by}) if made_by.get(key) != dataset.choices.get(key)
+            ]
+            raise ArtifactError(
+                f"{path} was prepared by other {listed(changed, 5)} than the recipe has now. "
+                f"Expected the same: {remedy(KIND, path)}."
+            )
         return cls(path=path, spec=FeatureSpec.read(path), manifest=manifest)
 
     @classmethod

@@ -1,6 +1,7 @@
 """The verb `init`: a recipe file for data of one's own."""
 
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -71,7 +72,7 @@ def init_command(
     write_whole(output, made.text.encode())
     read_recipe(output)
     _show(made)
-    say(f"\n{output} written. Look through it, then: rankline run {output}")
+    say(f"\n{output} written. Look through it, then: rankline run {shlex.quote(str(output))}")
 
 
 def _format(name: str | None) -> "Format | None":

@@ -68,6 +68,7 @@ def predict_command(
         missing_columns,
         output_format_of,
         read_blocks,
+        stdin_as_file,
         text_columns,
         typed_row,
     )
@@ -97,7 +98,9 @@ def predict_command(
         schema = client.schema if client else ModelSchema.from_config(ExportedEnsemble.load(ensemble).model_config)
         texts = text_columns(schema)
         optional = [column.name for column in schema.columns if not column.is_required]
-        if requests is not None and input_file != "-":
+        if requests is not None:
+            if input_file == "-":
+                input_file = str(stack.enter_context(stdin_as_file(found)))
             blocks = _raw_blocks(requests, given, input_file, optional)
         elif input_file is None:
             blocks = iter([Block(rows=typed_row(given, texts))])

@@ -51,13 +51,13 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         if worker.is_alone and options.is_asked_for(several):
             from rankline.workers import launch
 
-            PreparedData.load(workspace.prepared)  # each worker would find out later
+            PreparedData.load(workspace.prepared, chosen.dataset)  # each worker would find out later
             command = [sys.executable, *sys.orig_argv[1:]]
             with display.stage("train") as progress:
                 model = launch(command, several, options, workspace.workers, progress)
         else:
             with worker.in_world(several) as world:
-                prepared = PreparedData.load(workspace.prepared)
+                prepared = PreparedData.load(workspace.prepared, chosen.dataset)
                 trained, _ = pipeline.train(
                     chosen,
                     prepared,

@@ -130,7 +130,7 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
     with Stages(["tune"]) as stages, stages.stage("tune") as progress:
         tuned = tune(
             recipe,
-            PreparedData.load(workspace.prepared),
+            PreparedData.load(workspace.prepared, recipe.dataset),
             num_trials=num_trials,
             only=only,
             tracking=_tracking(recipe, workspace),
@@ -169,7 +169,7 @@ def _tune_serving(
 
     with Stages(["tune", "export"]) as stages:
         with stages.stage("tune") as progress:
-            prepared = PreparedData.load(workspace.prepared)
+            prepared = PreparedData.load(workspace.prepared, recipe.dataset)
             tuned = tune_serving(
                 recipe,
                 prepared,

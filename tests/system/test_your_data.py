@@ -47,11 +47,11 @@ def test_a_row_that_is_typed_is_scored_like_one_in_a_file(workplace: Path) -> No
     features = read_yaml(workplace / "rankline.yaml", RecipeFile).features
     typed_in = [f"--{name}={value}" for name, value in row.items() if name in features]
     scores = []
-    for arguments in (typed_in, ["--input", "one.csv"]):
-        done = rankline("predict", "rankline.yaml", *arguments, cwd=workplace)
+    for arguments in (typed_in, ["--input", "one.csv"], ["--input", "-", "--format", "csv"]):
+        done = rankline("predict", "rankline.yaml", *arguments, cwd=workplace, stdin="".join(lines[:2]))
         assert done.returncode == 0, done.stderr
         scores.append(float(re.findall(r"0\.\d+", done.stdout)[-1]))
-    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+    assert scores == pytest.approx([scores[0]] * 3, abs=1e-6)
 
 
 def test_the_example_of_the_document_is_a_recipe_file(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ class Dataset:
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
         archives: name → downloadable archive.
+        choices: what a recipe file says of the columns and labels that are read, by key, as JSON has it. Prepared data
+            keep it, and are of no use for a recipe that has been changed since.
         directory: where its raw files are, where a recipe file says so.
         requests: reads raw files to score, where the dataset says what their columns are.
     """
@@ -113,6 +115,7 @@ class Dataset:
     item: str | None = None
     sequence: SequenceColumns | None = None
     archives: Mapping[str, Archive] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)
     directory: Path | None = None
     requests: Requests | None = None
 

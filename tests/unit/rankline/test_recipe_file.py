@@ -121,6 +121,11 @@ WRONG: dict[str, tuple[str, str]] = {
         "name: t\ndata: {files: [a.csv]}\ncolumns: {x: {role: ignored}}\nlabels: {y: {}}\n",
         "no column is a feature",
     ),
+    "the name of what is answered": (_replaced("price:", "score:"), "the answers of the served model are called so"),
+    "a name of requests": (
+        _replaced("price:", "user__valid:"),
+        "names end with __valid, of what belongs to a column 'user'",
+    ),
     "a name with a slash": (_replaced("name: shop", "name: a/b"), "name is 'a/b', expected letters, digits, - and _"),
 }
 

@@ -50,6 +50,7 @@ def test_a_date_is_shown_as_it_was_typed() -> None:
 
 def test_null_is_a_missing_value() -> None:
     assert typed_row({"userId": "null", "C1": "null"}, ["C1"]).to_pylist() == [{"userId": None, "C1": None}]
+    assert typed_row({"userId": "", "C1": ""}, ["C1"]).to_pylist() == [{"userId": None, "C1": ""}]
 
 
 @pytest.mark.parametrize("text", ["00123456", "12345678", "5e104321", "true", "NA", '"a"'])
@@ -65,6 +66,11 @@ def test_a_text_column_takes_what_was_typed(tmp_path: Path, text: str) -> None:
 def test_an_option_without_a_value_is_refused_with_an_example(arguments: list[str]) -> None:
     with pytest.raises(ConfigError, match="not a column with a value. Example: --userId 1"):
         from_options(arguments)
+
+
+def test_a_column_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--item is given twice: '1' and '2'"):
+        from_options(["--item", "1", "--item=2"])
 
 
 def test_a_number_that_no_column_holds_is_refused() -> None:
@@ -164,7 +170,7 @@ def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:
 
 def test_lists_do_not_go_into_csv(tmp_path: Path) -> None:
     rows = pa.table({"userId": [1], "tags": [[1, 2]]})
-    with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --format jsonl"):
+    with pytest.raises(ConfigError, match=r"CSV cannot hold \['tags'\], which are lists. Give --output FILE.jsonl"):
         check_columns(rows, ["score"], "csv")
     check_columns(rows, ["score"], "jsonl")
     write_scores(rows, np.array([0.5]), "jsonl", tmp_path / "scored.jsonl")

@@ -184,6 +184,8 @@ def test_the_manifest_covers_steps_and_configs(tmp_path: Path) -> None:
 
 def test_a_rollback_changes_one_file_and_the_next_export_goes_on_counting(tmp_path: Path) -> None:
     export(tmp_path / "m"), export(tmp_path / "m")
+    with pytest.raises(ArtifactError, match=r"nowhere does not exist\. There is m: name it\. Expected"):
+        ExportedEnsemble.load(tmp_path / "nowhere")
     was = contents(tmp_path / "m")
     before(tmp_path / "m").activate()
     now = contents(tmp_path / "m")

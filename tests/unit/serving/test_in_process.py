@@ -88,7 +88,13 @@ ROWS: dict[str, list[Any]] = {
     "word": ["a", None, "é", "new", ""],
     "item": [1, 2, 3, 4, 5],
     "history": [[], [1, 2], [3], [], [1, 1, 1]],
-    "tags": [["a"], [], ["é"], [], []],  # no list is longer than one: of a wire's shape [num_rows, 1], as single texts are
+    "tags": [
+        ["a"],
+        [],
+        ["é"],
+        [],
+        [],
+    ],  # no list is longer than one: of a wire's shape [num_rows, 1], as single texts are
 }
 ROW = {"word": ["a"], "item": [1], "history": [[1]], "tags": [["a"]]}
 SCORES = [1 + 20 + 1 + 1, 2 + 7 + 3 + 2, 3 + 30 + 3 + 1 + 2 + 1, 4 + 7, 5 + 10 + 3 + 3]

@@ -1,12 +1,14 @@
 """What a recipe file says about its data. Light to import; the JSON schema for editors is made from these classes."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from workflows.choices import check_at_least
 from workflows.errors import ConfigError
 from workflows.spelling import did_you_mean
+from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
 
 Type = Literal["string", "int", "float", "bool", "timestamp"]
 Role = Literal["id", "categorical", "multihot", "text", "numeric", "timestamp", "history", "group", "ignored"]
@@ -132,6 +134,13 @@ class LabelConfig:
             raise ConfigError(f"classes {list(self.classes)} has one twice. Name each once.")
 
 
+def not_in_requests(name: str) -> str | None:
+    """Why a request cannot have a column of this name; None where it can."""
+    if (end := next((end for end in (VALUES, NNZS, VALID) if name.endswith(end)), None)) is None:
+        return None
+    return f"a request's own names end with {end}, of what belongs to a column {name.removesuffix(end)!r}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableConfig:
     """Files, columns and labels of a data set.
@@ -157,6 +166,12 @@ class TableConfig:
             raise ConfigError(f"{both} are labels and features too. Leave them out of columns, or set them to ignored.")
         if not self.features:
             raise ConfigError("no column is a feature. Give at least one a role other than ignored.")
+        for name in self.features:
+            why = not_in_requests(name)
+            if name == SCORE and [label.task for label in self.labels.values()] == ["binary"]:
+                why = "the answers of the served model are called so"
+            if why:
+                raise ConfigError(f"columns.{name} is a feature, but {why}. Rename it in the files, or ignore it.")
         for key in ("time", "group"):
             if (name := getattr(self, key)) is not None:
                 self._check_names(f"{key} is", name)
@@ -178,6 +193,14 @@ class TableConfig:
         """The columns that are read, but for the labels."""
         wanted = {self.time, self.group}
         return {name: column for name, column in self.columns.items() if column.is_feature or name in wanted}
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """All that shapes what is made of the rows, by key, as JSON has it."""
+        columns = {f"columns.{name}": asdict(column) for name, column in self.read.items()}
+        labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
+        of_json: dict[str, Any] = json.loads(json.dumps(columns | labels | {"time": self.time, "group": self.group}))
+        return of_json
 
     def _check_names(self, what: str, name: str) -> None:
         if name not in self.columns:

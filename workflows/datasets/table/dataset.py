@@ -43,6 +43,7 @@ def table_dataset(name: str, config: TableConfig, base: Path) -> Dataset:
         time=config.time,
         group_by=config.group if config.group in config.features else None,
         group=config.group,
+        choices=config.choices,
         directory=base,
         requests=TableRequests(config),
     )

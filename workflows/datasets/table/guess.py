@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workflows.datasets.table.config import EPOCHS, ColumnConfig, LabelConfig, Part
+from workflows.datasets.table.config import EPOCHS, ColumnConfig, LabelConfig, Part, not_in_requests
 from workflows.datasets.table.profile import NULL_WORDS, Column, Profile, are_booleans
 from workflows.errors import DataError
 from workflows.spelling import did_you_mean
+from workflows.tensor_names import SCORE
 
 FEW_NUMBERS = 32
 """Whole numbers with so many distinct values at most are taken for categories."""
@@ -40,10 +41,12 @@ _LABELS = (
     "response",
 )
 _ID = re.compile(r"(^|[^a-zA-Z])(id|uid|uuid|guid|code|zip|zipcode|sku|asin|isbn)$|[a-z](Id|ID|UUID)$", re.IGNORECASE)
+_NAMED = re.compile(r"^(user|customer|member|visitor|session|item|product|article|movie|store)$", re.IGNORECASE)
 _AMOUNT = re.compile(
     r"count|amount|price|rating|score|age|days|total|num|sales|quantity|stars|demand|duration|cost|income|value|percent",
     re.IGNORECASE,
 )
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
 _HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
 _USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|household", re.IGNORECASE)
@@ -104,6 +107,8 @@ def guess(found: Profile, labels: tuple[str, ...] = ()) -> Guesses:
         label_configs[name], why = _label_of(found.columns[name])
         label_whys[name] = f"{whys[name]}; {why}"
     guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in chosen}
+    if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
+        guesses[SCORE] = _ignored("the answers of the served model are called so: rename it to have it")
     guesses = _with_histories(guesses, found)
     missing = sorted({text for name, g in guesses.items() for text in _null_words(found.columns[name], g.config)})
     times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
@@ -189,6 +194,8 @@ def _are_classes(column: Column) -> bool:
 def guess_column(column: Column) -> Guess:
     """The type and role of a feature."""
     few = _few(column)
+    if why := not_in_requests(column.name):
+        return _ignored(f"{why}: rename it to have it")
     if not column.num_present:
         return _ignored("no value in any row")
     if column.kind == "list":
@@ -240,7 +247,8 @@ def _number(column: Column) -> Guess:
     few = _few(column)
     kind = "int" if column.is_whole and abs(column.lowest) < 2**63 and column.highest < 2**63 else "float"
     is_unique = column.num_distinct >= _UNIQUE * column.num_present
-    if column.is_whole and _ID.search(column.name) and column.num_distinct > FEW_NUMBERS:
+    is_id = _ID.search(column.name) or _NAMED.search(column.name)
+    if column.is_whole and is_id and column.num_distinct > FEW_NUMBERS:
         if is_unique and column.num_present > 100:
             return _ignored("an id that is another one in nearly every row", type_=kind)
         large = max(abs(column.lowest), abs(column.highest)) > 2**53 and column.num_missing
@@ -263,6 +271,8 @@ def _text(column: Column) -> Guess:
     if 0 < odd < _RARE * column.num_present + 1 and not column.has_zeros and column.num_numbers:
         shown = ", ".join(map(repr, list(column.misfits)[:3]))
         few = f"{few}; numbers, but for {odd:,} rows such as {shown}, so taken as text"
+    if column.misfits and all(map(_DECIMAL_COMMA.fullmatch, column.misfits)):
+        return _ignored(f"such as {next(iter(column.misfits))!r}: if these are numbers, write them with a point")
     if (sign := _separator(column)) is not None:
         return _as(f"lists, separated by {sign}", type="string", role="multihot", separator=sign)
     is_unique = column.num_distinct >= _UNIQUE * column.num_present and column.num_present > 100
@@ -347,7 +357,13 @@ def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Gues
     if span_days > 365:
         parts += ["year"]
     shown = {"iso": "by ISO 8601", **{name: f"numbers since 1970, {name}" for name in EPOCHS}}.get(form, f"as {form}")
-    return _as(f"times, written {shown}", type="timestamp", role="timestamp", format=form, parts=tuple(parts))
+    return _as(
+        "times" if column.kind == "time" else f"times, written {shown}",
+        type="timestamp",
+        role="timestamp",
+        format=form,
+        parts=tuple(parts),
+    )
 
 
 def _has_clock(column: Column) -> bool:

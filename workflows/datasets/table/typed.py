@@ -62,10 +62,11 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
     """
     if not column.is_list:
         return _typed(values, column)
-    kind = values.type
+    kind, expected = values.type, ""
     if pa.types.is_null(kind):
         return pa.nulls(len(values), type_of(column))
     if is_text(kind):
+        expected = f", in a list separated by {column.separator!r}"
         values = pc.split_pattern(values, column.separator)
         texts = pc.utf8_trim_whitespace(values.flatten())
         values = _lists(values, pc.if_else(pc.equal(texts, ""), None, texts))
@@ -75,7 +76,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
         return _lists(values, _typed(values.flatten(), column))
     except ValueFaultError as fault:
         row = pc.list_parent_indices(values)[fault.row].as_py()
-        raise ValueFaultError(row, fault.got, fault.expected) from None
+        raise ValueFaultError(row, fault.got, fault.expected + expected) from None
 
 
 def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
@@ -126,6 +127,10 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
         # A number of 64 bits that a float64 rounds is the nearest one.
         return values.cast(target, safe=target != pa.float64() or not pa.types.is_integer(values.type))
     except pa.ArrowException:
+        if is_text(values.type) and target == pa.int64():
+            whole = pc.replace_substring_regex(values, r"\.0+$", "")  # pandas writes 36.0 where others are missing
+            if not whole.equals(values):
+                return _cast(whole, target, expected)
         row = _first_misfit(values, target)
         raise ValueFaultError(row, values[row].as_py(), expected) from None
 

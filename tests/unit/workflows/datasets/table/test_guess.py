@@ -57,7 +57,10 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "nothing": ([None] * N, "x", "string ignored", "no value in any row"),
     "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "another one in nearly every row"),
     "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
+    "a user": ([n % 50 for n in range(N)], "user", "int id", "an id by its name"),
     "number ids": ([n % 400 for n in range(N)], "movieId", "int id", "an id by its name"),
+    "a name of requests": (DAYS, "seen__valid", "string ignored", "of what belongs to a column 'seen'"),
+    "the name of the answer": (DAYS, "score", "string ignored", "answers of the served model"),
     "lists in a cell": (
         [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
     ),
@@ -97,6 +100,17 @@ def test_a_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> 
 def test_types_of_parquet_are_kept(tmp_path: Path, values: pa.Array, expected: str) -> None:
     kind, role, why = guessed(tmp_path, values, kind="parquet")
     assert f"{kind} {role}" == expected, why
+
+
+def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
+    commas = [f"{n % 9},{n % 700:03}" for n in range(N)]
+    assert guessed(tmp_path, commas, kind="parquet") == (
+        "string",
+        "ignored",
+        "such as '0,000': if these are numbers, write them with a point",
+    )
+    lists = [",".join(str((n + i) % 7) for i in range(n % 4)) for n in range(N)]
+    assert guessed(tmp_path, lists, kind="parquet")[:2] == ("string", "multihot")
 
 
 def label_of(tmp_path: Path, values: list[Any], name: str = "label", *, given: tuple[str, ...] = ()) -> Guesses:

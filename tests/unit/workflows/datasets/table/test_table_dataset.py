@@ -1,5 +1,6 @@
 """Columns of every type from a Parquet file through `prepare`, and the same raw file through plan and client."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -21,7 +22,7 @@ from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConf
 from workflows.datasets.table.dataset import table_dataset
 from workflows.datasets.table.rows import TableRequests
 from workflows.encodings import RowsConfig
-from workflows.errors import DataError
+from workflows.errors import ArtifactError, DataError
 from workflows.lists import Padded
 from workflows.prepare import prepare
 from workflows.prepare_config import PrepareConfig
@@ -116,6 +117,15 @@ def test_outputs_have_plain_names_and_a_request_those_of_the_files(prepared: Pre
     assert {"a_flag", "gr_e", "seen_at_hour", "day_day_of_year", "past_items"} <= set(prepared.spec.model_dtypes)
     assert prepared.spec.channels["label"] == ("Bought",)
     assert prepared.spec["item"].cardinality == prepared.spec["past_items"].cardinality
+
+
+def test_a_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared: PreparedData) -> None:
+    assert PreparedData.load(prepared.path, table_dataset("shop", CONFIG, Path())).inputs == prepared.inputs
+    changed = replace(CONFIG, columns={**COLUMNS, "kind": ColumnConfig(role="ignored")}, time=None)
+    with pytest.raises(ArtifactError, match=r"prepared by other columns\.kind, time than the recipe has now.* prepare"):
+        PreparedData.load(prepared.path, table_dataset("shop", changed, Path()))
+    unread = replace(CONFIG, columns={**COLUMNS, "junk 2": ColumnConfig(role="ignored")})
+    assert PreparedData.load(prepared.path, table_dataset("shop", unread, Path()))
 
 
 def test_the_raw_file_is_served_as_it_was_prepared(prepared: PreparedData, plan: TransformPlan, raw: Path) -> None:
