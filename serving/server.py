@@ -59,6 +59,8 @@ _MODEL_FAILURES = (
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
+_FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
+_MOST_FRAMES = 3
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
@@ -344,7 +346,10 @@ class EmbeddedServer:
             return None
         status = launcher.wait()
         if status < 0:
-            return f"tritonserver was ended by {signal.Signals(-status).name}{self._where()}, not by us."
+            assert self._log is not None
+            site = crash_site(self._log.text())
+            name = signal.Signals(-status).name
+            return f"tritonserver was ended by {name}{self._where()}, not by us{site and f'; it was in {site}'}."
         return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
 
     def check_alive(self) -> None:
@@ -509,6 +514,21 @@ def failure_reason(log: str) -> str:
         return "\n".join(f"Model {name!r}: {_without_traceback(reason)}" for name, reason in models.items())
     lines = _ERROR.findall(log) or log.strip().splitlines()
     return str(lines[-1]) if lines else "It wrote no log."
+
+
+def crash_site(log: str) -> str:
+    """Where a tritonserver was when it crashed.
+
+    Args:
+        log: the whole log.
+
+    Returns:
+        The innermost functions of its last stack that have a name, and the libraries that these are in; "" without a
+        stack.
+    """
+    frames = _FRAME.findall(log.rpartition("Signal (")[2])
+    named = [f"{function} ({Path(file).name})" for function, file in frames if not function.startswith("0x")]
+    return ", called by ".join(named[:_MOST_FRAMES])
 
 
 def _without_traceback(reason: str) -> str:

@@ -53,7 +53,7 @@ def predict_command(
 
     rankline predict --userId 1 --movieId 31
 
-    rankline predict rankline.yaml --plan basic --"monthly fee" 9.9
+    rankline predict rankline.yaml --plan basic --"monthly fee" 9.9 --tags 'new|trial'
 
     rankline predict --input rows.csv --output scored.csv
 

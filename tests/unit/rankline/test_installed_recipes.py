@@ -12,7 +12,7 @@ FILES = {
     "shop/__init__.py": "",
     "shop/operators.py": '''
 from serving.lowerings.expressions import apply
-from serving.plan.steps import Arithmetic, Fill
+from serving.plan.steps import Arithmetic, Cast, Fill
 from workflows.upstream import ops
 
 
@@ -25,8 +25,11 @@ class Cents(ops.Operator):
         return "float32"
 
     def lower(self, selector, columns):
-        filled = {name: apply(Fill(value=0.0), columns[name]) for name in selector.names}
-        return {name: apply(Arithmetic(function="multiply", operand=100.0), column) for name, column in filled.items()}
+        return {name: self._cents(columns[name]) for name in selector.names}
+
+    def _cents(self, column):
+        cents = apply(Arithmetic(function="multiply", operand=100.0), apply(Fill(value=0.0), column))
+        return apply(Cast(dtype="float32"), cents)
 ''',
     "shop/metrics.py": '''
 from training.metrics import Metric
@@ -144,7 +147,7 @@ def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(
 def test_the_package_of_the_document_is_the_one_that_is_tried() -> None:
     document = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     shown = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
-    assert shown == [FILES[f"shop/{name}.py"].lstrip() for name in ("operators", "metrics")]
+    assert shown == [FILES[f"shop/{name}.py"].lstrip() for name in ("recipes", "operators", "metrics")]
     (project,) = re.findall(r"```toml\n(.*?)```", document, re.DOTALL)
     found = configparser.ConfigParser()
     found.read_string(FILES["shop-1.0.dist-info/entry_points.txt"])
