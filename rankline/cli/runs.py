@@ -10,7 +10,7 @@ import typer
 from rankline.cli import completion
 from rankline.cli.arguments import JsonFile, Repository, WorkDir
 from rankline.cli.checks import check_writable
-from rankline.display import CONSOLE, say
+from rankline.display import CONSOLE, note, say
 from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from workflows.errors import ConfigError
 
@@ -142,6 +142,7 @@ def ui_command(
     pages = lay_out(open_store(uri))
     if not pages:
         raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")
+    note("waiting for MLflow …")
     with serve_pages(uri, port) as (address, wait):
         for name, path in pages.items():
             say(f"{name}  {address}{path}")

@@ -94,7 +94,7 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
             what = (
                 "holds no CSV, Parquet or JSON lines" if path.is_dir() else "is no file, directory or pattern of some"
             )
-            raise DataError(f"{path} {what}. Expected the files that hold the rows; correct 'files'.")
+            raise DataError(f"{path} {what}. Expected the files that hold the rows: give others.")
         found |= dict.fromkeys(files)
     return tuple(found)
 
