@@ -49,6 +49,7 @@ def first_recipe(
     labels: Sequence[str],
     directory: Path,
     *,
+    name: str | None = None,
     format_name: Format | None = None,
     progress: Progress = SILENT,
 ) -> FirstRecipe:
@@ -58,6 +59,7 @@ def first_recipe(
         files: files, directories and patterns, relative to the working directory.
         labels: columns to predict; without any, one is guessed.
         directory: of the recipe file, which names the files relative to it.
+        name: of the recipe; None is that of the first file.
         format_name: of the files, where no ending says so.
         progress: told rows.
 
@@ -82,7 +84,8 @@ def first_recipe(
         raise DataError(f"{paths[0]}: no column besides the label can be learned from. Give files with more columns.")
     shown = tuple(relpath(name, directory) if not Path(name).is_absolute() else name for name in files)
     config = replace(config, files=shown, missing=guesses.missing)
-    name = re.sub(r"[^0-9A-Za-z_-]+", "-", Path(files[0]).name.split(".")[0]).strip("-") or "table"
+    named = name or Path(files[0]).name.split(".")[0]
+    name = re.sub(r"[^0-9A-Za-z_-]+", "-", named).strip("-") or "table"
     return FirstRecipe(
         text="\n".join(_lines(name, config, found, guesses)) + "\n",
         name=name,

@@ -11,6 +11,8 @@ import typer
 from rankline.display import CONSOLE, Stages, plain_table, say
 from workflows.errors import ConfigError
 
+_OUTPUT = Path("rankline.yaml")
+
 if TYPE_CHECKING:
     from rankline.first_recipe import FirstRecipe
     from workflows.datasets.table.config import Format
@@ -31,9 +33,9 @@ def init_command(
     format_name: Annotated[
         str | None, typer.Option("--format", help="csv, parquet or jsonl, where no ending of a file says so.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe.")] = Path(
-        "rankline.yaml"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="Where to write the recipe, which is called as FILE is.")
+    ] = _OUTPUT,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
     print_schema: Annotated[
         bool, typer.Option("--print-schema", help="Print the JSON schema of recipe files, for editors, and do no more.")
@@ -68,7 +70,14 @@ def init_command(
     from workflows.artifacts import write_whole
 
     with Stages(["look"]) as stages, stages.stage("look") as progress:
-        made = first_recipe(files, label or (), output.parent, format_name=_format(format_name), progress=progress)
+        made = first_recipe(
+            files,
+            label or (),
+            output.parent,
+            name=None if output.name == _OUTPUT.name else output.stem,
+            format_name=_format(format_name),
+            progress=progress,
+        )
     write_whole(output, made.text.encode())
     read_recipe(output)
     _show(made)

@@ -48,6 +48,11 @@ def test_the_recipe_says_what_was_guessed_and_the_summary_the_next_command(here:
     assert len(recipe.dataset.read(here).rows) == ROWS
 
 
+def test_a_recipe_is_called_as_its_file_so_that_two_of_the_same_rows_stay_apart(here: Path) -> None:
+    assert invoke("my rows.csv", "--output", "only paid.yaml", "--label", "paid").exit_code == 0
+    assert read_recipe(here / "only paid.yaml").name == "only-paid"
+
+
 def test_a_file_that_is_there_is_not_replaced_but_by_force(here: Path) -> None:
     (here / "rankline.yaml").write_text("mine")
     done = invoke("my rows.csv")
