@@ -60,7 +60,7 @@ _MODEL_FAILURES = (
 )
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
-_MOST_FRAMES = 3
+_HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
@@ -523,12 +523,11 @@ def crash_site(log: str) -> str:
         log: the whole log.
 
     Returns:
-        The innermost functions of its last stack that have a name, and the libraries that these are in; "" without a
-        stack.
+        The innermost places of its last stack, each a function, where it has a name, and its file; "" without a stack.
     """
-    frames = _FRAME.findall(log.rpartition("Signal (")[2])
-    named = [f"{function} ({Path(file).name})" for function, file in frames if not function.startswith("0x")]
-    return ", called by ".join(named[:_MOST_FRAMES])
+    frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
+    places = [Path(file).name if name.startswith("0x") else f"{name} ({Path(file).name})" for name, file in frames]
+    return ", called by ".join(list(dict.fromkeys(places))[:_MOST_PLACES])
 
 
 def _without_traceback(reason: str) -> str:
