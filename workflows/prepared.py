@@ -77,8 +77,8 @@ class PreparedData:
                 key for key in sorted({*dataset.choices, *made_by}) if made_by.get(key) != dataset.choices.get(key)
             ]
             raise ArtifactError(
-                f"{path} was prepared by other {listed(changed, 5)} than the recipe has now. "
-                f"Expected the same: {remedy(KIND, path)}."
+                f"{path} was prepared before the recipe changed {listed(changed, 5)}, or by another recipe of that "
+                f"name: {remedy(KIND, path)}."
             )
         return cls(path=path, spec=FeatureSpec.read(path), manifest=manifest)
 

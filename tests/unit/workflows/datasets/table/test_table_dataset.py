@@ -122,7 +122,7 @@ def test_outputs_have_plain_names_and_a_request_those_of_the_files(prepared: Pre
 def test_a_recipe_that_was_changed_since_needs_its_data_prepared_again(prepared: PreparedData) -> None:
     assert PreparedData.load(prepared.path, table_dataset("shop", CONFIG, Path())).inputs == prepared.inputs
     changed = replace(CONFIG, columns={**COLUMNS, "kind": ColumnConfig(role="ignored")}, time=None)
-    with pytest.raises(ArtifactError, match=r"prepared by other columns\.kind, time than the recipe has now.* prepare"):
+    with pytest.raises(ArtifactError, match=r"before the recipe changed columns\.kind, time, or by .* prepare"):
         PreparedData.load(prepared.path, table_dataset("shop", changed, Path()))
     unread = replace(CONFIG, columns={**COLUMNS, "junk 2": ColumnConfig(role="ignored")})
     assert PreparedData.load(prepared.path, table_dataset("shop", unread, Path()))
