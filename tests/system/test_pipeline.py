@@ -308,9 +308,7 @@ def test_the_commands_of_measuring_md_measure_a_running_server_and_log_to_the_ru
         assert "scores compared with the expected ones" in done.stdout, f"{command}\n{done.stdout}{done.stderr}"
         said[command.strip()] = done
     searched = said["rankline bench --slo p99=10ms"]
-    assert "no tested rate met the target (p50 " in searched.stdout
-    assert "testing 100.0 requests/s for " in searched.stderr
-    assert re.search(r"^100 requests/s: p50 .* ms.*, missed$", searched.stderr, re.MULTILINE)
+    assert re.search(r"no tested rate met the target \(p50 \S+ ms at 100/s; p50 \S+ ms at 50/s", searched.stdout)
     assert (
         "compared with the earlier report" in said["rankline bench --against before.json --max-regression 0.1"].stdout
     )
