@@ -23,7 +23,7 @@ from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.parity import ParityReport, check_parity, check_rows_apart, plan_inputs, raw_rows
+from serving.parity import MAX_ROWS, ParityReport, check_parity, check_rows_apart, plan_inputs, raw_rows
 from serving.plan import Transform
 from serving.through_nvtabular import UncompiledTransform
 from serving.version import Served, native_steps, write_version
@@ -52,6 +52,7 @@ class Exportable:
         candidates: raw columns that may hold several values per row of a request.
         columns: those of the workflow that the model takes; None for all.
         refuses_missing: see `compile_workflow`.
+        trained_on: see `check_parity`.
     """
 
     workflow: nvt.Workflow
@@ -66,6 +67,7 @@ class Exportable:
     candidates: Sequence[str] = ()
     columns: Collection[str] | None = None
     refuses_missing: bool = False
+    trained_on: pa.Table | None = None
 
 
 def export_ensemble(
@@ -126,6 +128,7 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
         made_from={manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)},
         details={"run_id": trained.run_id, "tracking_uri": trained.tracking_uri, "metrics": dict(trained.metrics)},
         candidates=prepared.candidates,
+        trained_on=prepared.encoded(MAX_ROWS),
     )
 
 
@@ -175,6 +178,7 @@ def checked(exportable: Exportable, config: ExportConfig, progress: Progress = S
             exportable.heldout,
             served_model=model,
             candidates=exportable.candidates,
+            trained_on=exportable.trained_on,
         )
         yield CheckedExport(
             exportable=exportable,

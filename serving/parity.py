@@ -4,7 +4,7 @@ Two comparisons on held-out rows, on rows made to be awkward and on rows that la
 NVTabular (ids, lengths and bits of floats identical), and the score through the plan, in the layout that is served,
 against the score through NVTabular (within `SCORE_TOLERANCE`), except for rows that were made up and give the model
 NaN or a number that its sums overflow with. Where a row may hold several candidates, a third: a request with several
-against one with a row for each.
+against one with a row for each. And held-out rows must be encoded as they were when the data was prepared.
 """
 
 import statistics
@@ -32,6 +32,9 @@ from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 SCORE_TOLERANCE = 1e-5
 """Largest difference of two scores in [0, 1], of larger ones as a share of them. A model may add the same numbers in
 another order per layout."""
+
+MAX_ROWS = 4096
+"""Held-out rows that are compared."""
 
 _TOO_LARGE = 1e19
 """Two such numbers multiplied are more than float32 holds."""
@@ -78,7 +81,8 @@ def check_parity(
     *,
     served_model: ScoringModel | None = None,
     candidates: Collection[str] = (),
-    max_rows: int = 4096,
+    trained_on: pa.Table | None = None,
+    max_rows: int = MAX_ROWS,
 ) -> ParityReport:
     """Compare offline and served results.
 
@@ -90,6 +94,7 @@ def check_parity(
         heldout: raw rows; columns beyond the plan's inputs are ignored.
         served_model: what the trained model was converted to; None where it is served as it is.
         candidates: raw columns that may hold several values per row of a request.
+        trained_on: what the first held-out rows were encoded to when the data was prepared, where that was kept.
         max_rows: how many held-out rows are compared.
 
     Raises:
@@ -121,6 +126,8 @@ def check_parity(
             not_compared.append(name)
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
+    if trained_on is not None:
+        _compare_with_training(rows, served, trained_on)
     num_refused = 0
     for batch in made_up:
         runnable = _runnable(model, *batch)
@@ -297,6 +304,18 @@ def _compare(
             f"{actual[worst]!r} served, and may differ by {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
+
+
+def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], trained_on: pa.Table) -> None:
+    """Refuse what is no longer encoded as it was: the file of a workflow has the name of an operator, not its code."""
+    before = trained_on.slice(0, rows.num_rows).to_pandas()
+    for name in served:
+        if (row := _first_difference(served[name], before[name])) is not None:
+            raise ParityError(
+                f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was prepared, "
+                f"and is {_value(served[name], row)} now, so the code of an operator changed. Prepare and train again. "
+                "Nothing was exported."
+            )
 
 
 def out_of_range(columns: Mapping[str, NDArray[Any] | Padded]) -> NDArray[np.bool_]:
@@ -480,23 +499,28 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
 
 
 def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
+    if (row := _first_difference(served, offline)) is not None:
+        raise ParityError(
+            f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {_value(served, row)} "
+            "served. Nothing was exported."
+        )
+
+
+def _first_difference(served: NDArray[Any] | Padded, offline: "pd.Series[Any]") -> int | None:
     if isinstance(served, Padded):
         lists = served.ragged()
-        shown: Any = np.split(lists.values, lists.offsets[1:-1])
         same = [
             len(a) == len(b) and bool(_identical(a, np.asarray(b, dtype=a.dtype)).all())
-            for a, b in zip(shown, offline, strict=True)
+            for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
         ]
     else:
-        shown = served
         with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
             same = _identical(served, offline.to_numpy().astype(served.dtype)).tolist()
-    if not all(same):
-        row = same.index(False)
-        raise ParityError(
-            f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {shown[row]} served. "
-            "Nothing was exported."
-        )
+    return None if all(same) else same.index(False)
+
+
+def _value(served: NDArray[Any] | Padded, row: int) -> Any:
+    return served.values[row, : served.lengths[row]] if isinstance(served, Padded) else served[row]
 
 
 def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]:

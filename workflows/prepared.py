@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.dataset import dataset as open_files
 
 from workflows.artifacts import Manifest, load_manifest, remedy
 from workflows.errors import ArtifactError
@@ -119,6 +120,12 @@ class PreparedData:
     def heldout(self) -> pa.Table:
         """Raw inputs and encoded label of the validation rows."""
         return _read_table(self.path / HELDOUT)
+
+    def encoded(self, max_rows: int) -> pa.Table | None:
+        """The first validation rows as models take them; None where the loader encodes them."""
+        if self.online:
+            return None
+        return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
 
     def catalog(self) -> pa.Table | None:
         """One row per item; None where the rows name no items."""

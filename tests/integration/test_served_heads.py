@@ -1,8 +1,10 @@
 """Labels of every task at once: trained, exported, scored in this process and by a server, one output for each."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -11,6 +13,10 @@ from serving.ensemble import ExportedEnsemble
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.in_process import open_ensemble
+from serving.lowerings import LOWERINGS
+from serving.lowerings.continuous import lower_normalize
+from serving.lowerings.expressions import Columns, apply
+from serving.plan.steps import Arithmetic
 from serving.server import EmbeddedServer, ServerConfig
 from training.config import TrainConfig
 from training.metrics import qualities
@@ -19,9 +25,11 @@ from training.tracking import TrackingConfig
 from training.train import train
 from workflows.datasets.base import Dataset
 from workflows.datasets.raw import RawData
+from workflows.errors import ParityError
 from workflows.heads import MULTICLASS, REGRESSION, Head
 from workflows.prepare import prepare
 from workflows.prepared import PreparedData
+from workflows.trained import TrainedModel
 from workflows.upstream import nvt, ops
 
 HEADS = (Head("click"), Head("price, €?", REGRESSION, weight=2.0), Head("kind of", MULTICLASS, ("r", "g", "b é")))
@@ -119,3 +127,23 @@ def test_http_has_all_outputs(server: EmbeddedServer, prepared: PreparedData) ->
         expected = client.predict(asked)
     with Client(server.endpoints.http, "mlp", ClientConfig(transport="http")) as client:
         np.testing.assert_array_equal(client.predict(asked), expected)
+
+
+def test_an_operator_whose_code_changed_since_the_data_was_prepared_is_refused(
+    prepared: PreparedData, ensembles: dict[str, ExportedEnsemble], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = TrainedModel.load(ensembles["mlp"].path.parent / "mlp")
+    before = ops.Normalize.transform
+
+    def transform(self: ops.Normalize, selector: nvt.ColumnSelector, rows: pd.DataFrame) -> pd.DataFrame:
+        return before(self, selector, rows) * 2
+
+    def lower(op: ops.Normalize, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+        twice = Arithmetic(function="multiply", operand=2.0)
+        return {name: apply(twice, column) for name, column in lower_normalize(op, selector, columns).items()}
+
+    monkeypatch.setattr(ops.Normalize, "transform", transform)
+    monkeypatch.setitem(LOWERINGS, ops.Normalize, lower)
+    with pytest.raises(ParityError, match=r"column 'x' differs: .* was .* when the data was prepared, and is .* now"):
+        export_ensemble(prepared, trained, tmp_path / "repository", ExportConfig(), name="heads")
+    assert not (tmp_path / "repository").exists()

@@ -25,7 +25,7 @@ TYPES: Mapping[str, pa.DataType] = {
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
-    "int": "a whole number of 64 bits",
+    "int": "a whole number of 64 bits, as type int has it",
     "float": "a number",
     "bool": "true or false",
 }

@@ -13,7 +13,7 @@ import pytest
 
 from workflows.datasets.raw import RawData, StreamedRows
 from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
-from workflows.datasets.table.files import find_files, scan, with_format
+from workflows.datasets.table.files import _BLOCK_BYTES, find_files, scan, with_format
 from workflows.datasets.table.rows import TableRequests, read_table, safe_names
 from workflows.errors import ConfigError, DataError
 
@@ -82,6 +82,21 @@ def test_a_large_file_is_cut_at_ends_of_lines_and_read_alike(tmp_path: Path) -> 
     assert rows["n"] == list(range(5_000))
 
 
+def test_whole_numbers_that_pandas_wrote_beside_missing_ones_are_read_wherever_they_begin(tmp_path: Path) -> None:
+    num_rows = 400_000  # several blocks of the reader, of which the last has the first 7.0
+    numbers = [str(row) for row in range(num_rows - 2)] + ["7.0", ""]
+    (tmp_path / "rows.csv").write_text("id,n,label,other\n" + "".join(f"long name,{n},0,{n}\n" for n in numbers))
+    assert (tmp_path / "rows.csv").stat().st_size > 2 * _BLOCK_BYTES
+    config = table_config("rows.csv")
+    assert rows_of(read_table(config, tmp_path))["n"][-3:] == [num_rows - 3, 7, None]
+    with pytest.raises(DataError, match=r"rows.csv cannot be read as csv.*conversion error.*'7.0'"):
+        list(TableRequests(config).of_file(tmp_path / "rows.csv"))
+    (tmp_path / "rows.csv").write_text("id,n,label\n" + "".join(f"long name,{n},0\n" for n in numbers))
+    raw, sent, _ = zip(*TableRequests(config).of_file(tmp_path / "rows.csv"), strict=True)
+    assert pa.concat_tables(sent)["n"].to_pylist() == pa.concat_tables(raw)["n"].to_pylist()
+    assert pa.concat_tables(raw)["n"].to_pylist() == [*range(num_rows - 2), 7, None]
+
+
 def test_files_of_a_directory_or_a_pattern_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("b", "a"):
@@ -128,7 +143,11 @@ REFUSED = {
     "a header only": ("id,n,label\n", "no rows, only a header"),
     "a name twice": ("id,n,n,label\na,1,1,0\n", "more than one column named 'n'"),
     "a column missing": ("id,m,label\na,1,0\n", "has no column 'n'. It has id, m, label"),
-    "text among numbers": ("id,n,label\na,1,0\nb,two,1\n", "row 2: column 'n' is 'two', expected a whole number"),
+    "text among numbers": (
+        "id,n,label\na,1,0\nb,two,1\n",
+        "row 2: column 'n' is 'two', expected a whole number of 64 bits, as type int has it. Correct it, or columns.n",
+    ),
+    "a fraction": ("id,n,label\na,1,0\nb,2.5,1\n", "row 2: column 'n' is '2.5', expected a whole number of 64"),
     "three labels": ("id,n,label\na,1,0\nb,2,1\nc,3,2\n", "row 3: the label 'label' is '2', expected 0 or 1"),
     "too many cells": ("id,n,label\na,1,0\nb,2,1,9\n", "Expected 3 columns, got 4"),
     "other encoding": ("id,n,label\né,1,0\n", "is not utf-8 text"),
