@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,8 +79,13 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
         raise DataError(f"{row} cannot be sent as a row: {error}") from None
 
 
-def format_of(path: str, format_name: str | None) -> str:
-    """The format of rows: one of FORMATS, by the file's ending, else by `format_name`; else JSON lines for stdin ("-").
+def format_of(path: str | None, format_name: str | None) -> str:
+    """The format of rows: one of FORMATS.
+
+    Args:
+        path: their file, whose ending says it first; "-" for stdin, whose first bytes say it last; None for a typed
+            row, which is shown as JSON lines.
+        format_name: says it else.
 
     Raises:
         ConfigError: it cannot be told.
@@ -88,12 +93,21 @@ def format_of(path: str, format_name: str | None) -> str:
     """
     if format_name not in (None, *FORMATS):
         raise ConfigError(f"--format is {format_name!r}. Available: {', '.join(FORMATS)}.")
-    chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name) or ("jsonl" if path == "-" else None)
+    if path is None:
+        return format_name or "jsonl"
+    chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name) or (_format_of_stdin() if path == "-" else None)
     if chosen is None:
         raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
     if path != "-" and not Path(path).is_file():
         raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
     return chosen
+
+
+def _format_of_stdin() -> str:
+    begin = cast(io.BufferedReader, sys.stdin.buffer).peek(4).lstrip()
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    return "jsonl" if begin[:1] in (b"", b"{", b"[") else "csv"
 
 
 def output_format_of(output: Path | None, format_name: str | None, input_format: str) -> str:
@@ -135,12 +149,15 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
 
 @contextmanager
 def stdin_as_file(format_name: str) -> Iterator[Path]:
-    """What standard input holds, as a file whose ending is its format."""
+    """What standard input holds, as a file whose ending is its format; errors name stdin in its place."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / f"stdin.{format_name}"
         with path.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        yield path
+        try:
+            yield path
+        except DataError as error:
+            raise DataError(str(error).replace(str(path), "stdin")) from None
 
 
 def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:
@@ -244,9 +261,14 @@ def missing_columns(sent: Collection[str], optional: Iterable[str], given: Itera
         given: columns of the rows, others among them.
 
     Raises:
-        DataError: one may have been meant by a column that is not scored.
+        DataError: one is given, but not sent; or may have been meant by a column that is not sent.
     """
     missing = [name for name in optional if name not in sent]
+    if unread := [name for name in missing if name in given]:
+        raise DataError(
+            f"the exported model takes {listed(list(map(repr, unread)), _SHOWN)}, which the recipe reads no longer. "
+            "Give the recipe that it was trained with, or train and export again."
+        )
     shown = listed(list(map(repr, missing)), _SHOWN)
     if hint := did_you_mean([name for name in given if name not in sent], missing):
         raise DataError(f"the rows have no {shown}.{hint} Rename the column, or leave it out.")

@@ -122,8 +122,8 @@ class PreparedData:
         return _read_table(self.path / HELDOUT)
 
     def encoded(self, max_rows: int) -> pa.Table | None:
-        """The first validation rows as models take them; None where the loader encodes them."""
-        if self.online:
+        """The first validation rows as models take them; None where the loader encodes them, or there are none."""
+        if self.online or "valid" not in self.spec.sources:
             return None
         return open_files([self.path / name for name in self.spec.source("valid").files]).head(max_rows)
 

@@ -88,7 +88,7 @@ def predict_command(
     if requests is not None and input_file not in (None, "-"):
         found = format_name or requests.format_of(Path(input_file))
     else:
-        found = format_of("-" if input_file is None else input_file, format_name)
+        found = format_of(input_file, format_name)
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
     check_writable(output)

@@ -47,7 +47,7 @@ def test_a_row_that_is_typed_is_scored_like_one_in_a_file(workplace: Path) -> No
     features = read_yaml(workplace / "rankline.yaml", RecipeFile).features
     typed_in = [f"--{name}={value}" for name, value in row.items() if name in features]
     scores = []
-    for arguments in (typed_in, ["--input", "one.csv"], ["--input", "-", "--format", "csv"]):
+    for arguments in (typed_in, ["--input", "one.csv"], ["--input", "-"]):
         done = rankline("predict", "rankline.yaml", *arguments, cwd=workplace, stdin="".join(lines[:2]))
         assert done.returncode == 0, done.stderr
         scores.append(float(re.findall(r"0\.\d+", done.stdout)[-1]))

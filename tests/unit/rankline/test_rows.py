@@ -19,6 +19,7 @@ from rankline.rows import (
     output_format_of,
     read_blocks,
     select,
+    stdin_as_file,
     typed_row,
 )
 from rankline.scores import check_columns, scores_to
@@ -98,14 +99,27 @@ def test_each_format_is_told_by_its_ending_and_comes_back_with_scores(tmp_path: 
     assert read_rows(str(scored), format_name, []).to_pydict() == {**ROWS.to_pydict(), "score": [0.25, 0.5]}
 
 
-@pytest.mark.parametrize("format_name", ["csv", "parquet", None])
-def test_stdin_holds_any_format_and_json_lines_unless_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str | None
-) -> None:
-    write(tmp_path / "rows", format_name or "jsonl")
-    stdin = io.TextIOWrapper(io.BytesIO((tmp_path / "rows").read_bytes()))
+def stdin_holds(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a raw stream all the same
     monkeypatch.setattr("sys.stdin", stdin)  # the process's own input, not what is tested
-    assert read_rows("-", format_of("-", format_name), []) == ROWS
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_stdin_holds_any_format_and_says_itself_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, is_told: bool
+) -> None:
+    write(tmp_path / "rows", format_name)
+    stdin_holds((tmp_path / "rows").read_bytes(), monkeypatch)
+    assert format_of("-", format_name if is_told else None) == format_name
+    assert read_rows("-", format_name, []) == ROWS
+
+
+def test_a_fault_in_stdin_is_not_told_of_a_file_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin_holds(b"user\n1\n", monkeypatch)
+    with pytest.raises(DataError, match=r"^stdin, row 1: not read$"), stdin_as_file("csv") as path:
+        assert path.read_bytes() == b"user\n1\n"
+        raise DataError(f"{path}, row 1: not read")
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.parquet", b"PAR1"), ("a.jsonl", b"{"), ("a.csv", b"a,b\n1\n")])
@@ -164,6 +178,8 @@ def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:
     assert missing_columns(["user"], ["age"], ["user"]) == "scored as missing, for the rows have no 'age'"
     some = missing_columns([], [f"I{n}" for n in range(1, 9)], ["label"])
     assert some == "scored as missing, for the rows have no 'I1', 'I2', 'I3', 'I4', 'I5' and 3 more"
+    with pytest.raises(DataError, match=r"the exported model takes 'age', which the recipe reads no longer\. Give the"):
+        missing_columns(["user"], ["age"], ["user", "age"])
     with pytest.raises(DataError, match=r"the rows have no 'minutes'\. Did you mean 'minutes' by 'minuts'\? Rename"):
         missing_columns(["user"], ["minutes"], ["user", "minuts"])
 
