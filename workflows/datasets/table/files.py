@@ -354,8 +354,16 @@ def _json_column(table: pa.Table, name: str) -> pa.Array:
 
 def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict[str, pa.Array]:
     texts = [line for line in lines.splitlines() if line.strip()]
-    rows = [json_object(line, extent.path, extent.first_row + done + at) for at, line in enumerate(texts, 1)]
-    return {name: _json_values([row.get(name) for row in rows]) for name in types}
+    first = extent.first_row + done + 1
+    rows = [json_object(line, extent.path, number) for number, line in enumerate(texts, first)]
+    columns = {name: [row.get(name) for row in rows] for name in types}
+    for name, values in columns.items():
+        lists = [number for number, value in enumerate(values, first) if isinstance(value, list)]
+        if 0 < len(lists) < len(values) - values.count(None):
+            raise DataError(
+                f"{extent.path}, line {lists[0]}: {name!r} is a list, and none in other lines. Write one in every line."
+            )
+    return {name: _json_values(values) for name, values in columns.items()}
 
 
 def _json_values(values: list[Any]) -> pa.Array:

@@ -213,6 +213,12 @@ class TableRequests:
             raise DataError(f"{unknown} are no features. Expected {list(features)}.{hint}")
         if missing:
             raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty text is a missing value.")
+        for name, text in texts.items():
+            if features[name].is_list and text.startswith("[") and text.endswith("]"):
+                raise DataError(
+                    f"--{name} is {text!r}, expected elements with {features[name].separator!r} between them, such as "
+                    f"'a{features[name].separator}b'. Write it so."
+                )
         row = pa.RecordBatch.from_pydict({name: pa.array([text], pa.string()) for name, text in texts.items()})
         reading = self._reading(replace(self.config.data, format="csv"), set(features).difference(texts))
         return reading.typed(row, Path("the row"), 0)

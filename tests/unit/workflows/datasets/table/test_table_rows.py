@@ -174,6 +174,17 @@ def test_json_that_is_none_is_refused_with_its_line(tmp_path: Path) -> None:
         rows_of(read_table(table_config("rows.jsonl"), tmp_path))
 
 
+def test_a_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"tags": "a|b"}\n{"tags": null}\n{"tags": ["a"]}\n')
+    config = table_config("rows.jsonl", columns={"tags": ColumnConfig(role="multihot")})
+    with pytest.raises(DataError, match=r"line 3: 'tags' is a list, and none in other lines. Write one in every line"):
+        list(TableRequests(config).of_file(tmp_path / "rows.jsonl"))
+    with pytest.raises(
+        DataError, match=r"--tags is '\[\"a\"\]', expected elements with '\|' between them, such as 'a\|b'"
+    ):
+        TableRequests(config).of_texts({"tags": '["a"]'})
+
+
 def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is no file, directory or pattern"):
         read_table(table_config("none.csv"), tmp_path)
