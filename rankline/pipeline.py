@@ -503,6 +503,9 @@ def run(
 
     check_batch_sizes(batch_sizes, recipe.serving.max_batch_size)  # now, not after everything else
     prepared, description = prepare(recipe, source, workspace, stages)
+    from serving.export import check_compiles
+
+    check_compiles(prepared, recipe.serving)  # now, not after the training
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
     ensemble = export(recipe, recipe.serving, prepared, workspace, stages, compare_engines=True)
     with ExitStack() as stack:

@@ -191,7 +191,8 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
         if kind in LOWERINGS or isinstance(error, RanklineError):
             raise
         raise LoweringError(
-            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Mend it; --debug shows where."
+            f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Mend it, --debug shows where; or remove "
+            f"it and run the workflow through NVTabular: --uncompiled {kind.__name__}."
         ) from error
     return lowered
 

@@ -106,6 +106,19 @@ def export_ensemble(
     )
 
 
+def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
+    """Refuse a workflow that could not be served, before a model is trained on what it makes.
+
+    Raises:
+        ConfigError, LoweringError: see `export_ensemble`.
+    """
+    workflow = _serving_workflow(prepared)
+    if config.uncompiled_operators:
+        check_uncompiled(workflow, config.uncompiled_operators)
+    else:
+        compile_workflow(workflow, prepared.spec.model_dtypes, prepared.candidates)
+
+
 def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
     """What was prepared and trained here, loaded.
 
@@ -113,9 +126,7 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
         ArtifactError: an artifact is damaged, or the two do not belong together.
     """
     _check_same_origin(prepared, trained)
-    workflow = prepared.workflow()
-    with quiet_nvtabular():
-        serving_workflow = workflow.remove_inputs([label.name for label in prepared.spec.labels])
+    serving_workflow = _serving_workflow(prepared)
     model = engine_for(trained.format).load_trained(trained.model_path)
     return Exportable(
         workflow=serving_workflow,
@@ -130,6 +141,13 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
         candidates=prepared.candidates,
         trained_on=prepared.encoded(MAX_ROWS),
     )
+
+
+def _serving_workflow(prepared: PreparedData) -> nvt.Workflow:
+    """What makes a request's columns, which have no label."""
+    workflow = prepared.workflow()
+    with quiet_nvtabular():
+        return workflow.remove_inputs([label.name for label in prepared.spec.labels])
 
 
 def publish_exportable(

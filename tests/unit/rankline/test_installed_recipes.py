@@ -132,6 +132,17 @@ def test_a_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: 
     assert compiled.returncode == 0, compiled.stderr
 
 
+def test_an_operator_that_cannot_be_served_is_refused_before_anything_is_trained(site: Path) -> None:
+    file = site / "shop/operators.py"
+    file.write_text(file.read_text().replace("def lower(", "def unused("))
+    done = cli(site, "run", "shop", "--data-dir", "data", "--valid-share", "0.25")
+    assert done.returncode == 1
+    assert (
+        "operator Cents (columns ['price']) has no compiled form. Replace it, give it a method `lower`" in done.stderr
+    )
+    assert {path.name for path in (site / "work/shop").iterdir()} == {"prepared"}
+
+
 def test_an_operator_that_no_package_names_is_refused_before_anything_is_fitted(site: Path) -> None:
     file = site / "shop-1.0.dist-info/entry_points.txt"
     file.write_text(file.read_text().partition("[rankline.operators]")[0])
