@@ -5,7 +5,7 @@ The serving graph is merlin-systems' own (`TransformWorkflow` and its operator f
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,7 +32,8 @@ from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
 from workflows.trained import ModelArtifact, TrainedModel
-from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.upstream import nvt, quiet_nvtabular
+from workflows.workflow_store import without_folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
     model = engine_for(trained.format).load_trained(trained.model_path)
     return Exportable(
         workflow=serving_workflow,
-        offline_workflow=offline_workflow(prepared.workflow, serving_workflow),
+        offline_workflow=without_folds(serving_workflow, prepared.workflow),
         model=model,
         artifact=trained,
         dtypes=model.dtypes(prepared.spec),
@@ -415,29 +416,6 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             candidates=self._candidates,
             optional=self._optional,
         )
-
-
-def offline_workflow(load: Callable[[], nvt.Workflow], serving_workflow: nvt.Workflow) -> nvt.Workflow:
-    """The workflow to compare with: the served one, or with its label where it encodes targets.
-
-    NVTabular's `TargetEncoding` names its columns by targets that must be there, and takes the statistics of a random
-    fold unless there is one; what is served are those of all rows.
-
-    Args:
-        load: gives the whole workflow.
-        serving_workflow: the same without its label.
-    """
-    if not _target_encodings(serving_workflow):
-        return serving_workflow
-    workflow = load()
-    for operator in _target_encodings(workflow):
-        operator.kfold = 1
-    return workflow
-
-
-def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
-    nodes = postorder_iter_nodes(workflow.output_node)
-    return [node.op for node in nodes if isinstance(node.op, ops.TargetEncoding)]
 
 
 def _check_same_origin(prepared: PreparedData, trained: TrainedModel) -> None:

@@ -200,6 +200,28 @@ def _moved(file: str, saved_in: str, directory: Path) -> str:
     return str(path)
 
 
+def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> nvt.Workflow:
+    """A workflow as it is served, for rows that it was not fitted to: targets encoded by the statistics of all rows.
+
+    NVTabular's `TargetEncoding` leaves out those of a random fold, which keeps a training row's own target from it, and
+    does so with any other row. It names its columns by targets that must be there.
+
+    Args:
+        workflow: fitted; comes back as it is where it encodes no targets.
+        load: gives it anew, with its label.
+    """
+    if not _target_encodings(workflow):
+        return workflow
+    workflow = load()
+    for operator in _target_encodings(workflow):
+        operator.kfold = 1
+    return workflow
+
+
+def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
+    return [node.op for node in _nodes(workflow.graph) if isinstance(node.op, ops.TargetEncoding)]
+
+
 def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
     """Tell a workflow's statistics where their files are; before a fit, where to write them.
 

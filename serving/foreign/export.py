@@ -22,7 +22,7 @@ from serving.compile import check_operators, input_specs
 from serving.engines import engine_for
 from serving.engines.offline import OfflineModel, scores_of
 from serving.ensemble import ExportedEnsemble
-from serving.export import Exportable, offline_workflow, publish_exportable
+from serving.export import Exportable, publish_exportable
 from serving.export_config import ExportConfig
 from serving.foreign import ForeignModel, open_model
 from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, match
@@ -40,7 +40,7 @@ from workflows.serving_part import raw_columns, serving_part
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
-from workflows.workflow_store import load_workflow
+from workflows.workflow_store import load_workflow, without_folds
 
 _MAX_ROWS = 4096
 
@@ -144,7 +144,7 @@ def _matched(
     raw = raw_columns(serving, needed)
     specs = [spec for spec in input_specs(serving) if spec.name in raw]
     _check_sample(specs, rows)
-    compared_with = offline_workflow(load, serving)
+    compared_with = without_folds(serving, load)
     first = rows_of(specs, rows, _MAX_ROWS)
     frame = _transformed(compared_with, first)[needed]
     _check_lists(feeds, frame)

@@ -41,7 +41,7 @@ from workflows.partitions import (
 from workflows.pool import Report
 from workflows.prepared import HELDOUT, HISTORIES
 from workflows.upstream import nvt
-from workflows.workflow_store import load_workflow
+from workflows.workflow_store import load_workflow, without_folds
 
 from merlin.dag import Graph  # isort: skip
 from merlin.dag.executors import LocalExecutor  # isort: skip
@@ -80,10 +80,13 @@ class RowEncoding:
 
     def write_splits(self, workflow: nvt.Workflow, job: Job) -> FeatureSpec:
         """Encode each split file by file; the held-out rows are the raw inputs of `valid`, and its encoded label."""
+        load = partial(load_workflow, job.directory / "workflow")
+        saved = load()
         files = _EncodedFiles(
             directory=job.directory,
             scratch=job.scratch,
-            workflow=load_workflow(job.directory / "workflow"),
+            workflow=saved,
+            heldout_workflow=without_folds(saved, load),
             inputs=self._dataset.inputs,
             heads=self._dataset.heads,
             is_online=self._config.encode == "online",
@@ -232,6 +235,7 @@ class _EncodedFiles:
         directory: of the artifact.
         scratch: for what is not whole yet.
         workflow: fitted, as it was saved.
+        heldout_workflow: the same for rows that it was not fitted to.
         inputs: raw columns of a request.
         heads: whose labels are raw and encoded columns.
         is_online: write raw rows as splits, which a loader encodes; the workflow shows labels and lengths of lists.
@@ -241,6 +245,7 @@ class _EncodedFiles:
     directory: Path
     scratch: Path
     workflow: nvt.Workflow
+    heldout_workflow: nvt.Workflow
     inputs: tuple[str, ...]
     heads: tuple[Head, ...]
     is_online: bool
@@ -251,9 +256,9 @@ class _EncodedFiles:
         """Columns of the labels."""
         return tuple(head.column for head in self.heads)
 
-    def encoder(self) -> "_Encoder":
+    def encoder(self, *, is_heldout: bool) -> "_Encoder":
         """The fitted workflow, as far as it is needed."""
-        workflow = self.workflow
+        workflow = self.heldout_workflow if is_heldout else self.workflow
         has_lists = any(column.is_list for column in workflow.output_schema.column_schemas.values())
         return _Encoder(workflow.remove_inputs(list(self.inputs)) if self.is_online and not has_lists else workflow)
 
@@ -398,7 +403,7 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 
 
 def _write_file(task: _FileTask, report: Report) -> _Seen:
-    files, encoder = task.files, task.files.encoder()
+    files, encoder = task.files, task.files.encoder(is_heldout=task.heldout is not None)
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
     with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one

@@ -222,3 +222,22 @@ def test_several_labels_each_have_a_task_and_one_may_be_missing(raw: RawData, tm
     assert [label.name for label in spec.labels] == ["rating", "liked"]
     assert [feature.name for feature in spec.continuous] == []
     assert set(pq.read_table(tmp_path / "p/heldout").column_names) == {"userId", "movieId", "rating", "liked"}
+
+
+def test_targets_are_encoded_by_folds_where_they_were_fitted_to_and_as_served_where_not(
+    raw: RawData, tmp_path: Path
+) -> None:
+    targets = ["movieId"] >> ops.TargetEncoding("rating", kfold=3, p_smooth=10, out_dtype="float32")
+    likes = replace(
+        MOVIELENS,
+        graph=lambda *_: nvt.Workflow(targets + (["movieId"] >> ops.Categorify()) + ["rating"]),
+        heads=(Head("rating", REGRESSION),),
+    )
+    prepared = prepare(likes, raw, tmp_path / "p")
+    train, valid = (split(prepared, name) for name in ("train", "valid"))
+    encoded = [rows.groupby("movieId")["TE_movieId_rating"].nunique().max() for rows in (train, valid)]
+    assert encoded == [3, 1]
+    movie = train["movieId"].mode()[0]
+    ratings = train["rating"][train["movieId"] == movie]
+    smoothed = (ratings.sum() + 10 * train["rating"].mean()) / (len(ratings) + 10)
+    assert valid["TE_movieId_rating"][valid["movieId"] == movie].iloc[0] == pytest.approx(smoothed, rel=1e-6)
