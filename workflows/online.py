@@ -8,6 +8,7 @@ from workflows.errors import ConfigError
 from workflows.operators import arrow_columns, frame_of
 from workflows.stable_hashing import with_stable_hashes
 from workflows.upstream import nvt, quiet_nvtabular
+from workflows.workflow_store import check_no_folds
 
 
 class OnlineWorkflow:
@@ -19,12 +20,13 @@ class OnlineWorkflow:
         keep: columns, such as labels, that come from the files where the workflow does not make them.
 
     Raises:
-        ConfigError: the workflow is not fitted, or hashes what has no stable form.
+        ConfigError: the workflow is not fitted, hashes what has no stable form, or encodes targets by folds.
     """
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")
+        check_no_folds(workflow)
         self._workflow = with_stable_hashes(workflow)
         self._reads = list(workflow.input_schema.column_names)
         self._arrow = arrow_columns(workflow)

@@ -218,6 +218,19 @@ def without_folds(workflow: nvt.Workflow, load: Callable[[], nvt.Workflow]) -> n
     return workflow
 
 
+def check_no_folds(workflow: nvt.Workflow) -> None:
+    """Refuse, where rows are encoded in another order than that of the fit, a workflow for which that matters.
+
+    Raises:
+        ConfigError: a training row's own target would be in its encoding.
+    """
+    if any(operator.kfold > 1 for operator in _target_encodings(workflow)):
+        raise ConfigError(
+            "TargetEncoding draws the fold of a row, whose targets are kept from it, by the row's place among those of "
+            "the fit, which a loader does not know. Give it kfold=1, or encode offline."
+        )
+
+
 def _target_encodings(workflow: nvt.Workflow) -> list[Any]:
     return [node.op for node in _nodes(workflow.graph) if isinstance(node.op, ops.TargetEncoding)]
 

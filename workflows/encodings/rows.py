@@ -37,11 +37,12 @@ from workflows.partitions import (
     file_name,
     frame_of_partition,
     layout_of_split,
+    read_partition,
 )
 from workflows.pool import Report
 from workflows.prepared import HELDOUT, HISTORIES
 from workflows.upstream import nvt
-from workflows.workflow_store import load_workflow, without_folds
+from workflows.workflow_store import check_no_folds, load_workflow, without_folds
 
 from merlin.dag import Graph  # isort: skip
 from merlin.dag.executors import LocalExecutor  # isort: skip
@@ -67,6 +68,8 @@ class RowEncoding:
     def write_training_rows(self, workflow: nvt.Workflow, job: Job) -> RawSplit:
         """Write the raw rows of all splits, and hand on those of `train`."""
         self._check_hash_share(workflow)
+        if self._config.encode == "online":
+            check_no_folds(workflow)
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
@@ -404,6 +407,7 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 
 def _write_file(task: _FileTask, report: Report) -> _Seen:
     files, encoder = task.files, task.files.encoder(is_heldout=task.heldout is not None)
+    has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
     with TemporaryDirectory(dir=files.scratch) as scratch:  # of this attempt alone: there may be another one
@@ -411,7 +415,10 @@ def _write_file(task: _FileTask, report: Report) -> _Seen:
         writers = {name: writer_in(Path(scratch, name).parent) for name in (task.name, task.heldout) if name}
         for number, rows in enumerate(task.rows, 1):
             raw = rows.read()
-            encoded = encoder.encoded(raw)
+            if has_folds:  # which NVTabular draws by a row's place in its partition
+                encoded = encoder.encoded(read_partition(rows.path)).slice(rows.start, rows.num_rows)
+            else:
+                encoded = encoder.encoded(raw)
             seen = sums([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
             writers[task.name].write(files.raw(raw, *files.inputs, *files.labels) if files.is_online else encoded)
             if task.heldout:

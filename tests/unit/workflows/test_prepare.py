@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.recorders import ProgressRecord
+from workflows.datasets.base import Dataset
 from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig, SequenceConfig
@@ -241,3 +242,37 @@ def test_targets_are_encoded_by_folds_where_they_were_fitted_to_and_as_served_wh
     ratings = train["rating"][train["movieId"] == movie]
     smoothed = (ratings.sum() + 10 * train["rating"].mean()) / (len(ratings) + 10)
     assert valid["TE_movieId_rating"][valid["movieId"] == movie].iloc[0] == pytest.approx(smoothed, rel=1e-6)
+
+
+@pytest.mark.parametrize("partition_rows", [1 << 18, 700])
+def test_no_training_row_has_its_own_target_in_its_encoding(tmp_path: Path, partition_rows: int) -> None:
+    rows = pa.table({"pair": np.arange(4_000) // 2, "y": np.arange(4_000, dtype=np.float32) ** 2})
+    dataset = Dataset(
+        name="pairs",
+        read=lambda _: raw,
+        graph=lambda *_: nvt.Workflow((["pair"] >> ops.TargetEncoding("y", kfold=3, p_smooth=0)) + ["pair", "y"]),
+        inputs=("pair",),
+        heads=(Head("y", REGRESSION),),
+    )
+    raw = RawData(rows=rows, fingerprint="pairs")
+    train = split(prepare(dataset, raw, tmp_path / "p", partition_rows=partition_rows), "train")
+    other = train.groupby("pair")["y"].transform("sum") - train["y"]
+    is_other, is_own = (np.isclose(train["TE_pair_y"], target) for target in (other, train["y"]))
+    assert is_other[train["pair"].duplicated(keep=False)].mean() > 0.5  # else both are in one fold
+    assert not is_own.any()
+
+
+def test_folds_are_not_for_rows_that_a_loader_encodes(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2] * 50, "y": np.arange(100, dtype=np.float32)})
+    dataset = Dataset(
+        name="folds",
+        read=lambda _: raw,
+        graph=lambda *_: nvt.Workflow((["k"] >> ops.TargetEncoding("y", kfold=3)) + ["y"]),
+        inputs=("k",),
+        heads=(Head("y", REGRESSION),),
+    )
+    raw = RawData(rows=rows, fingerprint="folds")
+    with pytest.raises(
+        ConfigError, match="TargetEncoding draws the fold of a row, .*Give it kfold=1, or encode offline"
+    ):
+        prepare(dataset, raw, tmp_path / "p", encoding=RowsConfig(encode="online"))
