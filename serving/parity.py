@@ -9,7 +9,7 @@ against one with a row for each. And held-out rows must be encoded as they were 
 
 import statistics
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,7 +310,7 @@ def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | P
     """Refuse what is no longer encoded as it was: the file of a workflow has the name of an operator, not its code."""
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
-        if (row := _first_difference(served[name], before[name])) is not None:
+        if (row := _first_difference(served[name], before[name], _close)) is not None:
             raise ParityError(
                 f"column {name!r} differs: {_row(rows, row)} was {before[name].iloc[row]} when the data was prepared, "
                 f"and is {_value(served[name], row)} now, so the code of an operator changed. Prepare and train again. "
@@ -499,23 +499,27 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
 
 
 def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Series[Any]", rows: pa.Table) -> None:
-    if (row := _first_difference(served, offline)) is not None:
+    if (row := _first_difference(served, offline, _identical)) is not None:
         raise ParityError(
             f"column {name!r} differs: {_row(rows, row)} gives {offline.iloc[row]} offline and {_value(served, row)} "
             "served. Nothing was exported."
         )
 
 
-def _first_difference(served: NDArray[Any] | Padded, offline: "pd.Series[Any]") -> int | None:
+def _first_difference(
+    served: NDArray[Any] | Padded,
+    offline: "pd.Series[Any]",
+    compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]],
+) -> int | None:
     if isinstance(served, Padded):
         lists = served.ragged()
         same = [
-            len(a) == len(b) and bool(_identical(a, np.asarray(b, dtype=a.dtype)).all())
+            len(a) == len(b) and bool(compare(a, np.asarray(b, dtype=a.dtype)).all())
             for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
         ]
     else:
         with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
-            same = _identical(served, offline.to_numpy().astype(served.dtype)).tolist()
+            same = compare(served, offline.to_numpy().astype(served.dtype)).tolist()
     return None if all(same) else same.index(False)
 
 
@@ -530,6 +534,12 @@ def _identical(served: NDArray[Any], offline: NDArray[Any]) -> NDArray[np.bool_]
         same &= np.signbit(served) == np.signbit(offline)
         same |= np.isnan(served) & np.isnan(offline)
     return same
+
+
+def _close(served: NDArray[Any], before: NDArray[Any]) -> NDArray[np.bool_]:
+    """Value by value; floats but for what a logarithm differs by from processor to processor."""
+    same = _identical(served, before)
+    return same | np.isclose(served, before, rtol=1e-5, atol=1e-6) if served.dtype.kind == "f" else same
 
 
 def _row(rows: pa.Table, index: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from serving.compile import compile_workflow
 from serving.engines import engine_for
 from serving.engines.offline import OfflineModel
-from serving.parity import awkward_rows, check_parity, plan_inputs
+from serving.parity import awkward_rows, check_parity, plan_inputs, transform_offline
 from serving.plan import Column, ColumnSpec, StepCall, TransformPlan
 from serving.plan.steps import Fill
 from tests.support.graphs import fitted
@@ -407,3 +407,17 @@ def test_columns_that_only_offline_takes_are_filled_in(tmp_path: Path) -> None:
     report = check_parity(workflow, plan, Rows(Path()), MIXED_HELDOUT)
     assert report.num_left_out == 0
     assert [column.name for column in plan.columns] == ["TE_word_label"]
+
+
+def test_what_was_trained_on_is_held_against_what_is_encoded_now_but_for_rounding(tmp_path: Path) -> None:
+    workflow = fitted(lambda: (["price"] >> ops.LogOp()) + (["day"] >> ops.Categorify()), MIXED, tmp_path)
+    plan, rows = compile_workflow(workflow), MIXED_HELDOUT.select(["price", "day"])
+    encoded = pa.Table.from_pandas(transform_offline(workflow, rows))
+    check_parity(workflow, plan, Rows(Path()), rows, trained_on=encoded)
+    price = encoded["price"].to_numpy()
+    on_another_processor = encoded.set_column(0, "price", pa.array(np.nextafter(price, np.inf, dtype=price.dtype)))
+    check_parity(workflow, plan, Rows(Path()), rows, trained_on=on_another_processor)
+    for name, values in (("price", price + 0.01), ("day", encoded["day"].to_numpy() + 1)):
+        other = encoded.set_column(encoded.column_names.index(name), name, pa.array(values))
+        with pytest.raises(ParityError, match=f"column '{name}' differs: .* was .* when the data was prepared, and is"):
+            check_parity(workflow, plan, Rows(Path()), rows, trained_on=other)
