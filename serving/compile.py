@@ -164,7 +164,10 @@ def _evaluate(
     selector = node.input_columns
     lowered = _lower(node.op, selector, {name: gathered[name] for name in selector.names})
     if absent := [name for name in node.output_columns.names if name not in lowered]:
-        raise LoweringError(f"{type(node.op).__name__} makes columns {absent}, which have no compiled form. Drop them.")
+        raise LoweringError(
+            f"{type(node.op).__name__} makes columns {absent}, which have no compiled form: that of the operator makes "
+            f"{sorted(lowered)}. Drop them, or correct its `lower`."
+        )
     done[id(node)] = {name: lowered[name] for name in node.output_columns.names}
     return done[id(node)]
 

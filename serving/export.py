@@ -138,7 +138,12 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
         heads=prepared.spec.heads,
         heldout=prepared.heldout(),
         made_from={manifest.kind: manifest.fingerprint for manifest in (prepared.manifest, trained.manifest)},
-        details={"run_id": trained.run_id, "tracking_uri": trained.tracking_uri, "metrics": dict(trained.metrics)},
+        details={
+            "run_id": trained.run_id,
+            "tracking_uri": trained.tracking_uri,
+            "metrics": dict(trained.metrics),
+            "choices": prepared.manifest.details.get("choices"),
+        },
         candidates=prepared.candidates,
         trained_on=prepared.encoded(MAX_ROWS),
     )

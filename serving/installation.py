@@ -10,6 +10,7 @@ exported for native backends is served by those in Python on a machine that has 
 
 import os
 import shutil
+import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -185,7 +186,9 @@ def make_stub_environment(target: Path) -> None:
     )
     project = Path(__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
     modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
-    (packages / "rankline.pth").write_text("\n".join(modules) + "\n", encoding="utf-8")
+    # A package that is installed to be edited is found by a .pth file, and only a site directory's are read.
+    sites = [f"import site; site.addsitedir({path!r})" for path in modules if path in site.getsitepackages()]
+    (packages / "rankline.pth").write_text("\n".join([*modules, *sites]) + "\n", encoding="utf-8")
 
 
 def remove_environments(begin: float, end: float, directory: Path = Path("/tmp")) -> None:

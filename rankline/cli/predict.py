@@ -17,12 +17,14 @@ from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
+from workflows.words import listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rankline.rows import Block
     from serving.client import ModelSchema
+    from serving.ensemble import ExportedEnsemble
     from workflows.datasets.base import Requests
 
 
@@ -95,7 +97,13 @@ def predict_command(
     ensemble, name = workspace.ensemble, workspace.recipe
     with ExitStack() as stack:
         client = None if url is None else stack.enter_context(Client(url, name))
-        schema = client.schema if client else ModelSchema.from_config(ExportedEnsemble.load(ensemble).model_config)
+        if client is None:
+            exported = ExportedEnsemble.load(ensemble)
+            if requests is not None:
+                _check_reading(requests, exported)
+            schema = ModelSchema.from_config(exported.model_config)
+        else:
+            schema = client.schema
         texts = text_columns(schema)
         optional = [column.name for column in schema.columns if not column.is_required]
         if requests is not None:
@@ -120,6 +128,16 @@ def predict_command(
         write = stack.enter_context(scores_to(output, written))
         for rows, scores in score_blocks(client, chain([first], blocks), select, progress):
             write(rows, schema.score_columns(scores))
+
+
+def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:
+    """Refuse to read rows otherwise than those were read that the version was trained on."""
+    choices = exported.manifest.details.get("choices")  # earlier versions do not say
+    if changed := requests.read_otherwise(choices) if choices else []:
+        raise ConfigError(
+            f"version {exported.version} of {exported.name} was exported when the recipe had another "
+            f"{listed(changed, 5)}. Put it back, or train and export again."
+        )
 
 
 def _raw_blocks(

@@ -1,6 +1,6 @@
 """A recipe as a file, `rankline.yaml`: data, labels, model and all choices, without Python."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,13 @@ class RecipeFile(TableConfig):
     def recipe(self, base: Path) -> Recipe:
         """The recipe, whose files lie relative to `base`."""
         config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
+        dataset = table_dataset(self.name, config, base)
+        rows = {f"rows.{name}": value for name, value in asdict(self.rows).items()}
+        ids = {f"prepare.{name}": value for name, value in asdict(self.prepare).items()}
         return Recipe(
             name=self.name,
             summary=f"{', '.join(self.data.files)}: {', '.join(self.labels)}",
-            dataset=table_dataset(self.name, config, base),
+            dataset=replace(dataset, choices={**dataset.choices, **rows, **ids}),
             prepare=self.prepare,
             encoding=self.rows,
             train=replace(self.training, model=self.model),

@@ -54,6 +54,22 @@ def test_a_row_that_is_typed_is_scored_like_one_in_a_file(workplace: Path) -> No
     assert scores == pytest.approx([scores[0]] * 3, abs=1e-6)
 
 
+def test_a_recipe_that_was_changed_since_is_not_mistaken_for_what_it_was(workplace: Path) -> None:
+    recipe = yaml.safe_load((workplace / "rankline.yaml").read_text())
+    split = recipe | {"rows": recipe.get("rows", {}) | {"valid_share": 0.35}}
+    (workplace / "split.yaml").write_text(yaml.safe_dump(split, sort_keys=False))
+    done = rankline("train", "split.yaml", cwd=workplace)
+    assert done.returncode == 1
+    assert "was prepared before the recipe changed rows.valid_share, or by another" in done.stderr
+    texts = recipe | {"data": recipe["data"] | {"missing": ["", "0"]}}
+    (workplace / "texts.yaml").write_text(yaml.safe_dump(texts, sort_keys=False))
+    done = rankline("predict", "texts.yaml", "--input", "clicks.csv", cwd=workplace)
+    assert done.returncode == 1
+    assert (
+        "was exported when the recipe had another data.missing. Put it back, or train and export again" in done.stderr
+    )
+
+
 def test_the_example_of_the_document_is_a_recipe_file(tmp_path: Path) -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)
     (tmp_path / "example.yaml").write_text(example)

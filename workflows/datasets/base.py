@@ -47,6 +47,9 @@ class Requests(Protocol):
     def format_of(self, path: Path) -> str:
         """How a file is written: csv, parquet or jsonl."""
 
+    def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
+        """Which of the earlier `Dataset.choices` read rows to score otherwise than those of today."""
+
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """One row, as it is sent, of texts such as a CSV file has.
 
@@ -97,7 +100,7 @@ class Dataset:
         item: input column that the catalogue lists, if there is one.
         sequence: the columns, where rows are interactions that histories are made of.
         archives: name → downloadable archive.
-        choices: what a recipe file says of the columns and labels that are read, by key, as JSON has it. Prepared data
+        choices: what a recipe file says of files, columns, labels, split and ids, by key, as JSON has it. Prepared data
             keep it, and are of no use for a recipe that has been changed since.
         directory: where its raw files are, where a recipe file says so.
         requests: reads raw files to score, where the dataset says what their columns are.

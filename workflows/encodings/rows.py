@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.encodings.base import Job
 from workflows.encodings.rows_config import RowsConfig
 from workflows.encodings.splits import ByColumn, split_batches, split_by_column, split_rows
-from workflows.errors import ConfigError, DataError
+from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from workflows.heads import Head, usual_heads
 from workflows.labels import Labels, expected_labels, sums
@@ -282,7 +283,7 @@ class _Encoder:
         self._inputs = workflow.input_schema.column_names
         self._nodes = _put_together(workflow.output_node)
         columns = workflow.output_schema.column_schemas
-        types = {name: pa.from_numpy_dtype(dtype_of(column)) for name, column in columns.items()}
+        types = {name: _arrow_type(name, dtype_of(column)) for name, column in columns.items()}
         self.schema = pa.schema(
             (name, pa.list_(kind) if columns[name].is_list else kind) for name, kind in types.items()
         )
@@ -301,6 +302,16 @@ class _Encoder:
         for name in self.longest:
             self.longest[name] = max(self.longest[name], pc.max(pc.list_value_length(table[name])).as_py() or 0)
         return table
+
+
+def _arrow_type(name: str, dtype: np.dtype[Any]) -> pa.DataType:
+    try:
+        return pa.from_numpy_dtype(dtype)
+    except pa.ArrowNotImplementedError:
+        raise SpecError(
+            f"{name!r} holds text after the graph, expected numbers. Give it to Categorify, or leave it out; a class "
+            "is its place in `classes`, from 0."
+        ) from None
 
 
 def _put_together(node: Any) -> list[Any]:

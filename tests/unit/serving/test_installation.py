@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from serving.installation import add_python_backend, find_installation, remove_environments
+import pytest
+
+from serving.installation import add_python_backend, find_installation, make_stub_environment, remove_environments
 
 
 def test_what_an_installer_compiled_beside_the_python_backend_stays_there(tmp_path: Path) -> None:
@@ -29,3 +32,23 @@ def test_only_empty_directories_of_the_servers_own_start_are_removed(tmp_path: P
         os.utime(tmp_path / name, (at, at))
     remove_environments(100, 200, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"python_env_full", "python_env_old", "other"}
+
+
+def test_the_stub_finds_a_package_that_is_installed_to_be_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages, source = tmp_path / "site-packages", tmp_path / "source/shop.py"
+    source.parent.mkdir()
+    packages.mkdir()
+    source.write_text("PRICE = 7")
+    (packages / "shop_finder.py").write_text(  # as setuptools installs it: no directory of it is in sys.path
+        "from importlib.util import spec_from_file_location\n\n\nclass Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        return spec_from_file_location(name, {str(source)!r}) if name == 'shop' else None\n"
+    )
+    (packages / "shop.pth").write_text("import sys, shop_finder; sys.meta_path.append(shop_finder.Finder())\n")
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setattr("site.getsitepackages", lambda: [str(packages)])
+    make_stub_environment(tmp_path / "stub")
+    command = [tmp_path / "stub/bin/python3", "-I", "-c", "import shop, pyarrow; print(shop.PRICE)"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "7\n"

@@ -14,8 +14,8 @@ from workflows.datasets.base import Dataset
 from workflows.datasets.movielens import MOVIELENS
 from workflows.datasets.raw import RawData
 from workflows.encodings import RowsConfig, SequenceConfig
-from workflows.errors import ArtifactError, ConfigError, DataError
-from workflows.heads import REGRESSION, Head
+from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
+from workflows.heads import MULTICLASS, REGRESSION, Head
 from workflows.prepare import prepare as prepare_rows
 from workflows.prepare_config import PrepareConfig
 from workflows.prepared import PreparedData
@@ -276,3 +276,19 @@ def test_folds_are_not_for_rows_that_a_loader_encodes(tmp_path: Path) -> None:
         ConfigError, match="TargetEncoding draws the fold of a row, .*Give it kfold=1, or encode offline"
     ):
         prepare(dataset, raw, tmp_path / "p", encoding=RowsConfig(encode="online"))
+
+
+def test_text_that_nothing_encodes_is_told_by_its_column(tmp_path: Path) -> None:
+    rows = pa.table({"k": [1, 2] * 50, "kind": ["sun", "rain"] * 50})
+    dataset = Dataset(
+        name="kinds",
+        read=lambda _: raw,
+        graph=lambda *_: nvt.Workflow((["k"] >> ops.Categorify()) + ["kind"]),
+        inputs=("k",),
+        heads=(Head("kind", MULTICLASS, ("sun", "rain")),),
+    )
+    raw = RawData(rows=rows, fingerprint="kinds")
+    with pytest.raises(
+        SpecError, match=r"'kind' holds text after the graph, .*; a class is its place in `classes`, from 0"
+    ):
+        prepare(dataset, raw, tmp_path / "p")

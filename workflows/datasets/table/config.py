@@ -197,9 +197,11 @@ class TableConfig:
     @property
     def choices(self) -> dict[str, Any]:
         """All that shapes what is made of the rows, by key, as JSON has it."""
+        data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         columns = {f"columns.{name}": asdict(column) for name, column in self.read.items()}
         labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
-        of_json: dict[str, Any] = json.loads(json.dumps(columns | labels | {"time": self.time, "group": self.group}))
+        found = data | columns | labels | {"time": self.time, "group": self.group}
+        of_json: dict[str, Any] = json.loads(json.dumps(found))
         return of_json
 
     def _check_names(self, what: str, name: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +38,7 @@ from workflows.spelling import did_you_mean
 from workflows.words import listed
 
 _SHOWN = 40
+_READING = ("type", "format", "separator", "role")
 
 
 def safe_names(names: Sequence[str]) -> dict[str, str]:
@@ -203,6 +205,11 @@ class TableRequests:
             raise DataError(f"{path} does not exist. Expected a file with rows to score.")
         return format_of(path) or self.config.data.format or "csv"
 
+    def read_otherwise(self, choices: Mapping[str, Any]) -> list[str]:
+        """See `workflows.datasets.base.Requests`."""
+        before, now = (_reading_of(given) for given in (choices, self.config.choices))
+        return [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+
     def of_texts(self, texts: Mapping[str, str], optional: Collection[str] = ()) -> pa.RecordBatch:
         """One row; an empty text is a missing value."""
         features = self.config.features
@@ -214,10 +221,12 @@ class TableRequests:
         if missing:
             raise DataError(f"the row lacks {missing}. Expected {list(features)}; an empty text is a missing value.")
         for name, text in texts.items():
-            if features[name].is_list and text.startswith("[") and text.endswith("]"):
+            separator = features[name].separator
+            is_other = re.match(r"\[.*\]$", text) or (separator not in text and re.search("[|;,]", text))
+            if features[name].is_list and is_other:
                 raise DataError(
-                    f"--{name} is {text!r}, expected elements with {features[name].separator!r} between them, such as "
-                    f"'a{features[name].separator}b'. Write it so."
+                    f"--{name} is {text!r}, expected elements with {separator!r} between them, such as "
+                    f"'a{separator}b'; if that is one element, '{text}{separator}'."
                 )
         row = pa.RecordBatch.from_pydict({name: pa.array([text], pa.string()) for name, text in texts.items()})
         reading = self._reading(replace(self.config.data, format="csv"), set(features).difference(texts))
@@ -227,6 +236,13 @@ class TableRequests:
         """Of the features but some."""
         columns = {name: column for name, column in self.config.features.items() if name not in left_out}
         return _Reading(files=files, columns=columns, labels={}, names={})
+
+
+def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a table's choices that say what a text in a request is."""
+    columns = {key: column for key, column in choices.items() if key.startswith("columns.")}
+    of_columns = {key: [column[name] for name in _READING] for key, column in columns.items()}
+    return of_columns | {key: choices.get(key) for key in ("data.delimiter", "data.encoding", "data.missing")}
 
 
 def _check_columns(path: Path, reading: _Reading) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,12 @@ def test_a_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: 
     config = table_config("rows.jsonl", columns={"tags": ColumnConfig(role="multihot")})
     with pytest.raises(DataError, match=r"line 3: 'tags' is a list, and none in other lines. Write one in every line"):
         list(TableRequests(config).of_file(tmp_path / "rows.jsonl"))
-    with pytest.raises(
-        DataError, match=r"--tags is '\[\"a\"\]', expected elements with '\|' between them, such as 'a\|b'"
-    ):
-        TableRequests(config).of_texts({"tags": '["a"]'})
+    for typed in ('["a"]', '["a|b"]', "a; b", "a,b"):
+        with pytest.raises(
+            DataError, match=r"expected elements with '\|' between them, such as 'a\|b'; if that is one"
+        ):
+            TableRequests(config).of_texts({"tags": typed})
+    assert TableRequests(config).of_texts({"tags": "a,b|"})["tags"].to_pylist() == [["a,b"]]
 
 
 def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) -> None:
@@ -221,3 +224,22 @@ def test_a_file_to_score_that_lacks_a_feature_is_refused(tmp_path: Path) -> None
         next(requests.of_file(tmp_path / "none.csv"))
     ((rows, sent, done),) = requests.of_file(tmp_path / "new.tsv", optional=["n"])
     assert (rows.column_names, sent.to_pylist(), done) == (["id", "N"], [{"id": "a"}], 1)
+
+
+def test_what_reads_rows_otherwise_is_named(tmp_path: Path) -> None:
+    before = table_config("rows.csv", columns=COLUMNS | {"tags": ColumnConfig(role="multihot")})
+    same = replace(
+        before,
+        labels={"other": LabelConfig()},
+        columns=before.columns | {"n": ColumnConfig(type="int", role="numeric", scale="log")},
+    )
+    assert TableRequests(same).read_otherwise(before.choices) == []
+    other = table_config(
+        "rows.csv", columns={"tags": ColumnConfig(role="multihot", separator=";")}, data={"missing": ("", "0")}
+    )
+    assert TableRequests(other).read_otherwise(before.choices) == [
+        "columns.id",
+        "columns.n",
+        "columns.tags",
+        "data.missing",
+    ]
