@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from serving.balancer import BalancerConfig, find_nginx
+from serving.balancer import BalancerConfig
 from serving.client import Client
 from serving.client.config import GRPC, HTTP, ClientConfig
 from serving.ensemble import ExportedEnsemble, before
@@ -23,6 +23,7 @@ from serving.replicas import ReplicasConfig, ReplicaSet
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from tests.support.command_line import RANKLINE, rankline
+from tests.support.programs import need_program
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from tests.support.waiting import wait_until, wait_until_ended
 from workflows.errors import ConfigError, RequestError, ServerError, ServingError
@@ -70,10 +71,7 @@ class Served:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Version 1 answers key i with 10 + i."""
-    try:
-        find_nginx()
-    except ServerError as error:
-        pytest.skip(str(error))
+    need_program("nginx", package="nginx-light", directories=(Path("/usr/sbin"),))
     return publish_tiny(tmp_path_factory.mktemp("replicas") / NAME, 10).path
 
 

@@ -12,6 +12,7 @@ from distributed import LocalCluster
 
 from tests.support.command_line import started, typed
 from tests.support.distributed_document import COMMANDS, HERE, LOOKED_AT, ROOT, here
+from tests.support.programs import need_program
 from tests.support.tiny_ensembles import publish_tiny
 from workflows.datasets.criteo_generator import generate_criteo
 
@@ -44,6 +45,8 @@ def test_the_document_shows_commands_and_each_word_of_them_that_is_replaced_here
 
 @pytest.mark.parametrize("command", [command for command in dict.fromkeys(COMMANDS) if command not in LOOKED_AT])
 def test_a_command_of_the_document_works(command: str, directory: Path, request: pytest.FixtureRequest) -> None:
+    if "--replicas" in command:
+        need_program("nginx", package="nginx-light", directories=(Path("/usr/sbin"),))
     command = here(command, LOCALLY)
     if "tcp://scheduler:8786" in command:
         command = command.replace("tcp://scheduler:8786", request.getfixturevalue("scheduler"))
