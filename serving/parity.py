@@ -307,7 +307,7 @@ def _compare(
 
 
 def _compare_with_training(rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], trained_on: pa.Table) -> None:
-    """Refuse what is no longer encoded as it was: the file of a workflow has the name of an operator, not its code."""
+    """Refuse an encoding that changed since `prepare`: a saved workflow names its operators, without their code."""
     before = trained_on.slice(0, rows.num_rows).to_pandas()
     for name in served:
         if (row := _first_difference(served[name], before[name], _close)) is not None:

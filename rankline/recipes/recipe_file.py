@@ -53,12 +53,12 @@ class RecipeFile(TableConfig):
         """The recipe, whose files lie relative to `base`."""
         config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
         dataset = table_dataset(self.name, config, base)
-        rows = {f"rows.{name}": value for name, value in asdict(self.rows).items()}
-        ids = {f"prepare.{name}": value for name, value in asdict(self.prepare).items()}
+        parts = {"rows": asdict(self.rows), "prepare": asdict(self.prepare)}
+        choices = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         return Recipe(
             name=self.name,
             summary=f"{', '.join(self.data.files)}: {', '.join(self.labels)}",
-            dataset=replace(dataset, choices={**dataset.choices, **rows, **ids}),
+            dataset=replace(dataset, choices={**dataset.choices, **choices}),
             prepare=self.prepare,
             encoding=self.rows,
             train=replace(self.training, model=self.model),
