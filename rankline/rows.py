@@ -114,12 +114,12 @@ def output_format_of(output: Path | None, format_name: str | None, input_format:
     """The format of scored rows: one of FORMATS, by the file's ending, else by `format_name`, else that of the rows.
 
     Raises:
-        ConfigError: the file's ending is of none of them and `format_name` is not given; Parquet would go to a terminal.
+        ConfigError: the file's ending is of none of them, and `format_name` is None; Parquet would go to a terminal.
     """
     chosen = format_name or input_format
     if output is not None:
         if output.suffix and format_name is None and output.suffix.lower() not in _SUFFIXES:
-            raise ConfigError(f"no format is known by the ending of {str(output)!r}. Give --format {'|'.join(FORMATS)}.")
+            raise ConfigError(f"no format ends as {str(output)!r} does. Give --format {'|'.join(FORMATS)}.")
         return _SUFFIXES.get(output.suffix.lower(), chosen)
     if chosen == "parquet" and sys.stdout.isatty():
         raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE, or --format csv or jsonl.")
