@@ -517,7 +517,7 @@ def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_d
     server: EmbeddedServer, repository: Path
 ) -> None:
     before, gate = regions(), Gate(server, repository, "echo")
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=2.0)
+    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=5.0)
     with Client(server.endpoints.grpc, "echo", config) as client:
         with gate, ThreadPoolExecutor(1) as pool:
             with pytest.raises(DeadlineError):

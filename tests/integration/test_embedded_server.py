@@ -130,7 +130,7 @@ def test_stopping_answers_what_was_asked_and_lets_models_finish(tmp_path: Path) 
 
 def test_client_of_a_stopped_server_is_told_so(identity: ServerConfig) -> None:
     with EmbeddedServer(identity) as server:
-        client = Client(server.endpoints.grpc, "identity", timeout_s=1)
+        client = Client(server.endpoints.grpc, "identity", timeout_s=5)
     with client, pytest.raises(ServerError, match="no Triton server answers at 127.0.0.1:.*rankline serve"):
         client.predict({"x": [1]})
 
@@ -266,7 +266,7 @@ def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity:
 def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:
     repository = tmp_path / "my 'best' models; é"
     write_model(repository, identity_config())
-    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), ready_timeout_s=30)
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
     with EmbeddedServer(config) as server, Client(server.endpoints.grpc, "identity") as client:
         assert client.predict({"x": [7]}).tolist() == [7]
 

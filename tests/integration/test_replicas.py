@@ -138,21 +138,13 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
 @pytest.fixture(scope="module")
 def alone(served: Served) -> str:
     """The replicas themselves, without what stands before them, as gRPC writes several servers."""
-    listening = [
-        f"127.0.0.1:{connection.laddr.port}"
+    ports = [
+        argument.removeprefix("--grpc-port=")
         for process in served.programs("tritonserver")
-        for connection in process.net_connections()
-        if connection.status == psutil.CONN_LISTEN
+        for argument in process.cmdline()
+        if argument.startswith("--grpc-port=")
     ]
-    return "ipv4:" + ",".join(filter(answers_grpc, listening))
-
-
-def answers_grpc(address: str) -> bool:
-    try:
-        with Client(address, NAME, timeout_s=2):
-            return True
-    except ServingError:
-        return False
+    return "ipv4:" + ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
 @pytest.mark.parametrize("transport", [GRPC, HTTP])

@@ -49,7 +49,7 @@ RUN = TrainConfig(
     early_stopping_patience=0,
     seed=3,
 )
-RUN_WORKERS = WorkersConfig(scale_learning_rate="linear", timeout_s=20)
+RUN_WORKERS = WorkersConfig(scale_learning_rate="linear")
 COPIED_AFTER_STEP = 7
 OVERFLOW, LARGE = 2, 2e4
 

@@ -47,7 +47,7 @@ OVERFLOW, LARGE = 2, 2e4
 RUN = TrainConfig(
     model=MLPConfig(hidden=(16,)), batch_size=50, epochs=3, learning_rate=0.01, early_stopping_patience=2, seed=3
 )
-RUN_WORKERS = WorkersConfig(split_tables_share=1e-9, timeout_s=60)
+RUN_WORKERS = WorkersConfig(split_tables_share=1e-9)
 CHECKPOINT_EVERY = 7
 
 
