@@ -58,6 +58,7 @@ _MODEL_FAILURES = (
     re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
+_CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
 _HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
@@ -151,7 +152,7 @@ class Endpoints:
 
 
 class _CrashError(ServerError):
-    """A signal such as SIGABRT ended tritonserver before it was ready, or it hangs."""
+    """A signal such as SIGABRT ended tritonserver or a model's process before it was ready, or it hangs."""
 
 
 class EmbeddedServer:
@@ -226,8 +227,8 @@ class EmbeddedServer:
         """Start the server and wait until every model is ready.
 
         Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
-        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, or in which nothing
-        happens for a minute, has lost nothing yet, so it is started again, twice at most.
+        (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, whose model's process
+        does, or in which nothing happens for a minute, has lost nothing yet, so it is started again, twice at most.
 
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
@@ -365,6 +366,8 @@ class EmbeddedServer:
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
 
+        One whose process crashes is tried once more, see `start`.
+
         Args:
             model: its name.
             config: its configuration as JSON, in place of its file.
@@ -373,7 +376,14 @@ class EmbeddedServer:
             ServerError: it cannot be loaded, or the config names no models, so that nobody may load any.
         """
         self._add_python_for(model)
-        self._running_control().load(model, config)
+        control = self._running_control()
+        try:
+            control.load(model, config)
+        except ServerError as error:
+            if not _CRASHED_MODEL.search(str(error)):
+                raise
+            _LOGGER.warning("Model %r: %s It is loaded again.", model, error)
+            control.load(model, config)
         self._num_processes[model] = self._count_processes()[model]  # another one may be dead
 
     def _add_python_for(self, *models: str) -> None:
@@ -484,7 +494,9 @@ class EmbeddedServer:
             name = signal.Signals(-status).name
             raise _CrashError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
         if status is not None:
-            raise ServerError(f"tritonserver ended while starting{self._where()}. {self._reason()}")
+            reason = self._reason()
+            error = _CrashError if _CRASHED_MODEL.search(reason) else ServerError
+            raise error(f"tritonserver ended while starting{self._where()}. {reason}")
 
     def _where(self) -> str:
         return f" (log: {self.config.log_path})" if self.config.log_path else ""

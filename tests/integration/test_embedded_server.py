@@ -328,6 +328,37 @@ def test_a_server_that_crashes_while_it_starts_is_started_again_twice(
     assert leftovers() == before
 
 
+def test_a_model_whose_process_crashes_while_it_loads_is_loaded_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, has_crashed = tmp_path / "backends" / "identity", tmp_path / "has_crashed"
+    backend.mkdir(parents=True)
+    (backend / "model.py").write_text(
+        "import os, pathlib, signal\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        has_crashed = pathlib.Path({str(has_crashed)!r})\n"
+        "        if not has_crashed.exists():\n"
+        "            has_crashed.touch()\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    write_model(tmp_path / "repository", identity_config())
+    before = leftovers()
+    config = ServerConfig(
+        repositories=(tmp_path / "repository",), backends=(tmp_path / "backends",), models=("identity",)
+    )
+    with EmbeddedServer(config) as server:
+        assert "It is started again." in caplog.text
+        server.unload("identity")
+        has_crashed.unlink()
+        server.load("identity")
+        assert "It is loaded again." in caplog.text
+        assert server.dead_models() == set()
+        assert len(server.process_ids()) == 2
+    assert caplog.text.count("Stub process 'identity_0_0' is not healthy") == 2
+    assert leftovers() == before
+
+
 def test_a_server_that_hangs_while_it_starts_is_started_again(
     identity: ServerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

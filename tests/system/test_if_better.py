@@ -12,6 +12,8 @@ from tests.support.command_line import rankline
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
+pytestmark = pytest.mark.in_order
+
 ENSEMBLE = Path("model_repository") / "movielens"
 
 

@@ -23,6 +23,7 @@ from tests.support.programs import need_program
 from tests.support.waiting import wait_until
 from workflows.datasets.movielens_generator import generate_movielens
 
+pytest.importorskip("horovod", reason="Horovod is not installed: make horovod")
 pytestmark = pytest.mark.in_order
 
 ADDRESSES = {"alpha": "10.77.0.1", "beta": "10.77.0.2"}
