@@ -89,28 +89,43 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
         ArtifactError: there is none, or one is damaged.
         ServerError: no server answers, or it does not have an ensemble.
     """
-    from serving.ensemble import CONFIG, ExportedEnsemble, versions
-    from workflows.prepared import KIND
+    from serving.ensemble import CONFIG
 
     paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
     if not paths:
         raise ArtifactError(f"{repository} holds no ensemble. Export one: rankline export movielens")
     for path in paths:
-        directory = path.parent
-        active = ExportedEnsemble.load(directory)
-        changed = (directory / active.name / CONFIG).stat().st_mtime
-        yield Status(
-            name=active.name,
-            version=active.version,
-            since=datetime.fromtimestamp(changed, timezone.utc),
-            run_id=active.run_id,
-            metrics=active.offline_metrics,
-            data=active.manifest.made_from.get(KIND, "")[:_SHORT],
-            engine=str(active.manifest.details["engine"]),
-            others=tuple(one.version for one in versions(directory) if one.version != active.version),
-            served=_served(url, active) if url else None,
-            **_registered(active),
-        )
+        yield status_of(path.parent, url)
+
+
+def status_of(path: Path, url: str | None = None) -> Status:
+    """What `statuses` gives for one ensemble.
+
+    Args:
+        path: its own repository, as `export` made it.
+        url: see `statuses`.
+
+    Raises:
+        ArtifactError: it was not exported, or is damaged.
+        ServerError: see `statuses`.
+    """
+    from serving.ensemble import CONFIG, ExportedEnsemble, versions
+    from workflows.prepared import KIND
+
+    active = ExportedEnsemble.load(path)
+    changed = (path / active.name / CONFIG).stat().st_mtime
+    return Status(
+        name=active.name,
+        version=active.version,
+        since=datetime.fromtimestamp(changed, timezone.utc),
+        run_id=active.run_id,
+        metrics=active.offline_metrics,
+        data=active.manifest.made_from.get(KIND, "")[:_SHORT],
+        engine=str(active.manifest.details["engine"]),
+        others=tuple(one.version for one in versions(path) if one.version != active.version),
+        served=_served(url, active) if url else None,
+        **_registered(active),
+    )
 
 
 def _registered(active: "ExportedEnsemble") -> dict[str, Any]:

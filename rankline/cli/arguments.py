@@ -10,14 +10,13 @@ from rankline.cli.completion import recipes
 from rankline.display import CONSOLE, STDOUT, note
 from rankline.recipes import available
 
-RecipeName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help=f"{', '.join(available().recipes)} (see rankline --help), or rankline.yaml.",
-        autocompletion=recipes,
-    ),
-]
+_RECIPE = typer.Argument(
+    metavar="RECIPE",
+    help=f"{', '.join(available().recipes)} (see rankline --help), or rankline.yaml.",
+    autocompletion=recipes,
+)
+RecipeName = Annotated[str, _RECIPE]
+OptionalRecipeName = Annotated[str | None, _RECIPE]
 WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models and MLflow's store.")]
 Prebatch = Annotated[
     int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")

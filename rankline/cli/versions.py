@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankline.cli import completion
-from rankline.cli.arguments import JsonFile, RecipeName, Repository, ServedUrl, WorkDir
+from rankline.cli.arguments import JsonFile, OptionalRecipeName, RecipeName, Repository, ServedUrl, WorkDir
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
@@ -27,21 +27,32 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
     print_versions(versions_in(exported_workspace(recipe, repository=repository).ensemble), CONSOLE)
 
 
-def status_command(*, repository: Repository = REPOSITORY, url: ServedUrl = None, json_file: JsonFile = None) -> None:
-    """Say of each exported ensemble which version answers, since when, of which run and data.
+def status_command(
+    recipe: OptionalRecipeName = None,
+    *,
+    repository: Repository = REPOSITORY,
+    url: ServedUrl = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say of each exported ensemble, or of a recipe's, which version answers, since when, of which run and data.
 
     **Examples**
 
     rankline status
 
+    rankline status movielens
+
     rankline status --url 127.0.0.1:8001
     """
     check_writable(json_file)
     from rankline.pipeline import write_json
-    from rankline.status import statuses
+    from rankline.status import status_of, statuses
     from rankline.summary import print_statuses
 
-    found = list(statuses(repository, url))
+    if recipe is None:
+        found = list(statuses(repository, url))
+    else:
+        found = [status_of(exported_workspace(recipe, repository=repository).ensemble, url)]
     if json_file:
         write_json({"ensembles": [one.to_dict() for one in found]}, json_file)
     print_statuses(found, CONSOLE)

@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 
 from rankline import api
 from rankline.display import note, say
-from rankline.status import Status, statuses
+from rankline.status import Status, status_of, statuses
 from rankline.tracking.champion import make_active
 from rankline.tracking.fetch import on_this_machine
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
@@ -222,10 +222,9 @@ class RanklineDeployments(BaseDeploymentClient):
         return api.export(name, work_dir=work_dir, repository=self.repository, progress=False)
 
     def _status(self, name: str) -> Status:
-        for status in statuses(self.repository):
-            if status.name == name:
-                return status
-        raise ArtifactError(f"{self.repository} has no ensemble {name!r}. Create it: mlflow deployments create")
+        if not (self.repository / name).is_dir():
+            raise ArtifactError(f"{self.repository} has no ensemble {name!r}. Create it: mlflow deployments create")
+        return status_of(self.repository / name)
 
 
 def _described(status: Status) -> dict[str, Any]:

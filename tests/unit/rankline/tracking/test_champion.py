@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rankline.status import Status, statuses
+from rankline.status import status_of
 from rankline.tracking.champion import make_active, register, registry_uri
 from rankline.tracking.registry import CANDIDATE, CHAMPION, Registry
 from serving.ensemble import REGISTRY, ExportedEnsemble, active_version, before
@@ -19,11 +19,6 @@ def named(store: Store, alias: str) -> int | None:
     return found.version if found else None
 
 
-def status_of(repository: Path) -> Status:
-    (found,) = statuses(repository)
-    return found
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A model repository with two versions, of which the first is active, in a repository of ensembles."""
@@ -37,7 +32,7 @@ def test_what_is_in_no_registry_knows_none(path: Path) -> None:
     make_active(ExportedEnsemble.load(path, 2))
     assert active_version(path, NAME) == 2
     assert registry_uri(path) is None
-    assert (status_of(path.parent).registry, status_of(path.parent).disagreements) == (None, ())
+    assert (status_of(path).registry, status_of(path).disagreements) == (None, ())
 
 
 def test_promoting_and_rolling_back_move_the_alias_along(store: Store, path: Path) -> None:
@@ -52,7 +47,7 @@ def test_promoting_and_rolling_back_move_the_alias_along(store: Store, path: Pat
     assert (named(store, CHAMPION), active_version(path, NAME)) == (3, 3)
     make_active(before(path), is_urgent=True)
     assert (named(store, CHAMPION), active_version(path, NAME)) == (2, 2)
-    assert status_of(path.parent).disagreements == ()
+    assert status_of(path).disagreements == ()
 
 
 def test_what_cannot_be_registered_does_not_answer_but_a_rollback_does(
@@ -64,7 +59,7 @@ def test_what_cannot_be_registered_does_not_answer_but_a_rollback_does(
     with pytest.raises(ArtifactError, match="/nowhere/mlflow.db does not exist"):
         make_active(other)
     assert active_version(path, NAME) == 1
-    assert "does not exist" in status_of(path.parent).disagreements[0]
+    assert "does not exist" in status_of(path).disagreements[0]
     make_active(other, is_urgent=True)
     assert active_version(path, NAME) == 2
     assert f"rankline promote {NAME} --to 2" in capfd.readouterr().err
@@ -100,10 +95,10 @@ def test_of_several_promotions_at_once_version_and_alias_are_of_one(store: Store
 def test_status_says_who_does_not_agree(store: Store, path: Path) -> None:
     register(ExportedEnsemble.load(path), store.uri)
     ExportedEnsemble.load(path, 2).activate()  # past the registry
-    (line,) = status_of(path.parent).disagreements
+    (line,) = status_of(path).disagreements
     assert "version 2 is active, and the alias champion names version 1" in line
     assert f"rankline promote {NAME} --to 2" in line
-    assert status_of(path.parent).to_dict()["champion"] == 1
+    assert status_of(path).to_dict()["champion"] == 1
 
 
 def test_a_note_that_cannot_be_read_is_told(path: Path) -> None:
