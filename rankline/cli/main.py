@@ -150,9 +150,11 @@ def _interrupt(*_: object) -> None:
     """Leave through every `finally`, which a second Ctrl-C does not cut short.
 
     Python drops what is raised in a finalizer or in a callback of C. The next Ctrl-C makes good one that was lost so.
+    Nothing may be imported here, as Rich does for emoji and what is not ASCII: an import that was interrupted would
+    fail with a KeyError (python/cpython#91351).
     """
     if not _is_leaving(sys.exc_info()[1]):
-        ERRORS.print("\nstopping; finished artifacts are kept …")
+        ERRORS.print("\nstopping; finished artifacts are kept.", emoji=False, markup=False)
         raise KeyboardInterrupt
 
 

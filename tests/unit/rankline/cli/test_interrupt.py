@@ -1,6 +1,8 @@
 """Ctrl-C: none is lost, and a second one leaves the clean-up alone."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -48,3 +50,21 @@ def test_one_that_a_finalizer_swallowed_is_made_good_by_the_next() -> None:
     del made  # Python prints what a finalizer raises, and goes on
     with pytest.raises(KeyboardInterrupt):
         press()
+
+
+_IN_A_NEW_PROCESS = """
+import signal, sys
+from rankline.cli.main import _interrupt
+
+before = set(sys.modules)
+signal.signal(signal.SIGINT, _interrupt)
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_nothing_is_imported_since_an_import_may_have_been_interrupted() -> None:
+    done = subprocess.run([sys.executable, "-c", _IN_A_NEW_PROCESS], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "\nstopping; finished artifacts are kept.\n")
