@@ -11,6 +11,7 @@ CLOSED = "CLOSED"  # none of gRPC's: the client itself was closed
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
 _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
+_RESET = "RST_STREAM"
 _UNKNOWN_REGION, _REGION_IN_USE = "Unable to find shared memory region", "it is currently in use"
 
 
@@ -33,9 +34,10 @@ class CallError(Exception):
 
     @property
     def is_lost(self) -> bool:
-        """No server has answered, or one that has not loaded its models yet."""
+        """No server has answered, or one that has not loaded its models yet; or a proxy has given the request up."""
         is_there = self.is_busy or _RESTRICTED in self.details
-        return (self.status == UNAVAILABLE or self.is_unknown_model) and not is_there
+        is_reset = self.status == "INTERNAL" and _RESET in self.details
+        return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
 
     @property
     def is_busy(self) -> bool:

@@ -17,6 +17,7 @@ from workflows.errors import DeadlineError, RequestError, ServerBusyError, Serve
 LOST, LATE = CallError(UNAVAILABLE, "connection refused"), CallError(DEADLINE_EXCEEDED, "too late")
 BUSY = CallError(UNAVAILABLE, "in ensemble 'm', [request id: 1] Exceeds maximum queue size")
 RESTRICTED = CallError(UNAVAILABLE, "This protocol is restricted, expecting header 'key'")
+RESET = CallError("INTERNAL", "Stream removed (RST_STREAM (Received RST_STREAM with error code 2))")
 UNKNOWN = CallError(UNAVAILABLE, "Request for unknown model: 'm' is not found")
 
 
@@ -97,7 +98,11 @@ def test_what_was_lost_is_sent_again_after_pauses_that_grow_until_the_deadline()
     pauses_s: list[float] = []
     core = connected(transport := Scripted(), pauses_s, timeout_s=10.0, backoff_s=0.25)
     request = core.prepare({"x": [1.0]})
-    transport.failures += [LOST, UNKNOWN, LOST]  # a server that has just started has no model yet
+    transport.failures += [
+        LOST,
+        UNKNOWN,
+        RESET,
+    ]  # a server that has just started has no model yet; a proxy's server ended
     assert run(core.infer(request)).tolist() == [2]
     assert [0.125 * 2**n <= pause_s <= 0.25 * 2**n for n, pause_s in enumerate(pauses_s)] == [True] * 3
     assert transport.timeouts_s[-1] == pytest.approx(10.0 - sum(pauses_s))  # what is left of the deadline
