@@ -15,7 +15,7 @@ import queue
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -177,11 +177,7 @@ class _Workers:
     def compute(self, collection: Any, report: Report) -> Any:
         if not hasattr(collection, "__dask_graph__"):  # nothing lazy
             return collection
-        self._check_running()
-        try:
-            self._client.register_plugin(_Upstream())
-        except CommClosedError:
-            raise self._lost() from None
+        self._within(self._client._register_worker_plugin, _Upstream(), _Upstream.name, _Upstream.idempotent)
         future = self._client.compute(collection)
         with self._stopping([future]):
             bar = _Bar(future, self._client.scheduler.address, report)
@@ -242,13 +238,34 @@ class _Workers:
             return error
 
     def _within(self, method: Any, *args: Any, **options: Any) -> Any:
-        self._check_running()
         try:
-            return self._client.sync(method, *args, callback_timeout=self._timeout_s, **options)
-        except (CommClosedError, *_TIMEOUTS) as error:
+            return self._result_of(method, *args, **options)
+        except _TIMEOUTS:
             raise ClusterError(
-                f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s ({_cause_of(error)})."
+                f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s."
             ) from None
+        except OSError:  # a connection that broke, or that nobody takes
+            raise self._lost() from None
+
+    def _result_of(self, method: Any, *args: Any, **options: Any) -> Any:
+        """What a coroutine of Dask's client returns. Dask would ask a scheduler that ended until the time is up.
+
+        Raises:
+            ClusterError: the scheduler ended.
+            TimeoutError: the time is up.
+            Exception: the coroutine raised it.
+        """
+        self._check_running()
+        asked = asyncio.run_coroutine_threadsafe(method(*args, **options), self._client.loop.asyncio_loop)
+        until_s = time.monotonic() + self._timeout_s
+        try:
+            while not wait([asked], timeout=min(_LOOK_S, self._timeout_s)).done:
+                self._check_running()
+                if time.monotonic() > until_s:
+                    raise TimeoutError
+            return asked.result()
+        finally:
+            asked.cancel()
 
     def _as_they_end(self, futures: Sequence[Future]) -> Iterator[tuple[Future, Any]]:
         """Each future and its result, the first to end first.
@@ -265,10 +282,10 @@ class _Workers:
             self._check_running()
             try:
                 future = ended.get(timeout=_LOOK_S)
-                yield future, self._result_of(future)
+                yield future, self._result_of_task(future)
                 num_left, last_seen_s = num_left - 1, time.monotonic()
             except queue.Empty:
-                if self._client.scheduler_info()["workers"]:
+                if self._within(self._client.scheduler.identity)["workers"]:
                     last_seen_s = time.monotonic()
                 elif time.monotonic() - last_seen_s > self._timeout_s:
                     raise ClusterError(
@@ -280,9 +297,9 @@ class _Workers:
                     raise
                 future.add_done_callback(ended.put)  # the worker that had the result died: another does the task again
 
-    def _result_of(self, future: Future) -> Any:
+    def _result_of_task(self, future: Future) -> Any:
         try:
-            return future.result(timeout=self._timeout_s)
+            return self._result_of(future._result)
         except KilledWorker as error:
             raise ClusterError(
                 f"a task ended {error.allowed_failures + 1} workers of the Dask cluster at {self._address}, one after "
@@ -309,7 +326,7 @@ class _Workers:
         except BaseException:
             if self._client.status == "running":
                 with suppress(Exception):  # what failed first is raised
-                    self._client.cancel(list(futures), force=True)
+                    self._result_of(self._client._cancel, futures, force=True)
                     self._on_workers(_idle)
             raise
 

@@ -1,9 +1,11 @@
 """Pools of workers: a real scheduler in this process, with workers in its threads or without any."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import dask
 import pytest
@@ -141,6 +143,17 @@ def test_a_scheduler_that_does_not_answer_is_named_after_a_bounded_wait(tmp_path
         open_pool(DaskConfig(dask="tcp://127.0.0.1:1", dask_timeout_s=0.5), tmp_path),
     ):
         raise AssertionError
+
+
+def test_a_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> None:
+    with cluster_of(1) as cluster:
+        config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=3600)
+        with open_pool(config, tmp_path) as pool:
+            end = Timer(0.5, cluster.close)
+            end.start()
+            with pytest.raises(ClusterError, match=rf"{config.dask} ended or does not answer.*run this again"):
+                pool._result_of(asyncio.sleep, 3600)  # type: ignore[attr-defined]
+            end.join()
 
 
 def test_a_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
