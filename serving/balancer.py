@@ -40,6 +40,10 @@ _RELOAD_TIMEOUT_S = 60.0  # ends what hangs; a reload takes some tenths of a sec
 _STOP_TIMEOUT_S = 10.0
 _FOREVER = "365d"  # the client's deadline ends a request, and the client its connection
 _MANY = "1000000000"
+_SHUTDOWN_TIMEOUT = "60s"  # of workers that a reload replaces
+# An HTTP/2 connection that comes in the moment of a reload stays with a worker that is to end (nginx pull request 437),
+# and is cut off with it. So clients are told to take another one well before, and lose no request.
+_GRPC_CONNECTION_TIME = "5s"
 _PLAIN = re.compile(r"[\w./:=@-]+", re.ASCII)
 _ERROR = re.compile(r"\[(?:emerg|alert|crit)\] (?:\d+#\d+: )?(.+)")
 
@@ -265,7 +269,7 @@ def nginx_config(config: BalancerConfig, upstreams: Sequence[Upstream], *, gener
         ("pid", "nginx.pid"),
         ("error_log", "stderr", "error"),
         ("worker_processes", "auto"),
-        ("worker_shutdown_timeout", "60s"),  # of workers that a reload replaces
+        ("worker_shutdown_timeout", _SHUTDOWN_TIMEOUT),
         ("events", [("worker_connections", str(min(8192, num_files)))]),
         (
             "http",
@@ -337,6 +341,7 @@ def _grpc_server(port: int, *, is_empty: bool) -> list[Directive]:
         ("listen", f"{LOOPBACK}:{port}", "http2"),
         ("http2_max_concurrent_streams", "1024"),
         ("http2_chunk_size", "64k"),
+        ("keepalive_time", _GRPC_CONNECTION_TIME),
         ("recursive_error_pages", "on"),
         ("error_page", "502", "503", "504", "=", "@unavailable"),
         ("location", "/", [("return", "503")] if is_empty else [*again, *to_servers]),

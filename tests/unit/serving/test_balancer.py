@@ -1,4 +1,4 @@
-"""What nginx is told, and a real nginx before tiny HTTP servers."""
+"""What nginx is told, and a real nginx before tiny servers of HTTP and gRPC."""
 
 import http.client
 import os
@@ -7,11 +7,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 
 from serving.balancer import Balancer, BalancerConfig, Upstream, failure_reason, find_nginx, nginx_config
 from serving.ports import Port, choose_ports
+from tests.support.vanishing import vanishing
 from tests.support.waiting import wait_until
 from workflows.errors import ConfigError, ServerError
 
@@ -177,8 +180,13 @@ def servers() -> Iterator[list[Server]]:
 
 @contextmanager
 def running(*servers: Server) -> Iterator[Balancer]:
-    balancer = Balancer(BalancerConfig())
-    balancer.start([server.upstream for server in servers])
+    with running_before(Balancer(BalancerConfig()), *(server.upstream for server in servers)) as balancer:
+        yield balancer
+
+
+@contextmanager
+def running_before(balancer: Balancer, *upstreams: Upstream) -> Iterator[Balancer]:
+    balancer.start(upstreams)
     try:
         yield balancer
     finally:
@@ -233,6 +241,50 @@ def test_a_change_waits_for_a_worker_that_still_takes_connections(nginx: Path, s
         late.resume()
         changing.join()
     assert order == ["resumed", "changed"]
+
+
+@contextmanager
+def echo() -> Iterator[Upstream]:
+    """A gRPC server that answers every request with itself."""
+
+    class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no annotations
+        def service(self, _: object) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads, handlers=[Echo()])
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        yield Upstream(number=1, grpc=address, http=address, metrics=address)
+        server.stop(None).wait()
+
+
+def test_a_connection_that_comes_as_nginx_reloads_moves_to_another_worker(
+    nginx: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.balancer._SHUTDOWN_TIMEOUT", "1h")  # which would end it otherwise
+    balancer, reloaded = Balancer(BalancerConfig()), threading.Event()
+    address, strangers = balancer.endpoints.grpc, set(psutil.Process().children(recursive=True))
+    with (
+        echo() as server,
+        running_before(balancer, server),
+        vanishing(address, reloaded.wait) as (url, _),
+        grpc.insecure_channel(url) as channel,
+    ):
+        started = set(psutil.Process().children(recursive=True)) - strangers
+        former = [process for process in started if process.name() == "nginx" and process.children() == []]
+        ask = channel.unary_unary("/rankline.Test/Echo")
+        first = ask.future(b"1", wait_for_ready=True)
+        port = balancer.config.grpc_port
+        wait_until(
+            lambda: any(one.raddr and one.laddr.port == port for worker in former for one in worker.net_connections())
+        )
+        balancer.change([server])
+        reloaded.set()
+        assert first.result() == b"1"
+        assert any(map(psutil.Process.is_running, former))
+        while any(map(psutil.Process.is_running, former)):
+            assert ask(b"2") == b"2"
 
 
 def test_a_busy_server_gets_fewer(nginx: Path, servers: list[Server]) -> None:
