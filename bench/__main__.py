@@ -54,7 +54,7 @@ def main(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is no part of the project."),
+        typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is not part of the project."),
     ] = None,
     check_every: Annotated[
         int | None,

@@ -39,7 +39,7 @@ def quiet_libraries() -> None:
 
 
 def _quiet_logger(tensorflow: ModuleType | None) -> None:
-    """Leave out what is no error, such as deprecations of tf.feature_column.
+    """Leave out what is not an error, such as deprecations of tf.feature_column.
 
     In a notebook, TensorFlow sets the level of its logger to INFO when it first asks for it.
     """

@@ -58,7 +58,7 @@ def text_columns(schema: "ModelSchema") -> list[str]:
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
     """One row of values: JSON where a text can be read as it, else the text itself.
 
-    Missing is `null`, and what is no text and empty.
+    `null` is missing, and an empty value of a column that holds no text.
 
     Args:
         texts: what `from_options` found.
@@ -97,7 +97,7 @@ def format_of(path: str | None, format_name: str | None) -> str:
         return format_name or "jsonl"
     chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name) or (_format_of_stdin() if path == "-" else None)
     if chosen is None:
-        raise ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
+        raise _unknown_format(path)
     if path != "-" and not Path(path).is_file():
         raise DataError(f"{path} does not exist. Expected a file with rows, or - for stdin.")
     return chosen
@@ -119,11 +119,15 @@ def output_format_of(output: Path | None, format_name: str | None, input_format:
     chosen = format_name or input_format
     if output is not None:
         if output.suffix and format_name is None and output.suffix.lower() not in _SUFFIXES:
-            raise ConfigError(f"no format ends as {str(output)!r} does. Give --format {'|'.join(FORMATS)}.")
+            raise _unknown_format(str(output))
         return _SUFFIXES.get(output.suffix.lower(), chosen)
     if chosen == "parquet" and sys.stdout.isatty():
         raise ConfigError("Parquet cannot be written to a terminal. Give --output FILE, or --format csv or jsonl.")
     return chosen
+
+
+def _unknown_format(path: str) -> ConfigError:
+    return ConfigError(f"the format of {path!r} is not known. Give --format {'|'.join(FORMATS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

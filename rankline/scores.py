@@ -134,7 +134,7 @@ def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def without_formulas(rows: pa.Table) -> pa.Table:
-    """The same for a spreadsheet, which would run a text that begins like a formula and is no number.
+    """The same for a spreadsheet, which would run a text that begins like a formula and is not a number.
 
     Such texts, and such names of columns, get an apostrophe before them.
     """

@@ -40,7 +40,7 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         reason = f"{path} cannot be read ({error.strerror}).{hint}"
         raise ConfigError(f"{reason} Make one with: rankline init FILE") from None
     except UnicodeError:
-        raise ConfigError(f"{path} is no text in UTF-8. Expected YAML, such as rankline init writes.") from None
+        raise ConfigError(f"{path} is not text in UTF-8. Expected YAML, such as rankline init writes.") from None
     try:
         node = yaml.compose(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -158,7 +158,7 @@ class _Reader:
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._refusal(key, f"{place} has a name that is no text.")
+                raise self._refusal(key, f"{place} has a name that is not a string.")
             if key.value in seen:
                 raise self._refusal(key, f"{key.value!r} is there already, in line {seen[key.value]}. Leave one out.")
             seen[key.value] = key.start_mark.line + 1

@@ -37,7 +37,7 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _fills(plan: Transform, heldout: pa.Table, name: str) -> bool:
-    """A row without the column is no row with less: nothing that is missing reaches the model."""
+    """Whether the plan fills in the column where it is missing, so that nothing missing reaches the model."""
     row = raw_rows(plan, heldout, 1)
     at = row.schema.get_field_index(name)
     try:

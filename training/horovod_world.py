@@ -118,7 +118,7 @@ class HorovodWorld:
         for position in dense:
             totals[position] = sums[position]
             if position in touched:
-                # A row that nobody looked up is no part of the gradient: optimizers would move it on old momentum.
+                # A row that nobody looked up is not part of the gradient: optimizers would move it on old momentum.
                 indices = tf.where(sums[position,] > 0)[:, 0]
                 totals[position] = _slices(tf.gather(sums[position], indices), indices, shapes[position])
         return totals

@@ -148,7 +148,7 @@ def publish(
     """Fill a new artifact and put it at `target` in one step when the block ends without an error.
 
     Args:
-        target: directory to make or replace. One that exists and is no artifact is refused, so that a wrong path
+        target: directory to make or replace. One that exists and is not an artifact is refused, so that a wrong path
             never costs anybody their files.
         kind: noun written into the manifest.
         made_from: name → fingerprint of what went in.

@@ -111,7 +111,7 @@ def _connected(config: DaskConfig, address: str, security: Security | None) -> I
     with _quiet():
         try:
             client = Client(address, timeout=timeout_s, set_as_default=False, security=security)
-        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is no scheduler
+        except (OSError, ValueError, *_TIMEOUTS) as error:  # ValueError: what answers is not a scheduler
             raise ClusterError(
                 f"no Dask scheduler answers at {address} within {timeout_s:g} s ({_cause_of(error)}). Start one with "
                 "`dask scheduler`, or correct the address."

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 MAX_DIGITS = 15
 _DIGITS = b"0123456789abcdefABCDEF"
-_VALUES = np.full(256, 0xFF, dtype=np.uint8)  # of a byte that is no digit some bits are set above the lower four
+_VALUES = np.full(256, 0xFF, dtype=np.uint8)  # of a byte that is not a digit some bits are set above the lower four
 for _digit in _DIGITS:
     _VALUES[_digit] = int(chr(_digit), 16)
 # Bytes of a word that belong to a string of which 0 … 8 bytes are left.

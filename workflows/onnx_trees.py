@@ -64,7 +64,7 @@ def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ..
             places += [node.left, node.right]
             node = replace(node, left=len(places) - 2, right=len(places) - 1)
         if math.isnan(node.threshold) or not math.isfinite(node.weight):
-            raise ValueError("a threshold or the value of a leaf is no number")
+            raise ValueError("a threshold or the value of a leaf is not a number")
         if len(places) > len(nodes):
             raise ValueError("a node has two parents")
         made.append(node)

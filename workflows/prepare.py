@@ -64,7 +64,7 @@ def prepare(
         pool: does the work; where it is of other processes, they see `output` and the raw files under the same paths.
 
     Raises:
-        DataError: a row is no row, nothing is left to train or to validate on, a label does not fit its task, or a
+        DataError: a row cannot be read, nothing is left to train or to validate on, a label does not fit its task, or a
             split shows nothing of it.
         ConfigError: an option is out of range, or of no use for the dataset; or the class of an operator is not known.
         SpecError: the graph does not make the columns that the encoding needs.

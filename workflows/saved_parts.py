@@ -272,7 +272,7 @@ def _make_enum(_maker: _Maker, call: Call) -> Any:
 
 
 def _make_executor(_maker: _Maker, _call: Call) -> Any:
-    """A new one: what runs a workflow is no part of what was saved."""
+    """A new one: what runs a workflow is not part of what was saved."""
     return DaskExecutor()
 
 

@@ -81,7 +81,7 @@ def _keras_of(path: Path) -> Any:
     """The Keras that wrote a file.
 
     Raises:
-        ArtifactError: the file is damaged, or names what is no part of Keras.
+        ArtifactError: the file is damaged, or names what is not part of Keras.
     """
     if checked_release(path).startswith("2."):
         import tf_keras as keras

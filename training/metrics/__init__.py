@@ -144,7 +144,7 @@ def measured_as(task: str, rows: ScoredRows) -> dict[str, float]:
         Finite figures; what is NaN is left out, as `gauc` where no group has both classes.
 
     Raises:
-        ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there is no row.
+        ValueError: of `binary`, only one class is present, or a label is neither 0 nor 1; or there are no rows.
         ConfigError: a metric of a package cannot be loaded, or fails.
     """
     if not len(rows.labels):

@@ -87,7 +87,7 @@ def stored_run(client: MlflowClient, run_id: str) -> Run | None:
     """A run by MLflow's id, or by its own where it began without the store; None if it is gone, or was deleted.
 
     Raises:
-        MlflowException: the store does not answer, or that is no id.
+        MlflowException: the store does not answer, or that is not an id.
     """
     try:
         run = client.get_run(run_id)

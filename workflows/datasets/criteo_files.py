@@ -57,8 +57,8 @@ def read_criteo(directory: Path, *, shard_bytes: int = _SHARD_BYTES) -> RawData:
         Rows by `CRITEO_SCHEMA`, one period for each file, in batches of some megabytes; no catalogue.
 
     Raises:
-        DataError: there are no such files, one is empty, cut off or no gzip, or its first row is no row. What is wrong
-            with later rows is said when they are read.
+        DataError: there are no such files, one is empty, cut off or not gzip, or its first line is not a row. What is
+            wrong with later rows is said when they are read.
     """
     paths = _find(directory)
     digest, periods, extents = hashlib.sha256(), [], list[_Extent]()
@@ -218,7 +218,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
 
 
 def _refusal(path: Path, num_read: int, error: Exception | None = None) -> DataError:
-    """What is wrong with the first line after `num_read` good ones that is no row."""
+    """What is wrong with the first line after `num_read` good ones that is not a row."""
     with io.FileIO(path) as file, unpacked(path, file) as text:
         lines = iter(partial(text.readline, _LONGEST_LINE_BYTES), b"")
         for number, line in enumerate(islice(lines, num_read, None), start=num_read + 1):

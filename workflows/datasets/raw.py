@@ -36,7 +36,7 @@ class StreamedRows:
         schema: of the batches.
         periods: rows of each stretch of time, such as a day, oldest first.
         batches: opens the rows, from the oldest period to the latest, in batches of bounded size; a batch is of one
-            period. Raises DataError, with file and line, where a row is no row.
+            period. Raises DataError, with file and line, where a line is not a row.
         shards: the same rows, where they can be read shard by shard, else nothing.
     """
 

@@ -49,7 +49,7 @@ class Encoding(Protocol):
         """Write the raw rows that a workflow is fitted to.
 
         Raises:
-            DataError: a row is no row, or nothing is left to train or to validate on.
+            DataError: a row cannot be read, or nothing is left to train or to validate on.
             ConfigError: an option is of no use for the data.
         """
 

@@ -105,7 +105,7 @@ def split_rows(
 
     Raises:
         ConfigError: a part would be empty, or there is no time to split by.
-        DataError: a row of a stream is no row.
+        DataError: a row of a stream cannot be read.
     """
     by_time = config.split == "time"
     if isinstance(rows, pa.Table) and by is not None:
@@ -145,7 +145,7 @@ def split_batches(
 
     Raises:
         ConfigError: a part of the whole would be empty.
-        DataError: a row is no row.
+        DataError: a row cannot be read.
     """
     by_time = config.split == "time"
     are_valid = split_of_stream(

@@ -161,10 +161,10 @@ def test_parquet_does_not_go_to_a_terminal(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ends as 'out\.xlsx' does\. Give --format csv\|parquet\|jsonl"):
+    with pytest.raises(ConfigError, match=r"format of 'out\.xlsx' is not known\. Give --format csv\|parquet\|jsonl"):
         output_format_of(Path("out.xlsx"), None, "csv")
     assert output_format_of(Path("out.txt"), "jsonl", "csv") == "jsonl"
-    with pytest.raises(ConfigError, match=r"Give --format csv\|parquet\|jsonl"):
+    with pytest.raises(ConfigError, match=r"format of 'rows\.xlsx' is not known\. Give --format csv\|parquet\|jsonl"):
         format_of("rows.xlsx", None)
 
 

@@ -13,8 +13,8 @@ class BayesianFMConfig(TablesConfig):
     """A factorisation machine over ids and lists of ids, its weights drawn from their posterior by Gibbs sampling.
 
     Beside the ids of a row it knows, without being sent them, which items its user has in the training rows, and which
-    users its item has. The row's own pair is among them, in training and in serving: that is no label, for which pairs
-    were rated says nothing of how (noise as labels has an AUC of 0.5). What is served is one factorisation machine: the
+    users its item has. The row's own pair is among them, in training and in serving: it is not a label, as which pairs
+    were rated does not tell how (noise as labels has an AUC of 0.5). What is served is one factorisation machine: the
     mean of all draws, in as many dimensions as `served_dim`. Its epochs share the sweeps; nothing is overfitted by more
     of them, so one epoch will do.
 

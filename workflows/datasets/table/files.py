@@ -91,9 +91,8 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
         else:
             files = [file for file in _matching(name, directory) if file.is_file()] if _is_pattern(name) else []
         if not files:
-            what = (
-                "holds no CSV, Parquet or JSON lines" if path.is_dir() else "is no file, directory or pattern of some"
-            )
+            lacking = "holds no CSV, Parquet or JSON lines"
+            what = lacking if path.is_dir() else "is not a file, directory or pattern of files"
             raise DataError(f"{path} {what}. Expected the files that hold the rows: give others.")
         found |= dict.fromkeys(files)
     return tuple(found)

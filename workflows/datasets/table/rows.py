@@ -288,7 +288,7 @@ def _read_numbers_as_text(reading: _Reading, extent: Extent, types: Types, done:
     """The rows after the first `done`: Arrow's reader takes no 36.0 for a whole number, nor says where a fault is.
 
     Raises:
-        DataError: a text is no number; the message has file, row and column.
+        DataError: a text is not a number; the message has file, row and column.
     """
     numbers = {name: kind for name, kind in types.items() if kind in (pa.int64(), pa.float64())}
     begin = 0

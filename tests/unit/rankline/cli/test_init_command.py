@@ -75,7 +75,7 @@ def test_files_are_named_relative_to_the_recipe(here: Path) -> None:
     ("arguments", "message"),
     [
         ((), "there is no file to look at"),
-        (("none.csv",), "none.csv is no file, directory or pattern"),
+        (("none.csv",), "none.csv is not a file, directory or pattern"),
         (("my rows.csv", "--label", "lable"), "Did you mean 'label'"),
         (("my rows.csv", "--output", "a.txt"), "expected a name that ends with .yaml"),
         (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory"),

@@ -189,7 +189,7 @@ def test_a_list_in_some_lines_of_json_and_a_text_in_others_is_refused(tmp_path: 
 
 
 def test_files_that_are_not_there_or_of_no_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no file, directory or pattern"):
+    with pytest.raises(DataError, match="is not a file, directory or pattern"):
         read_table(table_config("none.csv"), tmp_path)
     (tmp_path / "rows.xls").write_text("x")
     with pytest.raises(ConfigError, match="expected one of csv, parquet, jsonl"):
