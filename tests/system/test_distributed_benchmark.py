@@ -32,4 +32,6 @@ def test_split_tables_take_less_memory_of_each_worker() -> None:
     results, ratios = distributed.measure_memory(num_rows=3_000_000)  # far more than what varies
     for figures in results.values():
         assert 0 < figures["imports_bytes"] < figures["peak_bytes"]
+    # Half of four times the table, and a block or two of what is drawn and written.
+    assert 0.5 < ratios["table_memory_share_above_imports"] < 0.8
     assert ratios["table_memory_share_above_imports"] < ratios["table_memory_share"] < 1

@@ -15,7 +15,8 @@ from training.splitting import current_splitting
 from training.table_parts import TablePart
 from training.world import World
 
-_BLOCK_BYTES = 1 << 24
+# More than glibc ever takes from its heap, which in between smaller blocks kept up to 1.5 times the whole table.
+_BLOCK_BYTES = 1 << 26
 
 
 class Section(NamedTuple):
