@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,7 +45,7 @@ _UNOBSERVED = {
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.worker.profile.enabled": False,
 }
-_TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # one and the same from Python 3.11 on
+_TIMEOUTS = (TimeoutError, asyncio.TimeoutError, FutureTimeoutError)  # one and the same from Python 3.11 on
 _STOP_S = 30.0  # for workers to end
 _LOOK_S = 1.0  # between two looks at whether there are workers
 
@@ -244,7 +245,7 @@ class _Workers:
             raise ClusterError(
                 f"the Dask cluster at {self._address} did not answer within {self._timeout_s:g} s."
             ) from None
-        except OSError:  # a connection that broke, or that nobody takes
+        except (OSError, CancelledError):  # a connection that broke, or that nobody takes
             raise self._lost() from None
 
     def _result_of(self, method: Any, *args: Any, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def vanishing(url: str, wait: Callable[[], object] = bool) -> Iterator[tuple[str, Callable[[], None]]]:
+def vanishing(url: str, wait: Callable[[], object] = lambda: None) -> Iterator[tuple[str, Callable[[], None]]]:
     """An address in front of a server, and what makes the machine behind it vanish; another takes its place.
 
     Args:
