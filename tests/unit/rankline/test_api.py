@@ -106,7 +106,7 @@ BAD_ROWS: dict[str, tuple[Any, dict[str, Any], type[RanklineError], str]] = {
     "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Give each column one type"),
     "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "Duplicate column names"),
     "no rows": (FRAME.head(0), {}, DataError, "no rows"),
-    "no file": ("rows.parquet", {}, DataError, "rows.parquet is no file"),
+    "no file": ("rows.parquet", {}, DataError, "rows.parquet is not a file"),
     "no such label": (FRAME, {"label": "click"}, DataError, "no column 'click'.*Did you mean 'clicked'"),
     "two words": (FRAME, {"name": "my clicks"}, ConfigError, "the name is 'my clicks', expected letters"),
     "a path": (FRAME, {"name": "../clicks"}, ConfigError, "expected letters"),
