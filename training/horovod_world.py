@@ -128,7 +128,7 @@ class HorovodWorld:
         return received
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        with self._explained():
+        with self.explained():
             for position, variable in enumerate(variables):
                 # Not by their own names: Keras numbers layers anew in each process, and on in each model of it.
                 variable.assign(hvd.broadcast(variable.value(), root_rank=0, name=f"rankline_variable_{position}"))
@@ -137,7 +137,7 @@ class HorovodWorld:
         return [float(total) for total in self.all_gather(np.asarray([numbers], np.float64)).sum(axis=0)]
 
     def all_gather(self, array: Array) -> Array:
-        with self._explained():
+        with self.explained():
             rows: Array = hvd.allgather(tf.convert_to_tensor(array), name="rankline_gathered").numpy()
         return rows
 
@@ -147,12 +147,17 @@ class HorovodWorld:
         texts = np.split(self.all_gather(text), np.cumsum(sizes)[:-1])
         return [json.loads(text.tobytes()) for text in texts]
 
-    def explain(self, error: Exception) -> None:
-        text = str(error)
-        if _INTERRUPTED in text:
-            raise KeyboardInterrupt from None
-        if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
-            raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError, ValueError) as error:
+            text = str(error)
+            if _INTERRUPTED in text:
+                raise KeyboardInterrupt from None
+            if any(name in text for name in _OF_HOROVOD) and _MISTAKE not in text:
+                raise WorkerLostError("another worker died, left or does not answer. See its own messages.") from error
+            raise
 
     @contextmanager
     def propagating_errors(self) -> Iterator[None]:
@@ -182,14 +187,6 @@ class HorovodWorld:
             _post("error_read", {})
         elif _wait_for("error_read") is not None:
             time.sleep(_GRACE_S)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (tf.errors.OpError, RuntimeError, ValueError) as error:
-            self.explain(error)
-            raise
 
     def _factors(self, values: dict[int, Any]) -> dict[int, Any]:
         """What each value is multiplied by before it becomes halves; none for those that stay float32.

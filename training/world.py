@@ -61,8 +61,13 @@ class World(Protocol):
     def all_gather_object(self, value: Any) -> list[Any]:
         """What each worker passed, by rank; plain values that JSON can hold."""
 
-    def explain(self, error: Exception) -> None:
-        """Raise `WorkerLostError`, or `KeyboardInterrupt`, if that is what an error of a framework comes from."""
+    def explained(self) -> AbstractContextManager[None]:
+        """In the block, in which workers exchange, an error of a framework is what it comes from.
+
+        Raises:
+            WorkerLostError: another worker died, left or does not answer.
+            KeyboardInterrupt: this one was stopped meanwhile.
+        """
 
     def propagating_errors(self) -> AbstractContextManager[None]:
         """In the block an error of one worker ends all of them, and worker 0 raises the first one.
@@ -104,8 +109,8 @@ class Solo:
     def all_gather_object(self, value: Any) -> list[Any]:
         return [value]
 
-    def explain(self, error: Exception) -> None:
-        pass
+    def explained(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def propagating_errors(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -171,25 +171,43 @@ def test_a_worker_that_fails_ends_the_others_with_one_message(
 
 _STOPPED_AS_ANOTHER_LEFT = """
 import signal, sys
+from pathlib import Path
 import horovod.tensorflow as hvd
 import numpy as np
+from training.config import TrainConfig
 from training.horovod_world import HorovodWorld
+from training.models.mlp import MLPConfig
+from training.trainers.tensorflow import TensorFlowTrainer
+from workflows.feature_spec import FeatureSpec
 
 def signal_at_an_error(frame, event, _):
-    if event == "call" and frame.f_code.co_filename.endswith("tensorflow/python/eager/core.py"):
+    if event == "call" and frame.f_code.co_filename.endswith(("eager/core.py", "framework/errors_impl.py")):
         sys.setprofile(None)
         signal.raise_signal(signal.SIGINT)
 
+what, prepared = sys.argv[1], Path(sys.argv[2])
 world = HorovodWorld(compression="none", timeout_s=5)
+if what == "gather":
+    exchange = lambda: world.all_gather(np.arange(3))
+else:
+    spec, config = FeatureSpec.read(prepared), TrainConfig(model=MLPConfig(hidden=(8,)), batch_size=32)
+    batch = next(iter(TensorFlowTrainer.batches(prepared, spec, "train", 32, shuffle=False, seed=0)))
+    trainer = TensorFlowTrainer(spec, config, num_steps=2, world=world)
+    exchange = lambda: trainer.step(*batch)
+exchange()
 hvd.shutdown()
 sys.setprofile(signal_at_an_error)
-world.all_gather(np.arange(3))
+exchange()
 """
 
 
-def test_a_worker_told_to_stop_while_it_finds_another_gone_was_stopped() -> None:
-    done = subprocess.run([sys.executable, "-c", _STOPPED_AS_ANOTHER_LEFT], capture_output=True, text=True, check=False)
-    assert done.stderr.endswith("KeyboardInterrupt\n"), done.stderr
+@pytest.mark.parametrize("what", ["gather", "step"])
+def test_a_worker_told_to_stop_while_it_finds_another_gone_was_stopped(what: str, workplace: Path) -> None:
+    script = workplace / "stopped.py"
+    script.write_text(_STOPPED_AS_ANOTHER_LEFT)
+    done = _horovodrun(sys.executable, str(script), what, "work/movielens/prepared", cwd=workplace)
+    lines = (done.stdout + done.stderr).splitlines()
+    assert any(line.endswith("<stderr>:KeyboardInterrupt") for line in lines), lines
 
 
 def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class TensorFlowTrainer(Trainer):
             state.assign(tf.concat([state[:-1], state[-1:] + self._world.rank], axis=0))
 
     def step(self, inputs: Mapping[str, Any], labels: Any) -> None:
-        with self._explained():
+        with self._world.explained():
             self._step(inputs, labels)
 
     def diverged_at(self) -> int | None:
@@ -156,7 +156,7 @@ class TensorFlowTrainer(Trainer):
         return tables, others
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        with self._explained():
+        with self._world.explained():
             return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
@@ -249,14 +249,6 @@ class TensorFlowTrainer(Trainer):
         own = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
         hand_out(value, own, num_rows, self._world)
         return TablePart(rows=own, num_rows=num_rows, world=self._world)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            self._world.explain(error)
-            raise
 
     def _state_variables(self) -> dict[str, Any]:
         """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
