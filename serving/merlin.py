@@ -1,23 +1,42 @@
 """The one door to merlin-systems.
 
-Its operators for models import their framework, so an engine asks for its own by `merlin_operator`.
+Its operators for models import their framework, so an engine asks for its own by `merlin_operator`. The runtime that it
+exports with imports all frameworks, XGBoost, LightGBM and scikit-learn, which takes seconds. We export with a runtime
+of our own, so Merlin's is imported when somebody uses it.
 """
 
+import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from workflows.upstream import import_frameworks, importing_merlin
+from workflows.upstream import importing_merlin
+
+_TRITON_RUNTIME = "merlin.systems.dag.runtimes.triton"
+
+
+def _triton_runtime() -> Any:
+    with importing_merlin():
+        return import_module(_TRITON_RUNTIME).TritonExecutorRuntime()
+
 
 with importing_merlin():
-    import_frameworks()
     from merlin.dag import BaseOperator, postorder_iter_nodes
     from merlin.dag.runtime import Runtime
     from merlin.schema import ColumnSchema, Schema
-    from merlin.systems.dag import Ensemble
-    from merlin.systems.dag.ops.workflow import TransformWorkflow
+
+    if is_to_come := _TRITON_RUNTIME not in sys.modules:
+        sys.modules[_TRITON_RUNTIME] = ModuleType(_TRITON_RUNTIME)
+        vars(sys.modules[_TRITON_RUNTIME]).update(TritonExecutorRuntime=_triton_runtime)
+    try:
+        from merlin.systems.dag import Ensemble
+        from merlin.systems.dag.ops.workflow import TransformWorkflow
+    finally:
+        if is_to_come:
+            del sys.modules[_TRITON_RUNTIME]
 
 
 def merlin_operator(module: str, name: str) -> Any:

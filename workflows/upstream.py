@@ -8,7 +8,8 @@ process, in which a server then takes eight times as long to read a SavedModel. 
 
 merlin-core imports TensorFlow, PyTorch and tritonclient where they are installed, for tables of their tensors and the
 names of their dtypes. That is most of the time that it takes, and a workflow on DataFrames uses none of it, so it is
-left to `serving.merlin`, unless a process has imported one of the two frameworks anyway.
+left until a part of Merlin that is for one of them is imported, unless a process has imported one of the two frameworks
+anyway.
 """
 
 import logging
@@ -19,6 +20,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -34,22 +37,18 @@ _OF_FRAMEWORKS = (
     "dtypes.mappings.torch",
     "dtypes.mappings.triton",
 )
-
-
-_OF_COLUMNS = (("tensorflow_column", "tf", "tensorflow"), ("torch_column", "th", "torch"))
-"""Merlin's modules of columns, the name that each has for its framework, and the framework."""
-
-
-def import_frameworks() -> None:
-    """Let Merlin know the types of TensorFlow, PyTorch and Triton; imports the frameworks.
-
-    Its columns too, which know what was imported when NVTabular was: without theirs they convert no array.
-    """
-    for mapping in ("tf", "torch", "triton"):  # in Merlin's own order: TensorFlow's dtypes equal numbers of Triton's
-        import_module(f"merlin.dtypes.mappings.{mapping}")
-    for column, name, framework in _OF_COLUMNS:
-        found = getattr(import_module(f"merlin.core.compat.{framework}"), framework)
-        setattr(import_module(f"merlin.table.{column}"), name, found)
+# The dtypes that come with a part of Merlin. Triton's are numbers, which TensorFlow's equal, so they have to be behind
+# these: Triton's runtime imports TensorFlow first.
+_DTYPES_OF = {
+    "merlin.core.compat.tensorflow": "tf",
+    "merlin.core.compat.torch": "torch",
+    "merlin.systems.dag.runtimes.triton.runtime": "triton",
+}
+_COLUMNS_OF = {
+    "merlin.core.compat.tensorflow": ("tensorflow_column", "tf", "tensorflow"),
+    "merlin.core.compat.torch": ("torch_column", "th", "torch"),
+}
+"""Merlin's module of columns, the name that it has for its framework, and the framework."""
 
 
 @contextmanager
@@ -79,6 +78,28 @@ def _without_frameworks() -> Iterator[None]:
     finally:
         for name in names:
             del sys.modules[name]  # whoever asks for it from now on gets the true one
+    sys.meta_path.insert(0, _Frameworks())
+
+
+class _Frameworks(MetaPathFinder):
+    """Lets Merlin know a framework's dtypes, and convert columns to it, once its own part for that is imported."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in _DTYPES_OF:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_with_dtypes(module: ModuleType) -> None:
+                load(module)
+                import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[fullname]}")
+                if fullname in _COLUMNS_OF:
+                    columns, name, framework = _COLUMNS_OF[fullname]
+                    setattr(import_module(f"merlin.table.{columns}"), name, getattr(module, framework))
+
+            spec.loader.exec_module = load_with_dtypes  # type: ignore[method-assign]
+        return spec
 
 
 # What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a

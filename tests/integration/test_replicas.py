@@ -57,7 +57,7 @@ class Served:
         """Rows that each replica has scored."""
         found = []
         for url in self.replicas.metrics_urls:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=120) as answer:
                 text = answer.read().decode()
             found += re.findall(rf'^nv_inference_count{{model="{NAME}",.*}} (\d+)$', text, re.MULTILINE)
         return list(map(int, found))
@@ -172,7 +172,7 @@ def test_a_client_asks_several_servers_in_turn(served: Served, alone: str) -> No
 def test_the_balancer_answers_grpc_health_checks(served: Served) -> None:
     with grpc.insecure_channel(served.address()) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=10) == b"\x08\x01"  # status: SERVING
+        assert check(b"", timeout=120) == b"\x08\x01"  # status: SERVING
 
 
 def test_both_replicas_work(served: Served) -> None:

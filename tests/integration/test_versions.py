@@ -348,7 +348,7 @@ def test_a_server_that_crashes_soon_after_its_start_is_not_started_again(served:
 
 def test_nobody_else_loads_or_unloads_models(served: Served) -> None:
     host, _, port = served.server.endpoints.http.removeprefix("http://").partition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=120)
     for what in (f"models/{NAME}/unload", f"models/{NAME}/load", "index"):
         connection.request("POST", f"/v2/repository/{what}", "{}")
         response = connection.getresponse()

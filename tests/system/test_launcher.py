@@ -186,7 +186,7 @@ def signal_at_an_error(frame, event, _):
         signal.raise_signal(signal.SIGINT)
 
 what, prepared = sys.argv[1], Path(sys.argv[2])
-world = HorovodWorld(compression="none", timeout_s=5)
+world = HorovodWorld(compression="none", timeout_s=300)
 if what == "gather":
     exchange = lambda: world.all_gather(np.arange(3))
 else:

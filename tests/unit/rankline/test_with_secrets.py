@@ -111,7 +111,7 @@ def test_a_store_of_workers_is_bounded_and_talks_to_members_only() -> None:
     try:
 
         def ask(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request(method, path, body, headers)
             response = connection.getresponse()
             status, found = response.status, response.read()

@@ -32,8 +32,11 @@ def protobuf():
 import workflows.upstream
 print(*sorted({"tensorflow", "torch", "tritonclient"} & set(sys.modules)))
 protobuf()
-import serving.merlin, tensorflow
+from serving.merlin import merlin_operator
+print(*sorted({"tensorflow", "torch", "xgboost"} & set(sys.modules)))
 protobuf()
+merlin_operator("tensorflow", "PredictTensorflow"), merlin_operator("pytorch", "PredictPyTorch")
+import tensorflow
 from merlin.dtypes import dtype
 print(dtype(tensorflow.int32).name, dtype("int32").to("tensorflow").name)
 import numpy, torch
@@ -41,14 +44,19 @@ from merlin.table import NumpyColumn, TensorflowColumn, TorchColumn
 from merlin.table.conversions import convert_col
 for column in (TensorflowColumn, TorchColumn):
     print(convert_col(NumpyColumn(numpy.array([3, 4])), column).values.numpy())
+from merlin.systems.dag import ensemble
+print(*(op.__name__ for op in ensemble.TritonExecutorRuntime().op_table))
+protobuf()
+print(dtype(tensorflow.int32).name, dtype("int32").to("triton"))
 """
 
 
-def test_nvtabular_is_imported_without_frameworks_which_serving_brings_back_and_leaves_protobuf_as_fast_as_it_is() -> (
-    None
-):
+def test_merlin_imports_a_framework_where_it_is_asked_for_one_and_protobuf_stays_as_fast_as_it_is() -> None:
     """In this process and in those that it starts."""
     environment = {name: value for name, value in os.environ.items() if "PROTOCOL_BUFFERS" not in name}
     command = [sys.executable, "-Wignore", "-c", _IMPORTS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["", "upb None", "upb None", "int32 int32", "[3 4]", "[3 4]"]
+    assert done.stdout.splitlines() == [
+        *("", "upb None", "", "upb None", "int32 int32", "[3 4]", "[3 4]"),
+        *("TransformWorkflow PredictForest PredictTensorflow PredictPyTorch", "upb None", "int32 8"),
+    ]
