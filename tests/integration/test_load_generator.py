@@ -131,10 +131,11 @@ def test_a_closed_loop_keeps_so_many_in_flight(target: Target) -> None:
     for result in target.report("constant", config).bench:
         assert result.concurrency is not None
         assert at_level_ms(result, 0.5) >= 0.99 * result.concurrency * 50  # the others are before it
-        # Little's law: the latencies add up to the time, times how many are in flight; but for those at both ends.
+        # No more either. Little's law: the latencies add up to the time, times how many are in flight, but for those at
+        # both ends; and to less where a busy machine lets the client wait between an answer and the next request.
         in_flight_ms = result.concurrency * 1e3 * result.duration_s
         both_ends_ms = 2 * result.concurrency * result.latencies().max_ns / 1e6
-        assert result.num_requests * result.latencies().mean_ns / 1e6 == pytest.approx(in_flight_ms, abs=both_ends_ms)
+        assert result.num_requests * result.latencies().mean_ns / 1e6 <= in_flight_ms + both_ends_ms
 
 
 def loop_of(kind: str, model: str) -> dict[str, Any]:
