@@ -6,12 +6,11 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+
+from workflows.imports import LoadHook
 
 _NOTICE = re.compile(rb"I\d{4} |WARNING: All log messages before absl::InitializeLog")
 
@@ -34,8 +33,7 @@ def quiet_libraries() -> None:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     _quiet_logger(sys.modules.get("tensorflow"))
     warnings.filterwarnings("ignore")
-    if not any(isinstance(finder, _QuietTensorFlow) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _QuietTensorFlow())
+    _QUIET_TENSORFLOW.install()
 
 
 def _quiet_logger(tensorflow: ModuleType | None) -> None:
@@ -48,24 +46,14 @@ def _quiet_logger(tensorflow: ModuleType | None) -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-class _QuietTensorFlow(MetaPathFinder):
-    """Drops the notices that TensorFlow 2.21 writes while it is loaded, whatever TF_CPP_MIN_LOG_LEVEL says."""
+def _load_tensorflow(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Drop the notices that TensorFlow 2.21 writes while it is loaded, whatever TF_CPP_MIN_LOG_LEVEL says."""
+    with without_notices():
+        load(module)
+    _quiet_logger(module)
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != "tensorflow":
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
 
-            def load_quietly(module: ModuleType) -> None:
-                with without_notices():
-                    load(module)
-                _quiet_logger(module)
-
-            # The loader stays: TensorFlow's files are found through it.
-            spec.loader.exec_module = load_quietly  # type: ignore[method-assign]
-        return spec
+_QUIET_TENSORFLOW = LoadHook(("tensorflow",), _load_tensorflow)
 
 
 @contextmanager

@@ -5,14 +5,13 @@ exports with imports all frameworks, XGBoost, LightGBM and scikit-learn, which t
 of our own, so Merlin's is imported when somebody uses it.
 """
 
-import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from workflows.imports import stand_ins
 from workflows.upstream import importing_merlin
 
 _TRITON_RUNTIME = "merlin.systems.dag.runtimes.triton"
@@ -28,15 +27,9 @@ with importing_merlin():
     from merlin.dag.runtime import Runtime
     from merlin.schema import ColumnSchema, Schema
 
-    if is_to_come := _TRITON_RUNTIME not in sys.modules:
-        sys.modules[_TRITON_RUNTIME] = ModuleType(_TRITON_RUNTIME)
-        vars(sys.modules[_TRITON_RUNTIME]).update(TritonExecutorRuntime=_triton_runtime)
-    try:
+    with stand_ins({_TRITON_RUNTIME: {"TritonExecutorRuntime": _triton_runtime}}):
         from merlin.systems.dag import Ensemble
         from merlin.systems.dag.ops.workflow import TransformWorkflow
-    finally:
-        if is_to_come:
-            del sys.modules[_TRITON_RUNTIME]
 
 
 def merlin_operator(module: str, name: str) -> Any:

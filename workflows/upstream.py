@@ -17,11 +17,9 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -29,14 +27,9 @@ import dask
 import pandas as pd
 from google.protobuf import descriptor  # noqa: F401  # before Merlin: this process keeps the fast form, too
 
+from workflows.imports import LoadHook, stand_ins
+
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
-_OF_FRAMEWORKS = (
-    "core.compat.tensorflow",
-    "core.compat.torch",
-    "dtypes.mappings.tf",
-    "dtypes.mappings.torch",
-    "dtypes.mappings.triton",
-)
 # The dtypes that come with a part of Merlin. Triton's are numbers, which TensorFlow's equal, so they have to be behind
 # these: Triton's runtime imports TensorFlow first.
 _DTYPES_OF = {
@@ -44,11 +37,8 @@ _DTYPES_OF = {
     "merlin.core.compat.torch": "torch",
     "merlin.systems.dag.runtimes.triton.runtime": "triton",
 }
-_COLUMNS_OF = {
-    "merlin.core.compat.tensorflow": ("tensorflow_column", "tf", "tensorflow"),
-    "merlin.core.compat.torch": ("torch_column", "th", "torch"),
-}
-"""Merlin's module of columns, the name that it has for its framework, and the framework."""
+_IN_COLUMNS = {"tensorflow": "tf", "torch": "th"}
+"""A framework, and the name that Merlin's module of its columns has for it."""
 
 
 @contextmanager
@@ -69,37 +59,21 @@ def importing_merlin() -> Iterator[None]:
 @contextmanager
 def _without_frameworks() -> Iterator[None]:
     """Import NVTabular in the block as where TensorFlow and PyTorch are absent."""
-    names = [f"merlin.{module}" for module in _OF_FRAMEWORKS]
-    for name in names:
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(tensorflow=None, torch=None)
-    try:
+    compat = (f"merlin.core.compat.{framework}" for framework in _IN_COLUMNS)
+    dtypes = (f"merlin.dtypes.mappings.{name}" for name in _DTYPES_OF.values())
+    with stand_ins({name: dict.fromkeys(_IN_COLUMNS) for name in (*compat, *dtypes)}):
         yield
-    finally:
-        for name in names:
-            del sys.modules[name]  # whoever asks for it from now on gets the true one
-    sys.meta_path.insert(0, _Frameworks())
+    LoadHook(_DTYPES_OF, _load_with_dtypes).install()
 
 
-class _Frameworks(MetaPathFinder):
-    """Lets Merlin know a framework's dtypes, and convert columns to it, once its own part for that is imported."""
-
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in _DTYPES_OF:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_with_dtypes(module: ModuleType) -> None:
-                load(module)
-                import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[fullname]}")
-                if fullname in _COLUMNS_OF:
-                    columns, name, framework = _COLUMNS_OF[fullname]
-                    setattr(import_module(f"merlin.table.{columns}"), name, getattr(module, framework))
-
-            spec.loader.exec_module = load_with_dtypes  # type: ignore[method-assign]
-        return spec
+def _load_with_dtypes(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Let Merlin know a framework's dtypes, and convert columns to it, as its own part for that is imported."""
+    load(module)
+    import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[module.__name__]}")
+    framework = module.__name__.rpartition(".")[2]
+    if framework in _IN_COLUMNS:
+        columns = import_module(f"merlin.table.{framework}_column")
+        setattr(columns, _IN_COLUMNS[framework], getattr(module, framework))
 
 
 # What Merlin 23.8 needs of a Dask of today: the DataFrame of before query planning, strings as Python objects, a
