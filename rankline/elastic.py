@@ -125,9 +125,13 @@ class ElasticRun:
         return str(failure)
 
     def _find_hosts(self) -> Mapping[str, int]:
-        """The hosts that are named now; where the discovery script fails, those that it named last."""
+        """The hosts that are named now; where the discovery script fails or names none, those that it named last.
+
+        A script whose list is written at this moment, or whose query fails in a pipe, names none. A run whose hosts
+        are really gone loses its workers without being told.
+        """
         with suppress(ConfigError):
-            self._hosts = self._options.find_hosts(self._config)
+            self._hosts = self._options.find_hosts(self._config) or self._hosts
         return self._hosts
 
     def _wait_for_hosts(self, num_workers: int) -> dict[str, int]:

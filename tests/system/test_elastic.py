@@ -39,6 +39,8 @@ with worker.at_work():
     if action == "raise" and worker.rank == 0:
         raise ValueError("three is no four")
     if action == "grow" and worker.rank == 0:
+        Path(directory, "hosts").write_text("")
+        time.sleep(2.5)
         Path(directory, "hosts").write_text("localhost:1\\n127.0.0.1:1\\n")
         for step in range(1_000_000):
             report(checkpoint_step=step)
@@ -61,7 +63,7 @@ def test_a_generation_knows_of_those_before_it(tmp_path: Path) -> None:
     assert second | {"cause": ""} == first | {"generation": 1, "run_id": "the run"}
 
 
-def test_hosts_join_at_a_checkpoint_and_leave_at_once(tmp_path: Path) -> None:
+def test_hosts_join_at_a_checkpoint_and_leave_at_once_and_an_empty_list_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost:1\n")
     script = tmp_path / "hosts.sh"
     script.write_text(f"#!/bin/sh\ncat {tmp_path}/hosts\n")
