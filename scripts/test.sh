@@ -6,4 +6,7 @@
 cd "$(dirname "$0")/.." || exit
 # Tests start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.
 unset PYTHONDONTWRITEBYTECODE
+# OpenMP's threads, which PyTorch computes with, wait for each other by spinning: where more processes run than there are
+# cores they spin away the others' time, half of what such a test takes.
+export OMP_WAIT_POLICY=passive
 exec .venv/bin/pytest -n $(($(getconf _NPROCESSORS_ONLN) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
