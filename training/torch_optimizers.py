@@ -125,6 +125,10 @@ class Optimizers:
         if self._loss_scale is not None:
             loss = loss * self._loss_scale.scale
         loss.backward()  # type: ignore[no-untyped-call]
+        for table in self.tables:
+            # A GPU adds up the rows of one id in any order, unless they are sorted: two runs would differ.
+            if table.is_cuda and table.grad is not None and table.grad.is_sparse:
+                table.grad = table.grad.coalesce()
         if self._loss_scale is None or self._loss_scale.unscale([*self.tables, *self.rest]):
             self._apply()
 

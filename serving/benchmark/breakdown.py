@@ -47,7 +47,8 @@ class Breakdown:
     Attributes:
         total_ms: mean latency.
         client_ms: how late it was taken up, and the time until it was handed to the operating system.
-        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides.
+        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides. The server's
+            mean is over a few requests more or less than ours, those at both ends; of few requests it can be longer.
         steps: model → its times, in the order of the ensemble.
         remainder_ms: of the server's time, what is in no step: the ensemble's own work, and requests that were counted
             on one side of a reading only.

@@ -6,6 +6,7 @@ machine. The exact percentiles of exact delays are in `tests/unit/serving/benchm
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,12 +187,15 @@ def test_all_that_is_due_is_answered_or_counted_as_unsent(target: Target, transp
 
 
 def test_the_parts_of_the_time_add_up(target: Target) -> None:
+    began_s = time.perf_counter()
     result = target.result("constant", LoadConfig(**QUICK))
+    elapsed_ms = 1e3 * (time.perf_counter() - began_s)
     breakdown = result.breakdown
     assert breakdown is not None
     assert sum(breakdown.parts_ms().values()) == pytest.approx(breakdown.total_ms)
     assert breakdown.total_ms == pytest.approx(result.latencies().mean_ns / 1e6)
-    assert 50 <= breakdown.steps["constant"].infer_ms <= breakdown.total_ms
+    # The server's mean is of one request more or less than ours, and one may take long; it takes one after the other.
+    assert 50 <= breakdown.steps["constant"].infer_ms <= elapsed_ms / (result.num_requests - 1)
     assert breakdown.client_ms > 0
     assert result.client_cpu_ms > 0
     assert result.server is not None

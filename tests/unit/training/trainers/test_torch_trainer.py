@@ -114,7 +114,7 @@ def test_mixed_precision_learns_as_well_on_weights_that_stay_float32(
         fitted(TorchTrainer, spec, replace(config, precision=p), batches * 2, 80) for p in (precision, "float32")
     )
     assert {weight.dtype for weight in mixed.model.parameters()} == {torch.float32}
-    assert_score_alike(mixed, single, batches, np.concatenate([label.numpy() for _, label in batches]))
+    assert_score_alike(mixed, single, batches, np.concatenate([label.cpu().numpy() for _, label in batches]))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
