@@ -115,9 +115,9 @@ def test_nobody_else_talks_to_the_workers_of_this_machine(tmp_path: Path) -> Non
         address = pool._client.scheduler.address  # type: ignore[attr-defined]
         assert address.startswith("tls://127.0.0.1:")
         with pytest.raises(OSError, match="closed|reset"):
-            Client(address.replace("tls", "tcp"), timeout=5, set_as_default=False)
+            Client(address.replace("tls", "tcp"), timeout=60, set_as_default=False)
         with pytest.raises(OSError, match="certificate does not match"):
-            Client(address, security=Security.temporary(), timeout=5, set_as_default=False)
+            Client(address, security=Security.temporary(), timeout=60, set_as_default=False)
         assert pool.map(double, [1, 2], lambda _: None) == [2, 4]
 
 
