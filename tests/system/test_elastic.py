@@ -1,7 +1,9 @@
 """What an elastic run does between generations: real horovodrun and kill -9, workers that learn nothing."""
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,13 @@ with worker.at_work():
 """
 
 
-def test_a_generation_knows_of_those_before_it(tmp_path: Path) -> None:
+def test_a_generation_knows_of_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    of_a_killed_launcher = tmp_path / "rankline-workers-1-0"
+    of_a_killed_launcher.mkdir()
+    os.utime(of_a_killed_launcher, (0, 0))
     model = _toy(tmp_path, "kill")
+    assert not list(tmp_path.glob("rankline-workers-*"))
     assert model["run_id"] == "the run"
     first, second = _seen(tmp_path, rank=0)
     assert first == {"size": 2, "generation": 0, "run_id": None, "has_checkpoint": False, "cause": ""}
