@@ -62,7 +62,6 @@ class NativePlan:
     """
 
     def __init__(self, directory: Path, candidates: Sequence[str] = (), max_list_length: int = 0) -> None:
-        self.directory = directory
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         names = ",".join(candidates).encode()
         self._plan = _library().rankline_plan_open(str(directory).encode(), names, max_list_length, error, _ERROR_BYTES)
@@ -140,16 +139,21 @@ def wire_tensors(plan: TransformPlan, request: pd.DataFrame) -> dict[str, Any]:
     return tensors
 
 
-_opened: dict[int, tuple[TransformPlan, TemporaryDirectory[str], NativePlan]] = {}  # by id of a plan that it keeps
+def natively(plan: TransformPlan, candidates: Sequence[str] = ()) -> NativePlan:
+    """A plan in C++, saved for it."""
+    with TemporaryDirectory() as directory:
+        plan.save(Path(directory) / "plan")
+        return NativePlan(Path(directory) / "plan", candidates)
+
+
+_opened: dict[int, tuple[TransformPlan, NativePlan]] = {}  # by id of a plan that it keeps
 
 
 def native_of(plan: TransformPlan) -> NativePlan:
-    """The same plan in C++, saved for it once."""
+    """As `natively`, once for a plan."""
     if id(plan) not in _opened:
-        directory = TemporaryDirectory()
-        plan.save(Path(directory.name) / "plan")
-        _opened[id(plan)] = plan, directory, NativePlan(Path(directory.name) / "plan")
-    return _opened[id(plan)][2]
+        _opened[id(plan)] = plan, natively(plan)
+    return _opened[id(plan)][1]
 
 
 def assert_native_is_the_same(plan: TransformPlan, tensors: Mapping[str, Any]) -> None:

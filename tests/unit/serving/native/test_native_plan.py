@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan, tensor_call
 from serving.plan.steps import Arithmetic, Cast, DatePart, Fill, Pad, Slice
-from tests.support.native_plan import NativePlan, assert_native_is_the_same, assert_same_tensors, native_of
+from tests.support.native_plan import NativePlan, assert_native_is_the_same, assert_same_tensors, native_of, natively
 from tests.support.native_programs import sanitized
 from workflows.errors import ArtifactError, RequestError
 from workflows.tensor_names import MISSING_LIST
@@ -162,17 +162,16 @@ _of_candidates: list[NativePlan] = []
 
 def candidate_native(transform: TransformPlan, names: tuple[str, ...]) -> NativePlan:
     if not _of_candidates:
-        native_of(transform)  # saved for it
-        _of_candidates.append(NativePlan(native_of(transform).directory, names))
+        _of_candidates.append(natively(transform, names))
     return _of_candidates[0]
 
 
 def test_a_plan_that_mixes_candidates_with_their_row_is_refused() -> None:
     mixed = plan(Column(name="tags", index=1, values=np.zeros((5, 2)), lengths=np.zeros(5, np.int32)))
     with pytest.raises(ArtifactError, match="column 'tags' cannot be made for several candidates"):
-        NativePlan(native_of(mixed).directory, ("item",))
+        natively(mixed, ("item",))
     with pytest.raises(ArtifactError, match="candidates 'basket' are not a raw column"):
-        NativePlan(native_of(mixed).directory, ("basket",))
+        natively(mixed, ("basket",))
 
 
 @given(st.lists(INT64, min_size=1, max_size=20))
