@@ -6,10 +6,8 @@ and what it starts ends with it: `serving.launched` sees to that.
 
 import importlib.util
 import os
-import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,14 +18,13 @@ from rankline.hosts import is_local
 from rankline.launch_config import LaunchConfig
 from rankline.listener import Listener
 from rankline.worker import LAUNCHED_VARIABLE
-from serving.launched import Launched, remove_left
+from serving.launched import Launched, new_home
 from serving.server_log import ServerLog
 from workflows.errors import RanklineError
 
 HOROVODRUN = (sys.executable, str(Path(__file__).with_name("patched_horovodrun.py")))
 """What horovodrun's arguments are given to."""
 
-_HOME = "rankline-workers"  # how the directory of a launcher begins
 _END_TIMEOUT_S = 30.0  # from the first failure to the end of all workers
 _STOP_TIMEOUT_S = 15.0  # horovodrun gives its workers 5 s, and ssh as long again
 # horovodrun asks the children of its own shell to stop; whether that is our program or has started it depends on the
@@ -112,14 +109,13 @@ class WorkerGroup:
         return self._launched.wait()
 
     def _start(self) -> Launched:
-        directory, name = Path(tempfile.gettempdir()), f"{_HOME}-{os.getpid()}-{secrets.token_hex(4)}"
-        remove_left(directory, _HOME)
+        home = new_home("workers")
         launched = Launched(
-            directory / name,
+            home,
             self._output,
             environment=self._environment,
             stop_timeout_s=_STOP_TIMEOUT_S,
-            shm_prefix=f"{name}-",
+            shm_prefix=f"{home.name}-",
         )
         try:
             launched.run(shutil.which("env") or "env", "-C", str(Path.cwd()), *self._command)

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from serving.launched import Launched
+from serving.launched import Launched, new_home
 from serving.ports import Port, Ports, choose_ports
 from serving.server import LOOPBACK, Endpoints
 from serving.server_log import FileLog, PipeLog, ServerLog
@@ -128,8 +128,7 @@ class Balancer:
         Raises:
             ServerError: it does not start.
         """
-        home = Path(tempfile.gettempdir(), f"rankline-balancer-{os.getpid()}-{secrets.token_hex(4)}")
-        self._home = home
+        self._home = home = new_home("balancer")
         self._log = PipeLog() if self._log_path is None else FileLog(self._log_path)
         try:
             self._launched = Launched(

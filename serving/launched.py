@@ -1,10 +1,12 @@
 """A program that never outlives this process: `launch.py` runs it and clears up after it."""
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +16,17 @@ from serving.server_log import ServerLog
 from workflows.durable import is_used
 
 _YOUNG_S = 60.0  # in which `launch.py` has made its directory, and locked it
+
+
+def new_home(program: str) -> Path:
+    """Where a program is to have its directory; what killed ones of the same name left is removed.
+
+    Args:
+        program: a word that the name of the directory has.
+    """
+    directory, prefix = Path(tempfile.gettempdir()), f"rankline-{program}-"
+    remove_left(directory, prefix)
+    return directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def remove_left(directory: Path, prefix: str) -> None:

@@ -7,11 +7,9 @@ with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"
 import contextlib
 import ipaddress
 import logging
-import os
 import re
 import secrets
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,7 +31,7 @@ from serving.installation import (
     make_stub_environment,
     remove_environments,
 )
-from serving.launched import Launched, remove_left
+from serving.launched import Launched, new_home
 from serving.native.build import object_name
 from serving.native.objects import native_backends
 from serving.needs_python import need_python
@@ -46,7 +44,6 @@ _POLL_INTERVAL_S = 0.02
 _STOP_TIMEOUT_S = 10
 _UNLOAD_TIMEOUT_S = 60
 _MOST_STARTS = 3
-_HOME = "rankline-server-"
 _IDLE_S = 60.0  # in which models that are being loaded use less than this much processor time
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
@@ -264,8 +261,7 @@ class EmbeddedServer:
             )
         )
         self._begun_at = time.time()
-        home = Path(tempfile.gettempdir(), f"{_HOME}{os.getpid()}-{secrets.token_hex(4)}")
-        remove_left(home.parent, _HOME)
+        home = new_home("server")
         server_id = home.name
         try:
             path = self.config.log_path

@@ -18,8 +18,11 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ("sh", "dirname", "cat", "cksum", "cut", "tr", "grep", "env", "sed", "tail", "uname", "mktemp", "rm", "touch")
 UV = Path(sys.executable).with_name("uv")
 NOWHERE = {
-    **{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull},
-    **{"UV_DEFAULT_INDEX": "file:///no", "UV_NO_CONFIG": "1"},
+    "PIP_NO_INDEX": "1",
+    "PIP_FIND_LINKS": "",
+    "PIP_CONFIG_FILE": os.devnull,
+    "UV_DEFAULT_INDEX": "file:///no",
+    "UV_NO_CONFIG": "1",
 }
 """pip and uv have nowhere to look: setup ends after it made the environment, before it installs anything."""
 
