@@ -72,8 +72,9 @@ class Supervisor:
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
-    is answered. A server that has ended by itself, as Triton 24.10 does when a request is cancelled at the wrong moment
-    (triton-inference-server/server#7840), is started again with the active version, at the same addresses.
+    is answered. A server that has ended by itself is started again with the active version, at the same addresses:
+    Triton 24.10 ends when a request is cancelled at the wrong moment (triton-inference-server/server#7840), and when a
+    Python model's process is killed while it holds a lock in the memory that it shares with the server (#8882).
 
     Args:
         server: runs, with the config of `config_of`.
@@ -117,9 +118,11 @@ class Supervisor:
         Raises:
             ServerError: the server has ended soon after its start, or cannot be started again.
         """
-        if (reason := self._server.why_ended()) and time.monotonic() > self._started + self._least_up_s:
+        if reason := self._server.why_ended():
+            if time.monotonic() < self._started + self._least_up_s:
+                raise ServerError(f"{reason} Start it again.")
             self._restart(reason)
-        for model in sorted(self.find_down()):
+        for model in sorted(self._look_for_down()):
             self._revive(model)
         if self.has_to_go_back:
             with suppress(ServerError):  # at the next step, then
@@ -139,6 +142,10 @@ class Supervisor:
             ServerError: the server has ended.
         """
         self._server.check_alive()
+        return self._look_for_down()
+
+    def _look_for_down(self) -> set[str]:
+        """As `find_down`, of a server that may end meanwhile, which the next step finds."""
         self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
         if not self._server.is_ready(self.serving.name, self.serving.version):
             self._down.add(self.serving.name)

@@ -27,6 +27,7 @@ from serving.model_config import PYTHON_RUNTIME
 from serving.native.objects import NativeBackends
 from serving.server import EmbeddedServer
 from serving.supervise import Follower, Supervisor, config_of
+from tests.support.model_process import kill_model_process
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from tests.support.waiting import wait_until
 from workflows.errors import ServerError, ServingError
@@ -80,10 +81,10 @@ def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
 
 @dataclass
 class Load:
-    """What clients that ask without a pause have seen: every answer, and every error."""
+    """What clients that ask without a pause have seen: every answer, and every error by its class and text."""
 
     answers: list[int] = field(default_factory=list)
-    errors: list[ServingError] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -96,7 +97,8 @@ def load(served: Served, num_clients: int = 4) -> Iterator[Load]:
             try:
                 seen.answers.append(int(client.infer(request)[0]))
             except ServingError as error:
-                seen.errors.append(error)
+                seen.errors.append(f"{type(error).__name__}: {error}")
+                stop.wait(0.02)  # where a server is gone, millions would come until the test's time is over
 
     with ExitStack() as at_end:
         urls = [served.server.endpoints.grpc] * num_clients
@@ -281,14 +283,14 @@ def test_a_machine_without_native_backends_serves_in_python(
 def test_a_model_that_loses_its_process_under_load_comes_back(served: Served, step: str) -> None:
     with load(served) as seen:
         (victim,) = served.processes(step)
-        os.kill(victim, signal.SIGKILL)
+        kill_model_process(victim)
         wait_until(lambda: served.server.dead_models() == {f"{NAME}_{step}_v1"})
         served.supervisor.step()
         answered = len(seen.answers)
         wait_until(lambda: len(seen.answers) > answered + 100)
     assert set(seen.answers) == {10}
-    texts = {f"{type(error).__name__}: {error}" for error in seen.errors}  # no DeadlineError: nobody hangs
-    assert all(text.startswith("ServerError") or "has no model" in text for text in texts), texts  # while it is loaded
+    errors = set(seen.errors)  # no DeadlineError: nobody hangs; "has no model" while it is loaded
+    assert all(text.startswith("ServerError") or "has no model" in text for text in errors), errors
     assert served.events == [
         f"{NAME}_{step}_v1 has lost a process; loading it again",
         f"{NAME}_{step}_v1 is back",
@@ -300,7 +302,7 @@ def test_a_model_that_cannot_come_back_is_tried_again(served: Served) -> None:
     folder = served.repository / f"{NAME}_predict_v1" / "1" / "plan"
     folder.rename(folder.with_name("away"))
     (victim,) = served.processes("predict")
-    os.kill(victim, signal.SIGKILL)
+    kill_model_process(victim)
     wait_until(lambda: served.server.dead_models() == {f"{NAME}_predict_v1"})
     served.supervisor.step()
     assert "cannot be loaded, trying again" in served.events[-1]
@@ -319,16 +321,16 @@ def test_a_server_that_crashes_comes_back_at_the_same_address(tmp_path: Path) ->
         addresses = server.endpoints
         publish_tiny(tmp_path / NAME, 20)  # not followed, so not what comes back
         os.kill(server.pid, signal.SIGSEGV)
-        wait_until(lambda: server.why_ended() is not None)
-        supervisor.step()
+        while "version 1 is active again" not in events:
+            supervisor.step()  # at any moment of its end
         assert server.endpoints == addresses
         assert served.ask() == 10
-        os.kill(served.processes("transform")[0], signal.SIGKILL)
+        kill_model_process(served.processes("transform")[0])
         wait_until(supervisor.find_down)
         supervisor.step()
         assert served.ask() == 10
-    assert "tritonserver was ended by SIGSEGV" in events[0]
-    assert events[1] == "version 1 is active again"
+    end = events.index("version 1 is active again")
+    assert "tritonserver was ended by SIGSEGV" in events[end - 1]
     assert (tmp_path / "triton.log.old").stat().st_size
 
 
