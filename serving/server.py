@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -59,6 +60,7 @@ _CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
 _HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
+_C_LIBRARY = re.compile(r"lib(c|gcc_s|stdc\+\+)\.so\b")  # whose innermost frames end the program, or copy memory
 # Errors, but for those that every start without a GPU logs.
 _ERROR = re.compile(
     r'^E\d{4} .*?\] (?!"CudaDriverHelper has not|"?unable to create stream for)"?(.+?)"?$', re.MULTILINE
@@ -531,9 +533,11 @@ def crash_site(log: str) -> str:
         log: the whole log.
 
     Returns:
-        The innermost places of its last stack, each a function, where it has a name, and its file; "" without a stack.
+        The innermost places of its last stack that are not in C's library, each a function, where it has a name, and
+        its file; "" without a stack.
     """
     frames = _FRAME.findall(log.rpartition("Signal (")[2])[_HANDLER_FRAMES:]
+    frames = list(dropwhile(lambda frame: _C_LIBRARY.match(Path(frame[1]).name), frames)) or frames
     places = [Path(file).name if name.startswith("0x") else f"{name} ({Path(file).name})" for name, file in frames]
     return ", called by ".join(list(dict.fromkeys(places))[:_MOST_PLACES])
 

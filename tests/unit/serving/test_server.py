@@ -95,4 +95,16 @@ def test_a_crash_is_placed_by_its_stack() -> None:
 """
     places = "libtriton_core.so, called by TF_SessionRun (libtensorflow_cc.so.2), called by tritonserver"
     assert crash_site("started\n" + stack) == places
+    thrown = """terminate called after throwing an instance of 'boost::interprocess::lock_exception'
+Signal (6) received.
+ 0# 0x0000563D28B7752D in /opt/tritonserver/bin/tritonserver
+ 1# 0x00007F82CCC5A050 in /lib/x86_64-linux-gnu/libc.so.6
+ 2# abort in /lib/x86_64-linux-gnu/libc.so.6
+ 3# __gxx_personality_v0 in /lib/x86_64-linux-gnu/libstdc++.so.6
+ 4# _Unwind_RaiseException in /lib/x86_64-linux-gnu/libgcc_s.so.1
+ 5# 0x00007F82C7C393CA in /opt/backends/python/libtriton_python.so
+ 6# __libc_start_main in /lib/x86_64-linux-gnu/libc.so.6
+"""
+    assert crash_site(thrown) == "libtriton_python.so, called by __libc_start_main (libc.so.6)"
+    assert crash_site(thrown.partition(" 3#")[0]) == "abort (libc.so.6)"
     assert crash_site("Signal (15) received.\nthe end\n") == ""
