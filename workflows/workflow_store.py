@@ -36,8 +36,18 @@ _MOST_PATHS = 100_000
 
 
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
-    """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies."""
-    workflow.save(str(directory))
+    """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies.
+
+    The workflow itself keeps its own vocabularies, where NVTabular lets it use the saved ones from then on: `directory`
+    may be moved or removed.
+    """
+    operators = _with_statistics(workflow)
+    before = [dict(vars(operator)) for operator in operators]
+    try:
+        workflow.save(str(directory))
+    finally:
+        for operator, attributes in zip(operators, before, strict=True):
+            vars(operator).update(attributes)
 
 
 def check_loadable(workflow: nvt.Workflow) -> None:
@@ -240,5 +250,10 @@ def keep_vocabularies_in(workflow: nvt.Workflow, directory: Path) -> None:
 
     Without it NVTabular writes `categories/` into the current directory.
     """
-    for node in Graph.get_nodes_by_op_type([workflow.output_node], StatOperator):
-        node.op.set_storage_path(str(directory), copy=False)
+    for operator in _with_statistics(workflow):
+        operator.set_storage_path(str(directory), copy=False)
+
+
+def _with_statistics(workflow: nvt.Workflow) -> list[Any]:
+    """Its operators that learn from rows, and may keep what they learn in files."""
+    return [node.op for node in Graph.get_nodes_by_op_type([workflow.output_node], StatOperator)]

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ def test_a_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, t
         assert [list(v) if name == "genres" else v for v in actual[name]] == [
             list(v) if name == "genres" else v for v in expected[name]
         ]
+
+
+def test_a_saved_workflow_does_not_need_what_was_saved_of_it(workflow: nvt.Workflow, tmp_path: Path) -> None:
+    before = transformed(workflow)
+    shutil.rmtree(tmp_path / "workflow")
+    assert transformed(workflow).equals(before)
+    with quiet_nvtabular():
+        save_workflow(workflow, tmp_path / "again")
+    assert transformed(load_workflow(tmp_path / "again")).equals(before)
 
 
 def similarity() -> Any:
