@@ -1,5 +1,6 @@
 """Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from workflows.tensors import Tensor
 _KEY_PREFIX = "triton-grpc-protocol-"
 _RECONNECT_MS = (100, 1_000)
 _CONNECT_TIMEOUT_MS = 5_000
+_RELEASE_S, _POLL_S = 1.0, 0.01  # in which a server lets go of memory once it has answered; it would keep it for ever
 _SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another server
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
@@ -103,21 +105,28 @@ class GrpcTransport:
         self._pool.give_back(region)
         return response
 
-    async def _unregister(self, regions: Iterable[Region], end_s: float) -> None:
-        """Have the server unmap regions, but for those that it still reads."""
+    async def _unregister(self, regions: Iterable[Region], end_s: float) -> list[Region]:
+        """Have the server unmap regions, but for those that it still reads, which are returned."""
         assert self._pool is not None
+        in_use = []
         for region in regions:
             try:
                 await self._call_until(self._stub.SystemSharedMemoryUnregister, region.unregistration, end_s)
             except CallError as failure:
                 if not failure.is_region_in_use:  # the server is gone, and its mapping too
                     break
+                in_use.append(region)
             else:
                 self._pool.forget(region)
+        return in_use
 
     async def close(self) -> None:
         if self._pool is not None:
-            await self._unregister(self._pool.close(), time.monotonic() + self._config.timeout_s)
+            now_s = time.monotonic()
+            regions = await self._unregister(self._pool.close(), now_s + self._config.timeout_s)
+            while regions and time.monotonic() < now_s + _RELEASE_S:
+                await asyncio.sleep(_POLL_S) if self._is_async else time.sleep(_POLL_S)
+                regions = await self._unregister(regions, now_s + self._config.timeout_s)
         closing = self._channel.close()
         if self._is_async:
             await closing

@@ -536,6 +536,27 @@ def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_d
     assert registered(server) <= before
 
 
+def test_a_client_that_closes_waits_a_moment_for_the_server_to_let_go_of_its_memory(
+    server: EmbeddedServer, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.client.grpc._RELEASE_S", 600.0)  # however long a busy machine takes
+    before, there = registered(server), regions()
+    client = Client(
+        server.endpoints.grpc, "echo", ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=60.0)
+    )
+    with Gate(server, repository, "echo") as gate, ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(client.predict, HELD)
+        gate.wait_for(1)
+        assert regions() > there
+        closing = pool.submit(client.close)
+        wait_until(lambda: regions() <= there)
+        assert registered(server) > before
+        gate.open()
+        closing.result()
+        answer.exception()
+    assert registered(server) <= before
+
+
 def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer, repository: Path) -> None:
     before = regions()
     config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
