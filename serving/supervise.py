@@ -118,9 +118,9 @@ class Supervisor:
         Raises:
             ServerError: the server has ended soon after its start, or cannot be started again.
         """
-        if reason := self._server.why_ended():
-            if time.monotonic() < self._started + self._least_up_s:
-                raise ServerError(f"{reason} Start it again.")
+        if time.monotonic() < self._started + self._least_up_s:
+            self._server.check_alive()
+        elif reason := self._server.why_ended():
             self._restart(reason)
         for model in sorted(self._look_for_down()):
             self._revive(model)

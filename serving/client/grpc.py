@@ -113,8 +113,8 @@ class GrpcTransport:
             try:
                 await self._call_until(self._stub.SystemSharedMemoryUnregister, region.unregistration, end_s)
             except CallError as failure:
-                if not failure.is_region_in_use:  # the server is gone, and its mapping too
-                    break
+                if not failure.is_region_in_use:  # the server is gone, and its mappings too
+                    return []
                 in_use.append(region)
             else:
                 self._pool.forget(region)
@@ -122,11 +122,11 @@ class GrpcTransport:
 
     async def close(self) -> None:
         if self._pool is not None:
-            now_s = time.monotonic()
-            regions = await self._unregister(self._pool.close(), now_s + self._config.timeout_s)
-            while regions and time.monotonic() < now_s + _RELEASE_S:
+            regions, now_s = self._pool.close(), time.monotonic()
+            while regions := await self._unregister(regions, now_s + self._config.timeout_s):
+                if time.monotonic() > now_s + _RELEASE_S:
+                    break
                 await asyncio.sleep(_POLL_S) if self._is_async else time.sleep(_POLL_S)
-                regions = await self._unregister(regions, now_s + self._config.timeout_s)
         closing = self._channel.close()
         if self._is_async:
             await closing

@@ -33,8 +33,5 @@ def kill_model_process(pid: int) -> None:
 def _holds_a_lock(process: psutil.Process) -> bool:
     """Whether a `pthread_mutex_t` (lock, count, owner, …) in its shared memory is locked by one of its threads."""
     threads = [thread.id for thread in process.threads()]
-    for region in {mapped.path for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm/")}:
-        words = np.fromfile(region, np.uint32, _NUM_WORDS)
-        if np.isin(words & _TID_MASK, threads).any():
-            return True
-    return False
+    regions = {mapped.path for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm/")}
+    return any(np.isin(np.fromfile(file, np.uint32, _NUM_WORDS) & _TID_MASK, threads).any() for file in regions)
