@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests, two more at a time than there are cores, since many wait for servers; 4 at most, as each process takes
-# some gigabytes. A file is run by one process, so that it starts its servers once. The longest files are in the folders
-# that come first.
+# some gigabytes. A file is run by one process, so that it starts its servers once; in which order is said in
+# tests/conftest.py.
 # Usage: scripts/test.sh [PYTEST'S ARGUMENTS]
 cd "$(dirname "$0")/.." || exit
 # Tests start some hundred processes, most of which import TensorFlow: with its bytecode that takes half the time.

@@ -9,6 +9,7 @@ import gc
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 import tests.support  # noqa: F401  # before TensorFlow
 from tests.support.disk import make_stores_quickly, sync_nothing
 
+UNITS = Path(__file__).parent / "unit"
 SHARED: dict[str, Any] = {
     "deadline": None,  # a busy machine proves nothing wrong
     "suppress_health_check": [HealthCheck.too_slow],  # nor does a slow one
@@ -44,12 +46,23 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a file that is marked `in_order` stay in the order of their lines, also where a plugin shuffles."""
-    for path in {item.path for item in items if item.get_closest_marker("in_order")}:
-        places = [place for place, item in enumerate(items) if item.path == path]
-        told = sorted((items[place] for place in places), key=lambda item: item.reportinfo()[1] or 0)
-        for place, item in zip(places, told, strict=True):
-            items[place] = item
+    """Files that start servers and commands are spread among those of units; an order that a plugin shuffled stays.
+
+    Four of them beside each other, each of several processes, hold each other up, and units would leave half the
+    machine idle after them. The last fifth is units only: short files, so that all processes end together. Tests of a
+    file that is marked `in_order` stay in the order of their lines, also where a plugin shuffles.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    for tests_of_file in files.values():
+        if any(test.get_closest_marker("in_order") for test in tests_of_file):
+            tests_of_file.sort(key=lambda test: test.reportinfo()[1] or 0)
+    units = [path for path in files if UNITS in path.parents]
+    others = [path for path in files if UNITS not in path.parents]
+    place = {path: at / len(units) for at, path in enumerate(units)}
+    place |= {path: 0.8 * at / len(others) for at, path in enumerate(others)}
+    items[:] = [test for path in sorted(files, key=place.__getitem__) for test in files[path]]
 
 
 @pytest.fixture(autouse=True)
