@@ -9,6 +9,8 @@ import psutil
 
 _NUM_WORDS = 1 << 16  # of the shared memory: a process and its server make their locks at its beginning
 _TID_MASK = 0x3FFF_FFFF  # linux/futex.h: what else is in a lock's first word are flags
+_KIND = 4  # words from the first of a `pthread_mutex_t` (lock, count, owner, users, kind, …) to its kind
+_ROBUST_AND_SHARED = 16 | 128  # PTHREAD_MUTEX_ROBUST_NORMAL_NP, and between processes: what all of Triton's locks are
 
 
 def kill_model_process(pid: int) -> None:
@@ -31,7 +33,12 @@ def kill_model_process(pid: int) -> None:
 
 
 def _holds_a_lock(process: psutil.Process) -> bool:
-    """Whether a `pthread_mutex_t` (lock, count, owner, …) in its shared memory is locked by one of its threads."""
+    """Whether one of its threads has a lock of the shared memory, where an offset may be a thread's number, too."""
     threads = [thread.id for thread in process.threads()]
     regions = {mapped.path for mapped in process.memory_maps() if mapped.path.startswith("/dev/shm/")}
-    return any(np.isin(np.fromfile(file, np.uint32, _NUM_WORDS) & _TID_MASK, threads).any() for file in regions)
+    for region in regions:
+        words = np.fromfile(region, np.uint32, _NUM_WORDS)
+        owners = words[:-_KIND][words[_KIND:] == _ROBUST_AND_SHARED] & _TID_MASK
+        if np.isin(owners, threads).any():
+            return True
+    return False
