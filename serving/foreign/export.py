@@ -224,15 +224,11 @@ def _plain(sample: pa.Table) -> pa.Table:
 
 
 def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
-    """Gives the workflow anew each time, since NVTabular takes columns out of it in place."""
-
-    def load() -> nvt.Workflow:
-        loaded = load_workflow(workflow) if isinstance(workflow, Path) else deepcopy(workflow)
-        if not loaded.output_schema or not loaded.input_schema:
-            raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
-        return loaded
-
-    return load
+    """Gives a copy of the workflow each time, since NVTabular takes columns out of it in place."""
+    loaded = load_workflow(workflow) if isinstance(workflow, Path) else workflow
+    if not loaded.output_schema or not loaded.input_schema:
+        raise ArtifactError("the workflow was saved before it was fitted. Fit it, and save it again.")
+    return partial(deepcopy, loaded)
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
