@@ -20,7 +20,6 @@ import json
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -53,6 +52,7 @@ from serving.benchmark.selfcheck import bottleneck
 from serving.benchmark.transport import Connect
 from serving.benchmark.workers import Workers
 from serving.client import Client
+from serving.ports import Port, choose_ports
 from serving.server import EmbeddedServer, ServerConfig
 from workflows.errors import ParityError, ServerError, ServingError
 from workflows.prepared import PreparedData
@@ -232,9 +232,7 @@ def _running(
     module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
 ) -> Iterator[_HttpServer]:
     """A server under uvicorn on a free port, as long as the `with` block lasts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = choose_ports(Port(name="port", host="127.0.0.1"))
     search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
     programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
     with log.open("wb") as output:

@@ -29,6 +29,7 @@ from bench.report import Report, medians_of, scratch_directory
 from rankline.recipes import recipe_named
 from rankline.ui import serve_pages
 from rankline.workspace import Workspace
+from serving.ports import Port, choose_ports
 from training.config import TrainConfig
 from training.observers import Observer
 from training.tracking import RunLog, TrackingConfig
@@ -165,9 +166,8 @@ def _silent() -> Iterator[str]:
 
 def _nobody() -> str:
     """Address at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    (port,) = choose_ports(Port(name="port", host="127.0.0.1"))
+    return f"http://127.0.0.1:{port}"
 
 
 @contextmanager

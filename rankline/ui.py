@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from workflows.errors import ConfigError, ServingError
+from serving.ports import Port, choose_ports
+from workflows.errors import ServingError
 
 _START_S = 120.0
 _STOP_S = 10.0
@@ -32,13 +32,13 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
         Address of the pages, and what waits until an event is set; None where no server was started.
 
     Raises:
-        ConfigError: the port is taken.
+        ServerError: the port is taken.
         ServingError: the server does not come up, or ends by itself.
     """
     if uri.startswith(("http://", "https://")):
         yield uri.rstrip("/"), None
         return
-    port = _free(port)
+    (port,) = choose_ports(Port(name="port", host="127.0.0.1", number=port))
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(port), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # several processes, of no use here
@@ -54,16 +54,6 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
                 os.killpg(process.pid, kind)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_S)
-
-
-def _free(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise ConfigError(f"port {port} cannot be used ({error.strerror}). Give --port 0 for a free one.") from None
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_up(process: "subprocess.Popen[bytes]", address: str) -> None:

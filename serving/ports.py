@@ -5,11 +5,16 @@ import os
 import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
 
 from workflows.errors import ConfigError, ServerError
 
 GRPC_PORT = 8001
 """Triton's own, and of `rankline serve`; HTTP has the one before it, metrics the one after."""
+_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the system gives where nobody asks for a port
+_FIRST = 10_000  # services are known by those below
+_DRAWS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +70,27 @@ def choose_ports(*wanted: Port) -> tuple[int, ...]:
 
 def _bind(port: Port, stack: ExitStack) -> socket.socket:
     probe = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET))
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        probe.bind((port.host, port.number))
-    except OSError as error:
-        is_used = error.errno == errno.EADDRINUSE
-        problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(error.errno or 0)})"
-        raise ServerError(
-            f"{port.name} {port.number} on {port.host} {problem}. "
-            f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
-        ) from None
-    return probe
+    if port.number:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for number in [port.number] if port.number else _drawn():
+        try:
+            probe.bind((port.host, number))
+        except OSError as error:
+            code = error.errno or 0
+            if code != errno.EADDRINUSE:
+                break
+        else:
+            return probe
+    is_used = code == errno.EADDRINUSE
+    problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
+    raise ServerError(
+        f"{port.name} {port.number} on {port.host} {problem}. "
+        f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
+    )
+
+
+def _drawn() -> list[int]:
+    """Some that no connection is given before their server opens them, which takes seconds; at last 0, any."""
+    first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
+    numbers = range(_FIRST, first)
+    return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), 0]

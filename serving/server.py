@@ -57,6 +57,7 @@ _MODEL_FAILURES = (
     re.compile(r"Poll failed for model directory '([^']+)': (.+?)\"?$", re.MULTILINE),
 )
 _CRASHED_MODEL = re.compile(r"Stub process '[^']+' is not healthy")
+_TAKEN_PORT = re.compile(r"Socket '[^']*:(\d+)' already in use")
 _STATUS = re.compile(r"^(Internal|Invalid argument|Not found|Unavailable|Unsupported): ")
 _FRAME = re.compile(r"^ *\d+# (.+) in (\S+)$", re.MULTILINE)
 _HANDLER_FRAMES, _MOST_PLACES = 2, 3  # the first print the stack
@@ -150,8 +151,10 @@ class Endpoints:
     metrics: str
 
 
-class _CrashError(ServerError):
-    """A signal such as SIGABRT ended tritonserver or a model's process before it was ready, or it hangs."""
+class _StartError(ServerError):
+    """A start that another may follow: a signal such as SIGABRT ended tritonserver or a model's process, it hangs, or
+    another process took a port that was chosen for it.
+    """
 
 
 class EmbeddedServer:
@@ -227,7 +230,8 @@ class EmbeddedServer:
 
         Triton's Python backend at times corrupts its shared memory under load, or hangs between fork and exec
         (triton-inference-server/server#8882 and #5211). A server that crashes while it starts, whose model's process
-        does, or in which nothing happens for a minute, has lost nothing yet, so it is started again, twice at most.
+        does, or in which nothing happens for a minute, has lost nothing yet, so it is started again, twice at most; so
+        is one that finds a port taken that was free when it was chosen.
 
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
@@ -250,10 +254,10 @@ class EmbeddedServer:
             try:
                 self._start_once(installation, may_hang=not starts_left)
                 break
-            except _CrashError as crash:
+            except _StartError as error:
                 if not starts_left:
                     raise
-                _LOGGER.warning("%s It is started again.", crash)
+                _LOGGER.warning("%s It is started again.", error)
 
     def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
         grpc_port, http_port, metrics_port = choose_ports(
@@ -466,7 +470,7 @@ class EmbeddedServer:
             if not may_hang and time.monotonic() > look_at:
                 used_s = self._cpu_seconds_of_models()
                 if used_s is not None and used_s < cpu_s + _IDLE_CPU_S:
-                    raise _CrashError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
+                    raise _StartError(f"tritonserver hangs while starting{self._where()}. {self._reason()}")
                 cpu_s, look_at = used_s or 0.0, time.monotonic() + _IDLE_S
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
@@ -490,10 +494,12 @@ class EmbeddedServer:
         assert self._launcher is not None
         if (status := self._launcher.poll()) in _CRASHES:
             name = signal.Signals(-status).name
-            raise _CrashError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
+            raise _StartError(f"tritonserver crashed while starting ({name}){self._where()}. {self._reason()}")
         if status is not None:
             reason = self._reason()
-            error = _CrashError if _CRASHED_MODEL.search(reason) else ServerError
+            taken = _TAKEN_PORT.search(reason)
+            is_lost = taken is not None and int(taken[1]) not in self.config.ports.values()
+            error = _StartError if is_lost or _CRASHED_MODEL.search(reason) else ServerError
             raise error(f"tritonserver ended while starting{self._where()}. {reason}")
 
     def _where(self) -> str:

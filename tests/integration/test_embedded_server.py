@@ -7,7 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -17,6 +20,7 @@ import pytest
 from serving import server as server_module
 from serving.benchmark.identity import BACKENDS
 from serving.client import Client
+from serving.ports import Port, choose_ports
 from serving.server import EmbeddedServer, ServerConfig
 from tests.support.tiny_models import identity_config, write_model
 from tests.support.waiting import wait_until
@@ -237,30 +241,54 @@ def test_modules_in_the_working_directory_are_left_alone(
     assert "successfully unloaded 'identity'" in (here / "log.txt").read_text()
 
 
-def test_a_port_that_another_takes_while_the_server_starts_is_reported(identity: ServerConfig, free_port: int) -> None:
-    class AlwaysReady(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"name": "triton"}')
+class AlwaysReady(BaseHTTPRequestHandler):
+    """Says that it is a Triton that is ready."""
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"name": "triton"}')
 
-    server = EmbeddedServer(ServerConfig(repositories=identity.repositories, backends=(BACKENDS,), http_port=free_port))
-    with ThreadPoolExecutor() as pool:
-        started = pool.submit(server.start)
-        wait_until(lambda: pid_of(server) > 0)  # it found the port free
-        with HTTPServer(("127.0.0.1", free_port), AlwaysReady) as other:
-            serving = pool.submit(other.serve_forever, poll_interval=0.05)
-            try:
-                with pytest.raises(ServerError, match=rf"ended while starting.*{free_port}.*in use"):
-                    started.result()
-            finally:
-                other.shutdown()
-                serving.result()
-                server.stop()
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The HTTP port of the first start, which another server takes as soon as it was found free."""
+    ports: list[int] = []
+    with ThreadPoolExecutor() as pool, ExitStack() as at_end:
+
+        def choose_and_lose(*wanted: Port) -> tuple[int, ...]:
+            chosen = choose_ports(*wanted)
+            if not ports:
+                ports.append(chosen[1])
+                other = at_end.enter_context(HTTPServer(("127.0.0.1", ports[0]), AlwaysReady))
+                pool.submit(other.serve_forever, poll_interval=0.05)
+                at_end.callback(other.shutdown)
+            return chosen
+
+        monkeypatch.setattr(server_module, "choose_ports", choose_and_lose)
+        yield ports
+
+
+def test_a_port_that_another_takes_while_the_server_starts_is_reported(
+    identity: ServerConfig, free_port: int, taken: list[int]
+) -> None:
+    server = EmbeddedServer(replace(identity, http_port=free_port))
+    with pytest.raises(ServerError, match=rf"ended while starting.*{free_port}.*in use"):
+        server.start()
     assert server.process_ids() == ()
+    assert taken == [free_port]
+
+
+def test_a_server_whose_chosen_port_another_takes_has_others_then(
+    identity: ServerConfig, taken: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with EmbeddedServer(identity) as server, Client(server.endpoints.grpc, "identity") as client:
+        assert client.predict({"x": [7]}).tolist() == [7]
+        assert not server.endpoints.http.endswith(f":{taken[0]}")
+    assert f":{taken[0]}' already in use" in caplog.text
 
 
 def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:

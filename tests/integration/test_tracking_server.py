@@ -1,7 +1,6 @@
 """A tracking server that is slow, gone for a while, or gone for good: the run goes on, and all of it arrives once."""
 
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from rankline.ui import serve_pages
+from serving.ports import Port, choose_ports
 from tests.support.command_line import rankline
 from tests.support.relay import relay_to
 from tests.support.specs import scalar_spec
@@ -29,9 +29,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self._store = f"sqlite:///{directory / 'server.db'}"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        (self._port,) = choose_ports(Port(name="port", host="127.0.0.1"))
         self.uri = f"http://127.0.0.1:{self._port}"
         self._running = ExitStack()
 

@@ -1,13 +1,11 @@
 """A port for a server; the conftests of `integration` and `system` import the fixture."""
 
-import socket
-
 import pytest
+
+from serving.ports import Port, choose_ports
 
 
 @pytest.fixture
 def free_port() -> int:
     """A port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return choose_ports(Port(name="port", host="127.0.0.1"))[0]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from bench import stack as bench_stack
 from serving.client import Client, ClientConfig, ClientTls
 from serving.engines import engine_for
 from serving.ensemble import ExportedEnsemble
+from serving.ports import Port, choose_ports
 from tests.support.command_line import RANKLINE, commands, typed
 from tests.support.container_engine import container_engine
 from tests.support.deployment import CONTAINER, ROOT, allowed_files
@@ -81,10 +81,8 @@ class Stack:
     def choose(self, **more: str) -> None:
         """Write .env as the document says, with free ports and further variables."""
         names = ("GRPC", "MLFLOW", "GRAFANA", "TLS")
-        with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
-            for name, probe in zip(names, (a, b, c, d), strict=True):
-                probe.bind(("127.0.0.1", 0))
-                self.ports[name] = probe.getsockname()[1]
+        chosen = choose_ports(*(Port(name=name, host="127.0.0.1") for name in names))
+        self.ports.update(zip(names, chosen, strict=True))
         given = {f"RANKLINE_{name}_PORT": str(port) for name, port in self.ports.items()}
         text = re.sub(r"PASSWORD=$", "PASSWORD=p@ss/word", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)
         lines = [f"{name}={value}" for name, value in {**given, **more}.items()]

@@ -6,7 +6,7 @@ from mlflow import MlflowClient
 
 from rankline.ui import serve_pages
 from tests.support.command_line import rankline
-from workflows.errors import ConfigError
+from workflows.errors import ServerError
 
 
 def test_a_server_that_is_there_is_not_started_again() -> None:
@@ -20,7 +20,7 @@ def test_a_taken_port_is_told_before_anything_is_started() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with (
-            pytest.raises(ConfigError, match=f"port {port} cannot be used .* Give --port 0"),
+            pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 is already in use.* or 0 for a free one"),
             serve_pages("sqlite:///x", port),
         ):
             pass

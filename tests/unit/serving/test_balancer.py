@@ -124,11 +124,6 @@ def test_the_reason_of_a_failure_is_the_first_error_else_the_last_line() -> None
     assert failure_reason("") == "It wrote no log."
 
 
-def test_no_port_is_chosen_twice() -> None:
-    chosen = choose_ports(*(Port(name="any", host="127.0.0.1") for _ in range(100)))
-    assert len(set(chosen)) == 100
-
-
 # At work
 
 

@@ -1,0 +1,36 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from serving.ports import Port, choose_ports
+from workflows.errors import ServerError
+
+ANY = Port(name="any", host="127.0.0.1")
+
+
+def test_no_port_is_chosen_twice_and_none_that_a_connection_could_be_given() -> None:
+    chosen = choose_ports(*(ANY for _ in range(100)))
+    assert len(set(chosen)) == 100
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert first <= 10_000 or all(10_000 <= port < first for port in chosen)
+
+
+@pytest.mark.parametrize("said", ["1024\t65535\n", None])
+def test_where_connections_are_given_any_port_or_nobody_says_which_servers_are_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    if said:
+        (tmp_path / "range").write_text(said)
+    monkeypatch.setattr("serving.ports._OF_CONNECTIONS", tmp_path / "range")
+    assert len({*choose_ports(ANY, ANY), 0}) == 3
+
+
+def test_one_that_cannot_be_had_is_told() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ServerError, match="grpc_port .* on 127.0.0.1 is already in use. Stop what uses it"),
+    ):
+        choose_ports(Port(name="grpc_port", host="127.0.0.1", number=taken.getsockname()[1]))
+    with pytest.raises(ServerError, match="any 0 on 192.0.2.1 cannot be opened .* Try another"):
+        choose_ports(Port(name="any", host="192.0.2.1"))
