@@ -70,7 +70,7 @@ def choose_ports(*wanted: Port) -> tuple[int, ...]:
 
 def _bind(port: Port, stack: ExitStack) -> socket.socket:
     probe = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET))
-    if port.number:
+    if port.number:  # else two of these, open at once, could be given one number
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for number in [port.number] if port.number else _drawn():
         try:
