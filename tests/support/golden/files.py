@@ -9,10 +9,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from tests.support import CPU_FLAGS
+
 ROOT = Path(__file__).parents[3]
 MADE_WITH = "made_with.json"
 """File with the versions."""
-HAS_FMA = " fma " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+HAS_FMA = "fma" in CPU_FLAGS
 NO_FMA = "NumPy rounds logarithms otherwise on a processor that cannot multiply and add at once"
 """Why floats are not compared bit by bit where there is none."""
 
