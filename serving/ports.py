@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -59,28 +58,33 @@ class Ports:
 
 
 def choose_ports(*wanted: Port) -> tuple[int, ...]:
-    """Those asked for if they are free, else any that are; no port twice.
+    """Those asked for if they are free, else any that are, none of them twice.
 
     Raises:
         ServerError: one that is asked for cannot be opened.
     """
-    with ExitStack() as stack:  # kept open until all are chosen
-        return tuple(_bind(port, stack).getsockname()[1] for port in wanted)
+    chosen = [port.number for port in wanted]
+    for place, port in enumerate(wanted):
+        chosen[place] = _choose(port, but=chosen)
+    return tuple(chosen)
 
 
-def _bind(port: Port, stack: ExitStack) -> socket.socket:
-    probe = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET))
-    if port.number:  # else two of these, open at once, could be given one number
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _choose(port: Port, *, but: list[int]) -> int:
+    code = 0
     for number in [port.number] if port.number else _drawn():
-        try:
-            probe.bind((port.host, number))
-        except OSError as error:
-            code = error.errno or 0
-            if code != errno.EADDRINUSE:
-                break
-        else:
-            return probe
+        with socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET) as probe:
+            # While another thread starts a process, that has a copy, which must not keep the port from its server.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((port.host, number))
+            except OSError as error:
+                code = error.errno or 0
+                if code != errno.EADDRINUSE:
+                    break
+            else:
+                found = int(probe.getsockname()[1])
+                if port.number or found not in but:
+                    return found
     is_used = code == errno.EADDRINUSE
     problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
     raise ServerError(
@@ -93,4 +97,4 @@ def _drawn() -> list[int]:
     """Some that no connection is given before their server opens them, which takes seconds; at last 0, any."""
     first = int(_OF_CONNECTIONS.read_text(encoding="ascii").split()[0]) if _OF_CONNECTIONS.exists() else 0
     numbers = range(_FIRST, first)
-    return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), 0]
+    return [*SystemRandom().sample(numbers, min(_DRAWS, len(numbers))), *[0] * _DRAWS]

@@ -1,3 +1,4 @@
+import os
 import socket
 from pathlib import Path
 
@@ -24,6 +25,28 @@ def test_where_connections_are_given_any_port_or_nobody_says_which_servers_are_t
         (tmp_path / "range").write_text(said)
     monkeypatch.setattr("serving.ports._OF_CONNECTIONS", tmp_path / "range")
     assert len({*choose_ports(ANY, ANY), 0}) == 3
+
+
+def test_a_process_that_was_started_meanwhile_keeps_none_from_its_server() -> None:
+    """It has a copy of all that is open, until it becomes another program."""
+    copies: list[int] = []
+
+    class Copied(socket.socket):
+        def close(self) -> None:
+            copies.append(os.dup(self.fileno()))
+            super().close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "socket", Copied)
+        chosen = choose_ports(ANY, ANY, ANY)
+    try:
+        assert len(copies) == 3
+        for number in chosen:
+            with socket.create_server((ANY.host, number)):  # with SO_REUSEADDR, as servers do
+                pass
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
 def test_one_that_cannot_be_had_is_told() -> None:
