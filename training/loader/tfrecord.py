@@ -202,7 +202,8 @@ class TFRecordLoader:
         self._layout = _layout_of(files, [*(f for f, _ in self._columns), spec.label], counted=spec.label)
         with tf.device("CPU:0"):  # where tf.data runs
             self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._dataset = self._pipeline(self._shuffled() if shuffle else self._in_order())
+        # AutoGraph would rewrite the source of each function here, which takes longer than tracing it.
+        self._dataset = tf.autograph.experimental.do_not_convert(self._pipeline)(shuffle)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -270,7 +271,8 @@ class TFRecordLoader:
             return self._batch_size
         return self._layout.num_records(max(self._batch_size, _PARSED_ROWS))
 
-    def _pipeline(self, serialized: Any) -> Any:
+    def _pipeline(self, shuffle: bool) -> Any:
+        serialized = self._shuffled() if shuffle else self._in_order()
         parsed = serialized.map(self._layout.parse, num_parallel_calls=self._num_threads, deterministic=True)
         if self._layout.is_block:
             parsed = _rebatched(parsed, self._batch_size, self._layout)
