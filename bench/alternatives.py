@@ -232,7 +232,7 @@ def _running(
     module: Sequence[str], log: Path, workers: int, variables: Mapping[str, str] | None = None
 ) -> Iterator[_HttpServer]:
     """A server under uvicorn on a free port, as long as the `with` block lasts."""
-    (port,) = choose_ports(Port(name="port", host="127.0.0.1"))
+    (port,) = choose_ports(Port())
     search_path = os.pathsep.join(filter(None, (str(_PROJECT), os.environ.get("PYTHONPATH"))))
     programs = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # MLflow calls uvicorn by name
     with log.open("wb") as output:

@@ -29,14 +29,13 @@ from rankline.workspace import Workspace
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, versions
-from serving.ports import Port, choose_ports
+from serving.ports import LOOPBACK, Port, choose_ports
 from workflows.artifacts import load_manifest
 from workflows.errors import RanklineError, ServerError, ServingError
 
 KINDS = ("publisher", "exporter", "server")
 _NUM_CLIENTS = 2
 _LONGEST_S = 120.0  # until a server answers again; then it does not
-_HOST = "127.0.0.1"
 _LOOK_S = 0.02
 _SHARE = 0.8  # of the time that a stage took alone: most are at work when they are killed
 _PUBLISH = """
@@ -69,7 +68,7 @@ class Server:
 
     def __init__(self, program: str, workspace: Workspace, log: Path) -> None:
         port = _port()
-        self.url = f"{_HOST}:{port}"
+        self.url = f"{LOOPBACK}:{port}"
         repository = ["--repository", str(workspace.repository)]
         self._command = [program, "serve", workspace.recipe, *repository, "--port", str(port), "--watch"]
         self._log, self._stop = log, threading.Event()
@@ -105,9 +104,9 @@ class Server:
 def _port() -> int:
     """One that is free, and those below and above it."""
     while True:
-        (port,) = choose_ports(Port(name="port", host=_HOST))
+        (port,) = choose_ports(Port())
         with contextlib.suppress(ServerError):
-            choose_ports(*(Port(name="port", host=_HOST, number=port + step) for step in (-1, 0, 1)))
+            choose_ports(*(Port(number=port + step) for step in (-1, 0, 1)))
             return port
 
 

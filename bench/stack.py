@@ -128,7 +128,7 @@ def _num_changes(name: str) -> int:
 @contextmanager
 def _container(tag: str, *options: str) -> Iterator[str]:
     """A server in a container that starts again when it ends; HOST:PORT."""
-    (port,) = choose_ports(Port(name="grpc_port", host="127.0.0.1", number=0))
+    (port,) = choose_ports(Port())
     options = (*options, "--detach", "--init", "--read-only", "--restart", "unless-stopped", "--name", _NAME)
     _docker("run", *options, "--publish", f"127.0.0.1:{port}:8001", tag)
     try:

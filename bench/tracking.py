@@ -166,7 +166,7 @@ def _silent() -> Iterator[str]:
 
 def _nobody() -> str:
     """Address at which nobody listens."""
-    (port,) = choose_ports(Port(name="port", host="127.0.0.1"))
+    (port,) = choose_ports(Port())
     return f"http://127.0.0.1:{port}"
 
 

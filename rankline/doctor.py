@@ -21,7 +21,6 @@ from rankline.display import in_a_line
 from serving.engines import engines
 from serving.native.build import cache_directory
 from serving.ports import GRPC_PORT, Port, choose_ports
-from serving.server import LOOPBACK
 from workflows.errors import RanklineError, ServerError, install_line
 from workflows.extras import tensorflow_problem
 from workflows.machine import cpu_name
@@ -126,7 +125,7 @@ def _ports() -> Check:
 
 def _is_taken(port: int) -> bool:
     try:
-        choose_ports(Port(name="port", host=LOOPBACK, number=port))
+        choose_ports(Port(number=port))
     except ServerError:
         return True
     return False

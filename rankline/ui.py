@@ -38,7 +38,7 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
     if uri.startswith(("http://", "https://")):
         yield uri.rstrip("/"), None
         return
-    (port,) = choose_ports(Port(name="port", host="127.0.0.1", number=port))
+    (port,) = choose_ports(Port(number=port))
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(port), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # several processes, of no use here

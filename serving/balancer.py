@@ -27,8 +27,8 @@ from typing import Any
 import psutil
 
 from serving.launched import Launched, new_home
-from serving.ports import Port, Ports, choose_ports
-from serving.server import LOOPBACK, Endpoints
+from serving.ports import LOOPBACK, Port, Ports, choose_ports
+from serving.server import Endpoints
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ServerError
 
@@ -91,9 +91,7 @@ class Balancer:
     def __init__(self, config: BalancerConfig, *, log_path: Path | None = None) -> None:
         self._program = find_nginx()
         self._log_path = log_path
-        numbers = choose_ports(
-            *(Port(name=name, host=LOOPBACK, number=number) for name, number in config.ports.items())
-        )
+        numbers = choose_ports(*(Port(name=name, number=number) for name, number in config.ports.items()))
         self.config = BalancerConfig(**dict(zip(config.ports, numbers, strict=True)))
         """With the ports that were chosen."""
         self._home = Path()

@@ -9,6 +9,7 @@ from random import SystemRandom
 
 from workflows.errors import ConfigError, ServerError
 
+LOOPBACK = "127.0.0.1"
 GRPC_PORT = 8001
 """Triton's own, and of `rankline serve`; HTTP has the one before it, metrics the one after."""
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the system gives where nobody asks for a port
@@ -26,8 +27,8 @@ class Port:
         number: 0 takes a free one.
     """
 
-    name: str
-    host: str
+    name: str = "port"
+    host: str = LOOPBACK
     number: int = 0
 
 
@@ -70,27 +71,31 @@ def choose_ports(*wanted: Port) -> tuple[int, ...]:
 
 
 def _choose(port: Port, *, but: list[int]) -> int:
-    code = 0
+    code = errno.EADDRINUSE
     for number in [port.number] if port.number else _drawn():
-        with socket.socket(socket.AF_INET6 if ":" in port.host else socket.AF_INET) as probe:
-            # While another thread starts a process, that has a copy, which must not keep the port from its server.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((port.host, number))
-            except OSError as error:
-                code = error.errno or 0
-                if code != errno.EADDRINUSE:
-                    break
-            else:
-                found = int(probe.getsockname()[1])
-                if port.number or found not in but:
-                    return found
+        try:
+            found = _bound(port.host, number)
+        except OSError as error:
+            code = error.errno or 0
+            if code != errno.EADDRINUSE:
+                break
+        else:
+            if port.number or found not in but:
+                return found
     is_used = code == errno.EADDRINUSE
     problem = "is already in use" if is_used else f"cannot be opened ({os.strerror(code)})"
     raise ServerError(
         f"{port.name} {port.number} on {port.host} {problem}. "
         f"{'Stop what uses it, or try' if is_used else 'Try'} another, or 0 for a free one."
     )
+
+
+def _bound(host: str, number: int) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        # While another thread starts a process, that has a copy, which must not keep the port from its server.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, number))
+        return int(probe.getsockname()[1])
 
 
 def _drawn() -> list[int]:

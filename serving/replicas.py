@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from serving.balancer import Balancer, BalancerConfig, Upstream
 from serving.ensemble import ExportedEnsemble
 from serving.ports import Port, choose_ports
-from serving.server import LOOPBACK, EmbeddedServer, Endpoints, ServerConfig
+from serving.server import EmbeddedServer, Endpoints, ServerConfig
 from serving.supervise import INTERVAL_S, Follower, Supervisor
 from workflows.errors import ConfigError, RanklineError, ServerError
 
@@ -351,7 +351,7 @@ class ReplicaSet:
         with self._balancing:
             taken = {port for owner, ports in self._claimed.items() if owner != number for port in ports}
             while True:
-                ports = choose_ports(*(Port(name="port", host=LOOPBACK) for _ in range(3)))
+                ports = choose_ports(Port(), Port(), Port())
                 if taken.isdisjoint(ports):
                     self._claimed[number] = ports
                     return ports

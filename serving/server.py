@@ -36,7 +36,7 @@ from serving.launched import Launched, new_home
 from serving.native.build import object_name
 from serving.native.objects import native_backends
 from serving.needs_python import need_python
-from serving.ports import Port, Ports, choose_ports
+from serving.ports import LOOPBACK, Port, Ports, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
 from workflows.errors import ConfigError, ServerError
 
@@ -49,7 +49,6 @@ _IDLE_S = 60.0  # in which models that are being loaded use less than this much 
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
-LOOPBACK = "127.0.0.1"
 _LONGEST_REQUEST_MS = 600_000  # on a connection that has grown old
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _MODEL_FAILURES = (

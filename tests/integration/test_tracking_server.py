@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, directory: Path) -> None:
         self._store = f"sqlite:///{directory / 'server.db'}"
-        (self._port,) = choose_ports(Port(name="port", host="127.0.0.1"))
+        (self._port,) = choose_ports(Port())
         self.uri = f"http://127.0.0.1:{self._port}"
         self._running = ExitStack()
 

@@ -8,4 +8,4 @@ from serving.ports import Port, choose_ports
 @pytest.fixture
 def free_port() -> int:
     """A port on loopback that nobody listens on."""
-    return choose_ports(Port(name="port", host="127.0.0.1"))[0]
+    return choose_ports(Port())[0]

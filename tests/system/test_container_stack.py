@@ -81,7 +81,7 @@ class Stack:
     def choose(self, **more: str) -> None:
         """Write .env as the document says, with free ports and further variables."""
         names = ("GRPC", "MLFLOW", "GRAFANA", "TLS")
-        chosen = choose_ports(*(Port(name=name, host="127.0.0.1") for name in names))
+        chosen = choose_ports(*(Port(name=name) for name in names))
         self.ports.update(zip(names, chosen, strict=True))
         given = {f"RANKLINE_{name}_PORT": str(port) for name, port in self.ports.items()}
         text = re.sub(r"PASSWORD=$", "PASSWORD=p@ss/word", (ROOT / ".env.example").read_text(), flags=re.MULTILINE)

@@ -45,7 +45,7 @@ def nginx() -> Path:
 
 @pytest.mark.parametrize("num_servers", [0, 1, 3])
 def test_nginx_accepts_the_configuration(nginx: Path, tmp_path: Path, num_servers: int) -> None:
-    numbers = choose_ports(*(Port(name=name, host="127.0.0.1") for name in PORTS.ports))
+    numbers = choose_ports(*(Port(name=name) for name in PORTS.ports))
     config = BalancerConfig(**dict(zip(PORTS.ports, numbers, strict=True)))
     (tmp_path / "nginx.conf").write_text(nginx_config(config, UPSTREAMS[:num_servers], generation="1"))
     command = [nginx, "-e", "stderr", "-p", f"{tmp_path}/", "-c", "nginx.conf", "-t"]
