@@ -1,7 +1,6 @@
 """The transport of the Python client: grpcio, which needs about ten times the processor time of `http2`."""
 
 import queue
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ import grpc  # type: ignore[import-untyped]
 from serving.benchmark.transport import CONNECT_TIMEOUT_S, OK, Answer
 from workflows.errors import ServerError
 
+_LIVE = "/inference.GRPCInferenceService/ServerLive"
 _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -27,16 +27,22 @@ class GrpcioConnection:
     capacity = 1 << 31
 
     def __init__(self, url: str, path: str) -> None:
-        self.failure = ""
-        self._is_up = threading.Event()
         self._channel = grpc.insecure_channel(url, options=_OPTIONS)
-        self._channel.subscribe(self._note, try_to_connect=True)
-        if not self._is_up.wait(CONNECT_TIMEOUT_S) or self.failure:
-            self._channel.close()
-            raise ServerError(f"no server answers at {url}. Start one with `rankline serve`.")
         self._method = self._channel.unary_unary(path)
         self._calls: dict[int, Any] = {}
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._live = self._ask_live()
+        self._live.exception()
+        if self.failure:
+            self._channel.close()
+            raise ServerError(f"no server answers at {url}. Start one with `rankline serve`.")
+
+    @property
+    def failure(self) -> str:
+        """Why the server is taken for gone; empty while it answers."""
+        if self._live.done() and self._live.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return "the server closed the connection and refuses new ones"
+        return ""
 
     def send(self, key: int, message: bytes) -> None:
         """Begin a call; one of grpcio's threads will put its answer into the queue."""
@@ -47,12 +53,14 @@ class GrpcioConnection:
         """Nothing is held back."""
 
     def poll(self, timeout_s: float) -> Sequence[Answer]:
-        """Wait until the queue has something, and take all of it."""
+        """Wait until the queue has something, and take all of it; UNAVAILABLE asks whether the server is there."""
         answers = []
         with suppress(queue.Empty):
             answers.append(self._answers.get(timeout=max(timeout_s, 1e-6)))
             while True:
                 answers.append(self._answers.get_nowait())
+        if self._live.done() and not self.failure and any(answer.status == "UNAVAILABLE" for answer in answers):
+            self._live = self._ask_live()
         return [answer for answer in answers if self._calls.pop(answer.key, None) is not None]
 
     def cancel(self, key: int) -> None:
@@ -63,11 +71,10 @@ class GrpcioConnection:
         """Close the channel."""
         self._channel.close()
 
-    def _note(self, state: grpc.ChannelConnectivity) -> None:
-        if state == grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            self.failure = "the server closed the connection and refuses new ones"
-        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.READY):
-            self._is_up.set()
+    def _ask_live(self) -> Any:
+        # A call of its own: UNAVAILABLE is also what a full queue answers, and a channel whose state is subscribed to
+        # cannot be closed safely: grpcio's thread may be about to watch it and end in an error (grpc/grpc#18995).
+        return self._channel.unary_unary(_LIVE).future(b"", timeout=CONNECT_TIMEOUT_S)
 
     def _done(self, key: int, call: Any) -> None:
         at_ns = time.perf_counter_ns()

@@ -86,6 +86,9 @@ def test_a_status_comes_with_what_the_server_says(connection: Transport) -> None
         "UNAVAILABLE", "INVALID_ARGUMENT", "INTERNAL", "RESOURCE_EXHAUSTED", OK,
     ]  # fmt: skip
     assert answers[0].body == b"too much"
+    connection.send(5, b"next")
+    assert receive(connection, 1)[5].status == OK
+    assert not connection.failure
 
 
 def test_a_call_that_is_given_up_is_cancelled_at_the_server(connection: Transport, echo: Echo) -> None:
