@@ -86,8 +86,13 @@ def test_a_status_comes_with_what_the_server_says(connection: Transport) -> None
         "UNAVAILABLE", "INVALID_ARGUMENT", "INTERNAL", "RESOURCE_EXHAUSTED", OK,
     ]  # fmt: skip
     assert answers[0].body == b"too much"
-    connection.send(5, b"next")
-    assert receive(connection, 1)[5].status == OK
+
+
+def test_a_server_that_answers_unavailable_is_not_taken_for_gone(connection: Transport) -> None:
+    connection.send(0, b"!UNAVAILABLE too much")
+    assert receive(connection, 1)[0].status == "UNAVAILABLE"
+    connection.send(1, b"next")
+    assert receive(connection, 1)[1].status == OK
     assert not connection.failure
 
 
