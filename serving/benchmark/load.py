@@ -32,7 +32,7 @@ from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
 from serving.benchmark.selfcheck import Floor
 from serving.benchmark.slo import SloSearch, duration_s, measure_rate
-from serving.benchmark.workers import Workers
+from serving.benchmark.workers import STOPPED, Workers
 from serving.client import Client
 from workflows.artifacts import versions
 from workflows.errors import ConfigError, DataError, ServingError
@@ -199,6 +199,8 @@ class _Program:
         config = replace(self._config, time_limit_s=self._config.min_duration_s)
         for concurrency in config.concurrency:
             result = identity.measure(Load(batch_size=1, concurrency=concurrency), config)
+            if STOPPED in result.problem:  # the load generator has taken the Ctrl-C for its own
+                raise KeyboardInterrupt
             self.floors.append(
                 Floor(
                     concurrency=concurrency,

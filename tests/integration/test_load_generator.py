@@ -4,6 +4,7 @@ A server may take longer than its script says, never less, so what is asserted a
 machine. The exact percentiles of exact delays are in `tests/unit/serving/benchmark`, in simulated time.
 """
 
+import itertools
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ from serving.benchmark.identity import BACKENDS
 from serving.benchmark.load import measure
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.requests import lay_out
+from serving.benchmark.resources import ResourceMeter
 from serving.client import Client
 from serving.model_config import ModelConfig
 from serving.server import EmbeddedServer, ServerConfig
@@ -341,6 +343,20 @@ def test_what_was_measured_outlives_ctrl_c(target: Target) -> None:
         report = measure(client, ROWS, (1,), config=config, progress=Impatient())
     assert [result.concurrency for result in report.bench] == [1]
     assert report.problems == ("stopped by Ctrl-C; earlier measurements are complete.",)
+
+
+def test_ctrl_c_while_the_floor_is_measured_ends_all(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+
+    def sample(_: ResourceMeter) -> None:
+        if next(looks) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ResourceMeter, "sample", sample)  # as it begins, then after each slice
+    with Client(target.server.endpoints.grpc, "identity") as client:
+        config = LoadConfig(**{**QUICK, "min_duration_s": 60.0, "time_limit_s": 60.0})
+        with pytest.raises(KeyboardInterrupt):
+            measure(client, ROWS, (1,), config=config, identity=client)
 
 
 def test_ctrl_c_in_the_only_load_keeps_what_is_over(target: Target) -> None:
