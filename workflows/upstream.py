@@ -10,6 +10,9 @@ merlin-core imports TensorFlow, PyTorch and tritonclient where they are installe
 names of their dtypes. That is most of the time that it takes, and a workflow on DataFrames uses none of it, so it is
 left until a part of Merlin that is for one of them is imported, unless a process has imported one of the two frameworks
 anyway.
+
+Merlin takes TensorFlow for absent where the machine has a GPU that TensorFlow does not use, as it is with the extra
+`cpu`. Workflows run on the processor here, so Merlin is told that there is none.
 """
 
 import logging
@@ -19,7 +22,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
+from importlib import import_module, reload
 from types import ModuleType
 from typing import Any
 
@@ -30,10 +33,11 @@ from google.protobuf import descriptor  # noqa: F401  # before Merlin: this proc
 from workflows.imports import LoadHook, stand_ins
 
 _VARIABLE = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+_TENSORFLOW = "merlin.core.compat.tensorflow"
 # The dtypes that come with a part of Merlin. Triton's are numbers, which TensorFlow's equal, so they have to be behind
 # these: Triton's runtime imports TensorFlow first.
 _DTYPES_OF = {
-    "merlin.core.compat.tensorflow": "tf",
+    _TENSORFLOW: "tf",
     "merlin.core.compat.torch": "torch",
     "merlin.systems.dag.runtimes.triton.runtime": "triton",
 }
@@ -66,7 +70,7 @@ def _without_frameworks() -> Iterator[None]:
     LoadHook(_DTYPES_OF, _load_with_dtypes).install()
 
 
-def _load_with_dtypes(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+def _load_with_dtypes(load: Callable[[ModuleType], object], module: ModuleType) -> None:
     """Let Merlin know a framework's dtypes, and convert columns to it, as its own part for that is imported."""
     load(module)
     import_module(f"merlin.dtypes.mappings.{_DTYPES_OF[module.__name__]}")
@@ -85,6 +89,13 @@ dask.config.set({"dataframe.query-planning": False, "dataframe.convert-string": 
 pd.DataFrame.sort_values.__kwdefaults__["kind"] = "stable"
 
 with importing_merlin():
+    import merlin.core.compat
+
+    vars(merlin.core.compat)["HAS_GPU"] = False
+    _taken = sys.modules.get(_TENSORFLOW)  # by who imported NVTabular before us
+    if _taken is not None and _taken.tensorflow is None:
+        _load_with_dtypes(reload, _taken)
+
     import dask.dataframe.utils
     from dask.dataframe.dispatch import hash_object_dispatch
 
