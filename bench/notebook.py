@@ -43,8 +43,9 @@ def make(directory: Path, num_rows: int, function: str = "", *, path: Path | Non
     subprocess.run(program, env=environment, check=True, stderr=subprocess.DEVNULL)
 
 
-def generate(num_rows: int, num_users: int = 50_000, num_movies: int = 10_000) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Ratings with `age`, and the movies' genres."""
+def generate(num_rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Ratings with `age`, 4 of a user and 20 of a movie on average, and the movies' genres."""
+    num_users, num_movies = num_rows // 4, num_rows // 20
     rng = np.random.default_rng(0)
     genres = [list(rng.choice(GENRES, n, replace=False)) for n in rng.integers(1, 5, num_movies)]
     movies = pd.DataFrame({"movieId": np.arange(1, num_movies + 1), "genres": genres})
