@@ -43,7 +43,9 @@ from workflows.prepared import PreparedData
 from workflows.tensor_names import NNZS, VALUES
 from workflows.trained import TrainedModel
 
-SIM, DIEN, DIN = "amazon-sim", "amazon-dien", "amazon-din"
+SIM = "amazon-sim"
+PEERS = {"dien": "amazon-dien", "din": "amazon-din"}
+"""Name in the ratios → recipe."""
 BATCH_SIZES = tuple(4_096 << power for power in range(6))  # of the document's table
 BEST = "best attainable"
 CANDIDATES, ROWS = "candidates, one request", "rows, one batch"
@@ -96,7 +98,7 @@ def run(
     """
     if repeats < 2:
         raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
-    recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, DIEN, DIN)}
+    recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, *PEERS.values())}
     with scratch_directory() as directory:
         workspaces = {
             recipe: Workspace(recipe=recipe, root=directory, repository=directory / "repository") for recipe in recipes
@@ -119,8 +121,7 @@ def run(
     results[BEST] = {"auc": prepared.spec.metadata.best_auc}
     results |= {side: {"ms": statistics.median(values) * 1e3} for side, values in seconds.items()}
     ratios = {
-        "sim_minus_din_over_spread": _lead(aucs[SIM], aucs[DIN]),
-        "sim_minus_dien_over_spread": _lead(aucs[SIM], aucs[DIEN]),
+        **{f"sim_minus_{name}_over_spread": _lead(aucs[SIM], aucs[recipe]) for name, recipe in PEERS.items()},
         "candidates_vs_rows": median_ratio(seconds, ROWS, CANDIDATES),
         "resume_difference": difference,
     }

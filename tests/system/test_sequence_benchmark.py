@@ -23,7 +23,8 @@ SMALL: dict[str, Any] = {
 NUM_ROWS = 1_500
 
 
-def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
+def test_the_benchmark_of_sequences_reports_its_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "PEERS", {"din": sequences.PEERS["din"]})  # without recurrent layers to build
     sizes = (16,)  # XLA compiles each model anew for each
     report = sequences.run(
         2,
@@ -33,7 +34,7 @@ def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
         num_candidates=30,
         turn_s=0.02,
     )
-    models = ["amazon-sim", "amazon-dien", "amazon-din"]
+    models = ["amazon-sim", "amazon-din"]
     assert list(report.results) == [*models, sequences.BEST, sequences.CANDIDATES, sequences.ROWS]
     for model in models:
         figures = report.results[model]
@@ -41,10 +42,9 @@ def test_the_benchmark_of_sequences_reports_its_ratios() -> None:
         assert 0 < figures["auc"] < 1
         assert figures["auc_std"] == pytest.approx(figures["auc_range"] / 2**0.5)  # of two seeds
     assert 0.5 < report.results[sequences.BEST]["auc"] < 1
-    sim, *others = (report.results[model] for model in models)
-    for name, other in zip(("dien", "din"), others, strict=True):
-        spread = max(sim["auc_range"], other["auc_range"])
-        assert report.ratios[f"sim_minus_{name}_over_spread"] == pytest.approx((sim["auc"] - other["auc"]) / spread)
+    sim, din = (report.results[model] for model in models)
+    spread = max(sim["auc_range"], din["auc_range"])
+    assert report.ratios["sim_minus_din_over_spread"] == pytest.approx((sim["auc"] - din["auc"]) / spread)
     assert report.ratios["candidates_vs_rows"] > 0
     assert report.ratios["resume_difference"] == 0
 
