@@ -16,6 +16,9 @@ from training.loader.torch import DLDataLoader, TorchAsyncItr, _tensor
 from workflows.errors import ConfigError, DataError
 from workflows.upstream import nvt, ops, quiet_nvtabular
 
+# PyTorch's advice where there are fewer processors than worker processes.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 CATEGORICAL = ["userId", "movieId", "genres"]
 
 
