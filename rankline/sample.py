@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from rankline.recipes import available
 from rankline.workspace import NAMES
-from serving.ensemble import ExportedEnsemble
+from serving.ensemble import ExportedEnsemble, names_in
 from workflows.artifacts import load_manifest, publish
 from workflows.errors import ConfigError, DataError
 
@@ -34,7 +34,7 @@ def check_free(repository: Path) -> None:
         ArtifactError: there is something else than ensembles.
         ConfigError: there is one of a recipe.
     """
-    if any(repository.glob("*/*/manifest.json")) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
+    if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
             f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
             "another repository."

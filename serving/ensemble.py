@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,13 @@ def version_numbers(path: Path) -> list[int]:
     return _numbers(path / _name_in(path))
 
 
+def names_in(path: Path) -> list[str]:
+    """Names of the ensembles that a model repository holds; of one that does not exist, none."""
+    # `path.glob` looks into what an export is writing, too, whose name begins with a dot, and fails if that is gone.
+    manifests = glob(f"*/*/{MANIFEST}", root_dir=path)  # noqa: PTH207
+    return sorted({Path(manifest).parts[0] for manifest in manifests})
+
+
 def active_runs(repository: Path) -> frozenset[str]:
     """MLflow runs whose models are the active versions of the ensembles under a directory; damaged ones have none."""
     found = set()
@@ -351,7 +359,7 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
         ArtifactError: it is of another name, a file is missing, was altered or does not belong there; or `path` holds
             something else, or another version of the same number.
     """
-    if (found := _names_in(source)) != [name]:
+    if (found := names_in(source)) != [name]:
         raise ArtifactError(f"{source} holds {', '.join(found) or 'no ensemble'}, expected a version of {name!r}.")
     (number,) = _numbers(source / name)
     manifest = Manifest.read(source / name / str(number))
@@ -445,16 +453,12 @@ def _is_part(entry: str, name: str) -> bool:
 
 def _name_in(path: Path) -> str:
     if not path.is_dir():
-        beside = sorted(other.name for other in path.parent.glob("*") if _names_in(other))
+        beside = sorted(other.name for other in path.parent.glob("*") if names_in(other))
         there = f" There is {listed(beside, 5)}: name it." if beside else ""
         raise ArtifactError(f"{path.absolute()} does not exist.{there} Expected {KIND}: {remedy(KIND, path)}.")
-    if len(names := _names_in(path)) != 1:
+    if len(names := names_in(path)) != 1:
         raise ArtifactError(f"{path} holds {names or 'no'} ensembles, expected one. Export it again, to another path.")
     return names[0]
-
-
-def _names_in(path: Path) -> list[str]:
-    return sorted({manifest.parents[1].name for manifest in path.glob(f"*/*/{MANIFEST}")})
 
 
 def _numbers(ensemble: Path) -> list[int]:

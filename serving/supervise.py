@@ -35,8 +35,8 @@ class Follower:
     def step(self, switch_to: Callable[[ExportedEnsemble], None]) -> None:
         """Look once.
 
-        A version that was refused is tried again after pauses that grow: its files may not have been copied whole, or
-        memory was short. It is reported again where the reason is another one.
+        A version that was refused is tried again after pauses that grow: its files may not have been copied whole, the
+        disk did not answer, or memory was short. It is reported again where the reason is another one.
 
         Args:
             switch_to: makes a version the active one, or raises ArtifactError or ServerError and leaves the old one.
@@ -44,7 +44,7 @@ class Follower:
         old = self.serving
         try:
             wanted = active_version(old.path, old.name)
-        except ArtifactError as error:
+        except (ArtifactError, OSError) as error:
             self._report_trouble(f"version {old.version} stays active: {error}")
             return
         if wanted != self._refused:
@@ -55,7 +55,7 @@ class Follower:
             new = ExportedEnsemble.load(old.path, wanted)
             switch_to(new)
             self.serving = new
-        except (ArtifactError, ServerError) as error:
+        except (ArtifactError, OSError, ServerError) as error:
             self._refused, self._next_try_s = wanted, self._clock() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._report_trouble(f"version {wanted} cannot be loaded, version {old.version} stays active: {error}")

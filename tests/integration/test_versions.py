@@ -1,5 +1,6 @@
 """Versions under load, models that lose a process, and who may load what, on real servers."""
 
+import errno
 import http.client
 import os
 import re
@@ -236,6 +237,21 @@ def test_a_version_that_was_refused_is_tried_again_later(served: Served) -> None
     now_s = 75.0
     follower.step(served.supervisor.switch_to)
     assert served.ask() == 20
+
+
+def test_a_disk_that_does_not_answer_ends_no_server(tmp_path: Path) -> None:
+    now_s, events = 0.0, list[str]()
+    follower = Follower(publish_tiny(tmp_path / NAME, 10), events.append, clock=lambda: now_s)
+    publish_tiny(tmp_path / NAME, 20)
+
+    def lost(_: ExportedEnsemble) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    follower.step(lost)
+    assert events == ["version 2 cannot be loaded, version 1 stays active: [Errno 116] Stale file handle"]
+    now_s = 60.0
+    follower.step(lambda _: None)
+    assert follower.serving.version == 2
 
 
 def test_an_ensemble_that_is_not_ready_is_loaded_again(served: Served) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from serving.ensemble import (
     add_version,
     before,
     publish_version,
+    version_numbers,
     versions,
 )
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
@@ -333,6 +335,25 @@ def test_the_version_that_answered_is_kept_and_gone_back_to(tmp_path: Path) -> N
     assert export(tmp_path / "m", keep=2) == 6
     assert [version.version for version in versions(tmp_path / "m")] == [4, 5, 6]
     assert before(tmp_path / "m").version == 4  # not 5, which was gone back from
+
+
+def test_an_export_that_begins_and_ends_meanwhile_is_not_looked_into(tmp_path: Path) -> None:
+    export(tmp_path / "m")
+    stop, staging = threading.Event(), tmp_path / "m" / ".export-1"
+
+    def begin_and_end() -> None:
+        while not stop.is_set():
+            staging.mkdir()
+            staging.rmdir()
+
+    exporter = threading.Thread(target=begin_and_end)
+    exporter.start()
+    try:
+        for _ in range(1000):  # 2 in 100 met one, with two processors
+            assert version_numbers(tmp_path / "m") == [1]
+    finally:
+        stop.set()
+        exporter.join()
 
 
 def test_folders_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
