@@ -22,6 +22,7 @@ def test_who_leaves_first_keeps_it_quiet_for_who_is_still_inside(leaves_first: i
     assert list(warnings.filters) == before
 
 
+# What Merlin finds where there is one.
 _WITH_GPU = """
 import sys, types
 sys.modules["merlin.core.has_gpu"] = types.SimpleNamespace(HAS_GPU=True)
@@ -58,7 +59,7 @@ print(dtype(tensorflow.int32).name, dtype("int32").to("triton"))
 def test_merlin_imports_a_framework_where_it_is_asked_for_one_and_protobuf_stays_as_fast_as_it_is() -> None:
     """In this process and in those that it starts."""
     environment = {name: value for name, value in os.environ.items() if "PROTOCOL_BUFFERS" not in name}
-    command = [sys.executable, "-Wignore", "-c", _WITH_GPU + _IMPORTS]  # which it would take for TensorFlow's
+    command = [sys.executable, "-Wignore", "-c", _WITH_GPU + _IMPORTS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         *("", "upb None", "", "upb None", "int32 int32", "[3 4]", "[3 4]"),
@@ -79,9 +80,8 @@ print(taken.tensorflow.__name__, convert_col(NumpyColumn(tensorflow.range(2).num
 """
 
 
-def test_tensorflow_is_there_for_merlin_beside_a_gpu_that_it_does_not_use_and_after_a_notebook_imported_nvtabular() -> (
-    None
-):
+def test_merlin_finds_tensorflow_beside_a_gpu_after_a_notebook_imported_nvtabular() -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # TensorFlow does not use it
     command = [sys.executable, "-Wignore", "-c", _WITH_GPU + _NOTEBOOK]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["None", "tensorflow [0 1]"]
