@@ -39,7 +39,8 @@ class Follower:
         disk did not answer, or memory was short. It is reported again where the reason is another one.
 
         Args:
-            switch_to: makes a version the active one, or raises ArtifactError or ServerError and leaves the old one.
+            switch_to: makes a version the active one, or raises ArtifactError, OSError or ServerError and
+                leaves the old one.
         """
         old = self.serving
         try:
