@@ -100,7 +100,7 @@ def run(
         batch_sizes: rows per request, the smallest first, at least two; none for `BATCH_SIZES`, or
             `LONG_ROWS_BATCH_SIZES` where rows have histories.
         turn_s: how long a turn with one request in flight is.
-        concurrent_turn_s: the same with many in flight, after one second to warm up.
+        concurrent_turn_s: the same with many in flight, after a third of it to warm up.
     """
     is_long = has_histories(recipe)
     num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
@@ -197,7 +197,7 @@ def _measure_concurrent(
         for _ in range(repeats):
             for side, sent in messages.items():
                 run, _ = keep_in_flight(
-                    side, workers, partial(connect, "http2", url), sent, load, turn_s=turn_s, warmup_s=1.0
+                    side, workers, partial(connect, "http2", url), sent, load, turn_s=turn_s, warmup_s=turn_s / 3
                 )
                 rates[side].append(run.whole.latency.total / run.duration_s)
     return {side: statistics.median(values) for side, values in rates.items()}

@@ -24,6 +24,7 @@ from serving.plan import Column, ColumnSpec, KeyIndex, TransformPlan
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
 from serving.version import Served, write_version
+from workflows.distinct import sorted_distinct
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE, SCORE
 from workflows.trained import SAVED_MODEL
 
@@ -40,7 +41,7 @@ def run(repeats: int) -> Report:
     with scratch_directory() as directory, ExitStack() as stack:
         turns: dict[str, Turn] = {}
         for size in SIZES:
-            keys = np.unique(np.random.default_rng(size).integers(-(2**62), 2**62, size))
+            keys = sorted_distinct(np.random.default_rng(size).integers(-(2**62), 2**62, size))
             ensemble = _export(directory / str(size), keys, instances=1)
             server, figures = stack.enter_context(_served(ensemble, keys))
             results[_side(size)] = figures

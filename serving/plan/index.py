@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from serving.plan.columns import AnyColumn, Lists, Mask, Vector, mask_of
+from workflows.distinct import sorted_distinct
 from workflows.hashing import Values, bucket_of, hash_ids, hash_strings
 
 # A dense index may be this many times larger than its keys before hashes take over.
@@ -169,6 +170,6 @@ def _hashes_apart(keys: pa.LargeBinaryArray) -> tuple[int, NDArray[np.uint64]]:
     """The first seed by which all keys have different hashes."""
     for seed in range(_MAX_SEEDS):
         hashes = hash_strings(keys, seed)
-        if len(np.unique(hashes)) == len(keys):
+        if len(sorted_distinct(hashes)) == len(keys):
             return seed, hashes
     raise ValueError("string keys are not distinct")

@@ -22,6 +22,7 @@ import pyarrow.csv as pa_csv
 from workflows.auc import exact_auc
 from workflows.datasets.movielens_files import CATALOG_SCHEMA, RATINGS_SCHEMA
 from workflows.datasets.truth import check_size, clear_truth, lognormal_shares, long_tailed_counts, write_truth
+from workflows.distinct import sorted_distinct
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 
@@ -232,7 +233,7 @@ def _draw_distinct(counts: Ints, popularity: Floats, rng: np.random.Generator) -
         cumulated = np.cumsum(popularity ** (1 / rounds))
         users = np.repeat(np.arange(num_users), missing)
         movies = np.searchsorted(cumulated[:-1], rng.random(len(users)) * cumulated[-1], side="right")
-        pairs = np.unique(np.concatenate((pairs, users * num_movies + movies)))
+        pairs = sorted_distinct(np.concatenate((pairs, users * num_movies + movies)))
         missing = counts - np.bincount(pairs // num_movies, minlength=num_users)
     return pairs // num_movies, pairs % num_movies
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workflows.distinct import sorted_distinct
 from workflows.encodings.histories_config import SequenceConfig
 from workflows.errors import DataError
 from workflows.hashing import hash_ids
@@ -201,7 +202,7 @@ class _Pairs:
 
     def __init__(self, users: Codes, items: NDArray[np.int32], num_items: int) -> None:
         self._num_items = num_items
-        self._keys = np.unique(users * num_items + items)
+        self._keys = sorted_distinct(users * num_items + items)
 
     def hold(self, users: Codes, items: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether the user chose the item, for each pair."""

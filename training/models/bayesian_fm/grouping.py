@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.models.bayesian_fm.gibbs import Block, GroupedColumn
+from workflows.distinct import sorted_distinct
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +68,7 @@ class Encoded:
 
 def partners(side: Encoded, other: Encoded) -> Block:
     """Which groups of the other side the groups of this one have rows with, with weight 1/√(their number)."""
-    pairs = np.unique(side.groups.astype(np.int64) * other.num_groups + other.groups)
+    pairs = sorted_distinct(side.groups.astype(np.int64) * other.num_groups + other.groups)
     groups, features = np.divmod(pairs, other.num_groups)
     weights = 1 / np.sqrt(np.bincount(groups, minlength=side.num_groups))[groups]
     return Block.of_entries(features, groups, weights, other.num_groups)
