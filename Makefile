@@ -28,7 +28,7 @@ native: setup ## compile the C++ backends anew where their sources changed (they
 check: setup ## ruff, the type checker, shellcheck, spelling, and the format of the C++
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy --num-workers auto
+	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 	@$(BIN)/shellcheck --severity=warning $(SHELL_SCRIPTS)
 	@git ls-files -z | xargs -0 $(BIN)/codespell

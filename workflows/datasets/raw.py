@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workflows.artifacts import sha256_of
+from workflows.distinct import sorted_distinct
 
 Batches = Callable[[], Iterator[pa.RecordBatch]]
 
@@ -99,7 +100,7 @@ def latest_of_each_pair(
     pairs = first_codes * num_second + second_codes
     keep = np.ones(len(pairs), dtype=np.bool_)
     in_order = np.sort(pairs, kind="stable")  # quick on the runs that files sorted by user hold
-    repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
+    repeated = sorted_distinct(in_order[1:][in_order[1:] == in_order[:-1]])
     if len(repeated):
         rows = np.flatnonzero(pc.is_in(pa.array(pairs), value_set=pa.array(repeated)))
         rows = rows[np.lexsort((rows, timestamps[rows], pairs[rows]))]
