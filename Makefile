@@ -4,7 +4,7 @@
 .PHONY: help demo horovod native test test-all check docs coverage mutants release setup lock clean
 BIN := .venv/bin
 CPP = $(shell git ls-files 'serving/native/*.cc' 'serving/native/*.h')
-SHELL_SCRIPTS = $(shell git ls-files '*.sh' serving/container/bin .ci/run)
+SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/container/bin .ci/run))
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10

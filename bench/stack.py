@@ -2,8 +2,9 @@
 
 The same export in an image of `rankline image`, asked through its published port, and on a server outside: started one
 after the other, then each request once by each way. "container, no proxy" is the container at its own address: between
-the two lies Docker's proxy in front of published ports. Then, under load by clients as they are by default, a new
-version, a rollback and a server that is killed, as often as turns. Needs an engine, and what its images are built on:
+the two lies Docker's proxy in front of published ports. Then, in each repeat and under load by clients as they are by
+default: a new version, a rollback, a broken version, tritonserver killed, and its supervisor killed. Needs an engine,
+and what its images are built on:
 
     scripts/container-engine.sh sh -c 'scripts/base-images.sh; .venv/bin/python -m bench stack'
 """
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -24,7 +26,7 @@ from bench.replicas import medians_ms
 from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
 from serving.client import Client
-from serving.ensemble import ExportedEnsemble, before
+from serving.ensemble import CONFIG, ExportedEnsemble, before, versions
 from serving.export import export_ensemble
 from serving.export_config import ExportConfig
 from serving.image import build_image
@@ -38,6 +40,10 @@ _NUM_REQUESTS = 400
 _LOOK_S = 0.05
 _STANDS_AFTER_S = 11.0  # Docker waits twice as long each time before it starts one that dies within ten seconds
 _NAME = "rankline-bench-stack"
+_KILLS = {
+    "tritonserver": "kill -9 $(pidof tritonserver)",
+    "supervisor": "kill -9 $(cat /proc/1/task/1/children)",
+}
 
 
 def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Report:
@@ -54,7 +60,8 @@ def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Repor
         sides = _compare(ensemble, images["tensorflow"].tag, request_rows(prepared), repeats)
         asked, away_s = _change(images["onnx"].tag, export, request_rows(prepared).slice(0, 1), repeats)
     results = {side: dict(figures) for side, figures in sides.items()}
-    results["container"]["killed_to_answer_s"] = max(away_s)
+    for killed, seconds in away_s.items():
+        results["container"][f"{killed}_killed_to_answer_s"] = max(seconds)
     results["under load"] = {"requests": asked.num_answers + len(asked.failures), "failed": len(asked.failures)}
     for engine, image in images.items():
         results[f"image, {engine}"] = {"megabytes": image.num_bytes / 1e6}
@@ -90,39 +97,52 @@ def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int)
 
 def _change(
     tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int
-) -> tuple[Asked, list[float]]:
-    """New versions, rollbacks and kills under load, on a repository beside the container.
+) -> tuple[Asked, dict[str, list[float]]]:
+    """New versions, rollbacks, broken versions and kills under load, on a repository beside the container.
 
     Returns:
         What clients have seen, which send again what was lost; and for how many seconds the server was away, each time.
     """
-    ensemble, away_s = export(), list[float]()
+    ensemble = export()
     path, name = ensemble.path, ensemble.name
     path.parent.chmod(0o755)  # user 1000 of the container reads it
-    stands_s = 0.0
-
-    def kill() -> None:
-        nonlocal stands_s
-        time.sleep(max(0.0, stands_s - time.monotonic()))
-        away_s.append(_away_s(url, name))
-        stands_s = time.monotonic() + _STANDS_AFTER_S
-
+    away_s: dict[str, list[float]] = {killed: [] for killed in _KILLS}
     with _container(tag, "--volume", f"{path}:/models:ro") as url:
         with _until_it_answers(url, name):
             pass
         with asking(url, name, rows) as asked:
             for _ in range(repeats):
-                for move in (export, lambda: before(path).activate(), kill):
-                    num_changes = _num_changes(name)
-                    move()
-                    while _num_changes(name) == num_changes:
-                        time.sleep(_LOOK_S)
+                _until_logged(" is active", export)
+                _until_logged(" is active", lambda: before(path).activate())
+                _until_logged(" cannot be served", lambda: _break_newest(path))
+                before(path).activate()
+                for killed, script in _KILLS.items():
+                    away_s[killed].append(_away_s(url, name, script))
+                    time.sleep(_STANDS_AFTER_S)
     return asked, away_s
 
 
-def _num_changes(name: str) -> int:
-    """How often the container has said that a version became the active one."""
-    return _docker("logs", _NAME, error=subprocess.STDOUT).count(f" of {name} is active")
+def _break_newest(path: Path) -> None:
+    """Flip a byte of the newest version's model, and make it the active one."""
+    newest = versions(path)[-1]
+    model = path / newest.steps[-1] / "1/model.onnx"
+    content = bytearray(model.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    model.write_bytes(content)
+    config = path / newest.name / str(newest.version) / CONFIG
+    (path / newest.name / CONFIG).write_bytes(config.read_bytes())
+
+
+def _until_logged(words: str, change: Callable[[], object]) -> None:
+    """Make a change, and wait until the container has said so once more."""
+
+    def count() -> int:
+        return _docker("logs", _NAME, error=subprocess.STDOUT).count(words)
+
+    before_change = count()
+    change()
+    while count() == before_change:
+        time.sleep(_LOOK_S)
 
 
 @contextmanager
@@ -144,10 +164,11 @@ def _until_it_answers(url: str, model: str) -> Client:
         time.sleep(0.02)
 
 
-def _away_s(url: str, model: str) -> float:
-    """From the server's death until the model answers again."""
+def _away_s(url: str, model: str, script: str) -> float:
+    """From a process's death until the model answers again."""
     begin = time.perf_counter()
-    _docker("exec", _NAME, "sh", "-c", "kill -9 $(pidof tritonserver)")
+    with suppress(subprocess.CalledProcessError):  # it may end with the container
+        _docker("exec", _NAME, "sh", "-c", script)
     with _until_it_answers(url, model):
         return time.perf_counter() - begin
 

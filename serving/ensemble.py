@@ -30,7 +30,7 @@ from serving.backends.checksums import MANIFEST_PARAMETER
 from serving.engines import engines
 from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
-from serving.parameters import PLAN
+from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, PLAN
 from workflows.artifacts import (
     MANIFEST,
     Manifest,
@@ -55,7 +55,9 @@ _STEP_FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
     "parameters", "runtime",
 }  # fmt: skip
-_ENVIRONMENT = "EXECUTION_ENV_PATH"  # of the Python backend: an environment that it would unpack and activate
+_ENSEMBLE_FIELDS = {
+    "name", "platform", "version_policy", "max_batch_size", "input", "output", "ensemble_scheduling", "parameters",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +130,13 @@ class ExportedEnsemble:
         """Compare all its files with the manifest, as the backends do when they load them.
 
         Raises:
-            ArtifactError: one is missing or damaged.
+            ArtifactError: one is missing, damaged or not in the manifest.
         """
         check_files(self.path, self.manifest.files, KIND)
+        for step in self.steps:
+            prefix = f"{step}/"
+            listed_files = {name.removeprefix(prefix) for name in self.manifest.files if name.startswith(prefix)}
+            refuse_unlisted(self.path / step, listed_files, KIND)
 
     def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Make this the active version; a server that watches the directory switches to it.
@@ -140,8 +146,12 @@ class ExportedEnsemble:
             then: what is to follow before another version can become the active one.
 
         Raises:
-            ArtifactError: another version has become the active one since.
+            ArtifactError: another version has become the active one since, or a file is missing, damaged or not in
+                the manifest.
         """
+        if not (self.path / self.name / str(self.version) / MANIFEST).is_file():
+            raise _deleted(self)
+        self.check_files()
         with _locked(self.path):
             active = _replaced_version(self.path, self.name)
             if in_place_of not in (None, active):
@@ -473,8 +483,8 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
     """
     whole = _read_config(directory / CONFIG)
     steps = tuple(str(step.model_name) for step in whole.ensemble_scheduling.step)
-    if whole.platform != "ensemble" or whole.backend or not steps:
-        raise ArtifactError(f"{directory / CONFIG} is not of an ensemble. Export again.")
+    if whole.platform != "ensemble" or not steps or _fields(whole) - _ENSEMBLE_FIELDS:
+        raise ArtifactError(f"{directory / CONFIG} is not as `rankline export` writes it. Export again.")
     _refuse_entries(directory, {CONFIG, MANIFEST})
     ours = backend_names()
     manifest = (directory / MANIFEST).relative_to(path).as_posix()
@@ -484,17 +494,26 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
             raise ArtifactError(
                 f"{path / step} is for the backend {config.backend!r}, expected {', '.join(ours)}. Export again."
             )
-        foreign = {field.name for field, _ in config.ListFields()} - _STEP_FIELDS
         if (
-            foreign
+            _fields(config) - _STEP_FIELDS
             or config.parameters[MANIFEST_PARAMETER].string_value != manifest
-            or _ENVIRONMENT in config.parameters
+            or config.parameters.keys() - _parameters()
             or config.runtime not in ("", PYTHON_RUNTIME)
         ):
             raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
         _refuse_entries(path / step, {CONFIG, "1"})
         _refuse_entries(path / step / "1", {PLAN, *(engine.format for engine in engines().values())})
     return steps
+
+
+def _fields(config: Any) -> set[str]:
+    return {field.name for field, _ in config.ListFields()}
+
+
+def _parameters() -> set[str]:
+    """Parameters that an export writes. Triton loads the library that another one, TRITON_BATCH_STRATEGY_PATH, names."""
+    of_engines = {name for engine in engines().values() for name in (*engine.parameters, engine.threads_parameter)}
+    return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 
 
 def _replaced_version(path: Path, name: str) -> int | None:

@@ -118,7 +118,7 @@ def test_only_its_tmp_and_its_volumes_can_be_written() -> None:
         for name, service in SERVICES.items()
     }
     assert writable == {
-        "triton": [],  # it has /dev/shm
+        "triton": ["serving:/var/lib/rankline"],
         "bench": ["/tmp"],
         "postgres": ["/tmp", "/var/run/postgresql", "postgres:/var/lib/postgresql"],
         "mlflow": ["/tmp", "artifacts:/artifacts"],

@@ -78,12 +78,13 @@ def test_a_version_in_the_image_needs_no_volume_and_changes_nothing_else(objects
     assert objects.keys() - baked.keys() == {("PersistentVolumeClaim", "model-repository")}
     deployment = baked["Deployment", "triton"]["spec"]["template"]["spec"]
     (container,) = deployment["containers"]
-    assert not deployment.keys() & {"volumes"}
+    assert [volume["name"] for volume in deployment["volumes"]] == ["state"]
     assert container["image"] == "rankline-movielens:1"
     assert container["args"][0] in dockerfile_stage("triton")["text"]  # where `rankline image` puts it
     (before,) = objects["Deployment", "triton"]["spec"]["template"]["spec"]["containers"]
     differing = {key for key in before if before[key] != container.get(key)}
     assert differing == {"args", "image", "volumeMounts"}
+    assert container["volumeMounts"] == before["volumeMounts"][:1]
 
 
 def test_kserve_runs_what_the_base_runs(objects: Objects, container: dict[str, Any], pod: dict[str, Any]) -> None:
@@ -139,10 +140,13 @@ def test_it_is_asked_as_its_image_is(container: dict[str, Any]) -> None:
     assert container["livenessProbe"]["grpc"]["port"] == 8001
 
 
-def test_it_has_its_models_and_nothing_to_write_to(container: dict[str, Any], pod: dict[str, Any]) -> None:
-    (mount,) = container["volumeMounts"]
-    assert (mount["mountPath"], mount["readOnly"]) == ("/models", True)
-    assert [volume["name"] for volume in pod["volumes"]] == [mount["name"]]
+def test_it_can_write_to_its_copy_of_the_models_alone(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    state, models = container["volumeMounts"]
+    assert (models["mountPath"], models["readOnly"]) == ("/models", True)
+    assert f"serving:{state['mountPath']}" in COMPOSED["volumes"]
+    assert f"VOLUME {state['mountPath']}" in dockerfile_stage("triton")["text"]
+    assert pod["volumes"][0] == {"name": state["name"], "emptyDir": {}}
+    assert [volume["name"] for volume in pod["volumes"][1:]] == [models["name"]]
     assert "tmpfs" not in COMPOSED
 
 

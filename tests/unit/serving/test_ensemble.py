@@ -21,6 +21,7 @@ from serving.ensemble import (
 )
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from tests.support.disk_calls import DiskCalls
+from tests.support.tiny_ensembles import damage, publish_tiny
 from workflows.artifacts import Manifest, sha256_of
 from workflows.errors import ArtifactError
 from workflows.tensors import Tensor
@@ -384,6 +385,13 @@ def test_files_that_triton_would_run_are_refused(tmp_path: Path, place: str) -> 
             'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }',
             "is not as `rankline export` writes it",
         ),
+        (
+            "m_transform_v1/config.pbtxt",
+            'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "evil.so" } }',
+            "is not as `rankline export` writes it",
+        ),
+        ("m/1/config.pbtxt", "model_repository_agents { agents { } }", "is not as `rankline export` writes it"),
+        ("m/1/config.pbtxt", 'runtime: "evil.so"', "is not as `rankline export` writes it"),
     ],
 )
 def test_configs_that_would_run_other_code_are_refused(tmp_path: Path, file: str, line: str, message: str) -> None:
@@ -398,3 +406,19 @@ def test_a_step_that_would_run_other_code_is_refused(tmp_path: Path) -> None:
     export(tmp_path / "m", backend="python")
     with pytest.raises(ArtifactError, match="is for the backend 'python', expected nvtabular, .*tensorflow"):
         ExportedEnsemble.load(tmp_path / "m")
+
+
+def test_a_version_is_activated_only_if_its_files_are_those_of_its_manifest(tmp_path: Path) -> None:
+    publish_tiny(tmp_path, 10)
+    damaged, added = (publish_tiny(tmp_path, offset, promote=False) for offset in (20, 30))
+    file = damage(damaged, "predict")
+    with pytest.raises(ArtifactError, match=f"{file.name} does not match its checksum"):
+        damaged.activate()
+    unlisted = tmp_path / added.steps[0] / "1/plan/more.arrow"
+    unlisted.write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"more\.arrow is not in the manifest"):
+        added.activate()
+    assert ExportedEnsemble.load(tmp_path).version == 1
+    unlisted.unlink()
+    added.activate()
+    assert ExportedEnsemble.load(tmp_path).version == 3
