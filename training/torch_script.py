@@ -21,11 +21,12 @@ from torch import nn
 
 from training.frames import score_frame
 from training.torch_heads import outputs_of
-from workflows.errors import ArtifactError, ExportError
+from workflows.errors import ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
 from workflows.lists import padded_rows
 from workflows.tensor_names import NNZS, SCORE, VALUES
+from workflows.torch_script import load_torch_script
 from workflows.trained import OUTPUTS
 
 
@@ -59,29 +60,10 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
     traced.save(str(path), _extra_files={OUTPUTS: json.dumps(output_names(spec.heads))})
 
 
-def load_torch_script(path: Path, extra: dict[str, str] | None = None) -> Any:
-    """A model as a function of named tensors, on the CPU.
-
-    Args:
-        path: the file.
-        extra: names of other texts in it, which become its values.
-
-    Raises:
-        ArtifactError: no TorchScript there.
-    """
-    try:
-        with _quiet_torch_script():
-            return torch.jit.load(str(path), map_location="cpu", _extra_files=extra).eval()  # type: ignore[no-untyped-call]
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ArtifactError(f"{path} cannot be loaded as TorchScript ({reason}). Train again.") from None
-
-
 def _load_pyfunc(data_path: str) -> "_FrameScorer":
     """What MLflow calls to load a logged model, as its loader modules must."""
-    extra = {OUTPUTS: ""}
-    model = load_torch_script(Path(data_path), extra)
-    return _FrameScorer(model, json.loads(extra[OUTPUTS] or f'["{SCORE}"]'))  # older files name none
+    model, outputs = load_torch_script(Path(data_path), torch, remedy="Train again.")
+    return _FrameScorer(model, outputs or [SCORE])  # older files name none
 
 
 class _FrameScorer:

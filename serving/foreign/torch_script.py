@@ -3,18 +3,12 @@
 A file says what its arguments are called, but neither their types nor their shapes, so columns are tried as [rows, 1]
 and as [rows]. An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems
 hands them to a PyTorch model.
-
-TorchScript is a program: `torch.save` and `torch.from_file` are a part of its language, and a module's `__setstate__`
-runs when it is loaded. So the code is looked through before.
 """
 
 import inspect
 import json
 import keyword
-import re
 import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,26 +25,15 @@ from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
 from workflows.heads import Head, output_names
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
+from workflows.torch_script import is_torch_script, load_torch_script
 from workflows.trained import OUTPUTS, TORCH_SCRIPT
 
 _DICTIONARY = "Dict[str, Tensor]"
-_FILES = re.compile(rb"(?<!\w)(save|from_file|load_tensor)(?!\w)")
-"""Names by which a script writes and reads files; a regular expression, so that no quoting hides them."""
-_LIBRARIES = re.compile(rb"(?<!\w)(?:ops|torch\s*\.\s*classes)\s*\.\s*(\w+)")
-_COMPUTING = frozenset({b"aten", b"prim", b"prims", b"quantized", b"mkldnn", b"mkldnn_prepacked", b"onednn", b"sparse"})
-"""Libraries of operations that only compute; others send and receive, or take memory for what it is not."""
 
 
 def takes(path: Path) -> bool:
     """A zip archive with TorchScript's code beside its constants."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name.partition("/")[2] for name in archive.namelist()]
-    except zipfile.BadZipFile:
-        return False
-    return "constants.pkl" in names and any(name.startswith("code/") for name in names)
+    return is_torch_script(path)
 
 
 class Model(ForeignModel):
@@ -66,12 +49,7 @@ class Model(ForeignModel):
         require("torch", feature=f"serving {path}", extra="torch")
         import torch
 
-        _check_code(path)
-        try:
-            with quiet_torch():
-                self._model = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
-        except (ValueError, RuntimeError) as error:
-            raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. Save it again.") from None
+        self._model, _ = load_torch_script(path, torch, remedy="Save it again.")
         arguments = self._model.forward.schema.arguments[1:]
         types = {argument.name: str(argument.type) for argument in arguments}
         self._dictionary = next((name for name, kind in types.items() if kind == _DICTIONARY), None)
@@ -127,36 +105,6 @@ class Model(ForeignModel):
         with quiet_torch(), torch.no_grad():
             traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
         traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
-
-
-def _check_code(path: Path) -> None:
-    """Refuse a script that does more than compute.
-
-    Raises:
-        ArtifactError: it names what reads or writes files, or a library that does; or it is damaged.
-    """
-    found = set[str]()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():  # not by name, of which there may be two
-                _, _, name = member.filename.partition("/")
-                if name == "model.json":
-                    raise ArtifactError(f"{path} was saved by PyTorch 1.0 or older. Load and save it by a newer one.")
-                if name.startswith("code/") or name in ("data.pkl", "constants.pkl"):
-                    found |= set(_reaching_outside(archive.read(member), is_code=name.startswith("code/")))
-    except (OSError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
-        raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. Save it again.") from None
-    if found:
-        raise ArtifactError(
-            f"{path} holds {sorted(found)}, which do more than compute. Only what computes is served. If a method or a "
-            "value of your own is called so, rename it."
-        )
-
-
-def _reaching_outside(content: bytes, *, is_code: bool) -> Iterator[str]:
-    if is_code:
-        yield from (word.decode() for word in _FILES.findall(content))
-    yield from (word.decode() for word in _LIBRARIES.findall(content) if word not in _COMPUTING)
 
 
 def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:

@@ -13,6 +13,7 @@ from onnx import TensorProto
 from torch.onnx import symbolic_helper
 
 from workflows.tensor_names import NNZS, VALUES
+from workflows.torch_script import load_torch_script
 from workflows.trained import ModelArtifact
 
 _EMBEDDING_BAG = "aten::embedding_bag"
@@ -33,7 +34,7 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
         Exception: of PyTorch, if the file cannot be loaded or holds what has no ONNX form.
     """
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
-        model = torch.jit.load(str(trained.model_path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        model, _ = load_torch_script(trained.model_path, torch, remedy="Train again.")
         names = [argument.name for argument in model.forward.schema.arguments[1:]]
         rows, outputs = _example(names, trained.dtypes), trained.outputs
         torch.onnx.export(

@@ -23,6 +23,8 @@ import triton_python_backend_utils as pb_utils
 
 from serving.backends.batching import BatchingModel
 from serving.backends.served import Array, Run, ServedModel, whole_number
+from workflows.errors import ArtifactError
+from workflows.torch_script import load_torch_script
 
 
 class TritonPythonModel(BatchingModel):
@@ -44,9 +46,9 @@ class TritonPythonModel(BatchingModel):
             torch.set_num_interop_threads(inter_op_threads)
         device = torch.device("cpu" if model.gpu is None else f"cuda:{model.gpu or 0}")
         try:
-            script = torch.jit.load(str(path), map_location=device).eval()
-        except Exception as error:
-            raise pb_utils.TritonModelException(f"{path} cannot be loaded: {self.explain(error)}") from error
+            script, _ = load_torch_script(path, torch, device, remedy="Export the model again.")
+        except ArtifactError as error:
+            raise pb_utils.TritonModelException(str(error)) from error
         arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
         names = [tensor.name for tensor in model.inputs]
         if sorted(arguments) != sorted(names):

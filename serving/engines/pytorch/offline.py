@@ -1,7 +1,5 @@
 """A TorchScript model in this process."""
 
-import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,25 +14,15 @@ from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded, padded_rows, padded_tensors
 from workflows.tensor_names import SCORE
-from workflows.trained import OUTPUTS
+from workflows.torch_script import load_torch_script
 
 
 class Model:
     """An `OfflineModel` that takes padded rows only."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            with warnings.catch_warnings():
-                # PyTorch 2.13 advises against TorchScript, which is the format that Triton's PyTorch backend reads.
-                warnings.filterwarnings(
-                    "ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning
-                )
-                extra = {OUTPUTS: ""}
-                self._model = torch.jit.load(str(path), map_location="cpu", _extra_files=extra).eval()  # type: ignore[no-untyped-call]
-        except (ValueError, RuntimeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ArtifactError(f"{path} is not TorchScript that can be loaded ({reason}). Train again.") from None
-        self._outputs = json.loads(extra[OUTPUTS]) if extra[OUTPUTS] else [SCORE]  # older files name none
+        self._model, outputs = load_torch_script(path, torch, remedy="Train again.")
+        self._outputs = outputs or [SCORE]  # older files name none
         self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:

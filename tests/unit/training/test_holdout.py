@@ -9,19 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from training.checkpoints import Checkpoint, checkpoint_path
 from training.config import SessionConfig, TrainConfig
 from training.holdout import SHARE, inner_spec
 from training.models.torch_mlp import TorchMLPConfig
 from training.run import INNER
-from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers.torch import TorchTrainer
 from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import TFRECORD, FeatureSpec
 from workflows.prepared import PreparedData
+from workflows.torch_script import load_torch_script
 from workflows.trained import TrainedModel
 
 CONFIG = TrainConfig(
@@ -48,7 +49,8 @@ def straight(prepared: Path, tmp_path_factory: pytest.TempPathFactory, tracking:
 
 
 def weights(model: TrainedModel) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in load_torch_script(model.model_path).state_dict().items()}
+    script, _ = load_torch_script(model.model_path, torch, remedy="")
+    return {name: value.numpy() for name, value in script.state_dict().items()}
 
 
 def assert_same_weights(one: TrainedModel, other: TrainedModel) -> None:

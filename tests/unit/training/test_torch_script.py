@@ -9,13 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.support.hostile.torch_script import archive, forward
 from tests.support.rounding import SCORE_ROUNDING
 from training.models.config import StepConfig
 from training.models.torch_mlp import TorchMLPConfig
 from training.models.torch_mlp.network import Output
-from training.torch_script import _load_pyfunc, export_torch_script, load_torch_script
+from training.torch_script import _load_pyfunc, export_torch_script
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
+from workflows.torch_script import load_torch_script
 
 WIDTH = 4
 NAMES = ["userId", "movieId", "genres__values", "genres__nnzs", "age"]
@@ -55,7 +57,7 @@ def test_it_scores_as_the_model_in_evaluation_for_any_number_of_rows(exported: A
     inputs, tensors = layouts(num_rows)
     with torch.no_grad():
         expected = torch.sigmoid(model.eval()(inputs).logit)[:, None]
-        score = load_torch_script(path)(**tensors)
+        score = load_torch_script(path, torch, remedy="")[0](**tensors)
     assert score.dtype == torch.float32
     torch.testing.assert_close(score, expected)
 
@@ -65,12 +67,12 @@ def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(exported: 
     inputs, tensors = layouts(9)
     padded = torch.nn.functional.pad(tensors["genres__values"], (0, 3), value=10**9)
     with torch.no_grad():
-        got = load_torch_script(path)(**{**tensors, "genres__values": padded})
+        got = load_torch_script(path, torch, remedy="")[0](**{**tensors, "genres__values": padded})
         torch.testing.assert_close(got[:, 0], torch.sigmoid(model.eval()(inputs).logit))
 
 
 def test_the_arguments_have_the_names_of_the_tensors(exported: Any) -> None:
-    schema = load_torch_script(exported[1]).forward.schema
+    schema = load_torch_script(exported[1], torch, remedy="")[0].forward.schema
     assert [argument.name for argument in schema.arguments[1:]] == NAMES
     assert [str(result.type) for result in schema.returns] == ["Tensor"]
 
@@ -122,9 +124,7 @@ def test_a_model_that_looks_at_its_rows_is_refused(spec: FeatureSpec, tmp_path: 
         export_torch_script(Peeking(), spec, tmp_path / "model.pt")
 
 
-def test_what_is_no_torchscript_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="cannot be loaded as TorchScript"):
-        load_torch_script(tmp_path / "absent.pt")
-    (tmp_path / "damaged.pt").write_bytes(b"PK\x03\x04 not a model")
-    with pytest.raises(ArtifactError, match=r"damaged.pt cannot be loaded as TorchScript \(.+\). Train again."):
-        load_torch_script(tmp_path / "damaged.pt")
+def test_pyfunc_refuses_a_program_that_writes_files(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(archive(forward('torch.save(x, "/nonexistent/effect")\nreturn x')))
+    with pytest.raises(ArtifactError, match=r"holds \['save'\]"):
+        _load_pyfunc(str(tmp_path / "model.pt"))

@@ -22,11 +22,11 @@ from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation
 from training.models.mlp import MLPConfig
 from training.models.torch_mlp import TorchMLPConfig
-from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig, tracked_run
 from training.train import train
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, RanklineError
+from workflows.torch_script import load_torch_script
 from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 BASE = TrainConfig(
@@ -138,7 +138,8 @@ def cut_off(prepared: Path, tracking: TrackingConfig) -> Any:
 
 def weights(model: TrainedModel) -> dict[str, Any]:
     if model.format == TORCH_SCRIPT:
-        return {name: value.numpy() for name, value in load_torch_script(model.model_path).state_dict().items()}
+        script, _ = load_torch_script(model.model_path, torch, remedy="")
+        return {name: value.numpy() for name, value in script.state_dict().items()}
     saved = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
     names = saved.get_variable_to_shape_map()
     return {name: saved.get_tensor(name) for name in names if saved.get_variable_to_dtype_map()[name] != tf.string}

@@ -18,7 +18,6 @@ from tests.support.frameworks import HIDE
 from training.config import TrainConfig
 from training.frameworks import PYTORCH
 from training.models.torch_mlp import TorchMLPConfig
-from training.torch_script import load_torch_script
 from training.tracking import TrackingConfig
 from training.train import train
 from training.trainers import trainer_for
@@ -27,6 +26,7 @@ from workflows.auc import exact_auc
 from workflows.errors import ConfigError, DataError, RanklineError
 from workflows.feature_spec import FeatureSpec, Source
 from workflows.lists import padded_rows
+from workflows.torch_script import load_torch_script
 from workflows.trained import TORCH_SCRIPT, TrainedModel
 
 CONFIG = TrainConfig(model=TorchMLPConfig(), batch_size=64, seed=3)
@@ -46,8 +46,9 @@ def scored(model: TrainedModel, prepared: Path) -> tuple[Any, Any]:
     """Labels of the validation rows, and what the exported model says of them."""
     table = pa.concat_tables([pq.read_table(path) for path in sorted((prepared / "valid").iterdir())])
     rows = padded_rows(table.drop(["rating"]).to_pandas())
+    script, _ = load_torch_script(model.model_path, torch, remedy="")
     with torch.inference_mode():
-        scores = load_torch_script(model.model_path)(**{name: torch.from_numpy(rows[name]) for name in rows})
+        scores = script(**{name: torch.from_numpy(rows[name]) for name in rows})
     return table["rating"].to_numpy(), scores.numpy()[:, 0]
 
 
