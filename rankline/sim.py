@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rankline.display import Stages, say
 from rankline.options import Overrides, with_options
 from rankline.sim_options import ALIASES, INFERENCE, TRAIN, SimOptions
+from serving.engines.tensorflow.operations import check_loaded
 from training.affinity import set_affinity
 from training.config import SessionConfig, TrainConfig
 from training.frameworks import TENSORFLOW
@@ -428,6 +429,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
         trained = TrainedModel.load(path)
         _check_alike(trained.manifest.details["config"], choices, _OF_THE_MODEL, str(path))
         path = trained.saved_model
+    check_loaded(path)
     return inference.saved(path, prepared.spec)
 
 

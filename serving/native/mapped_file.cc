@@ -12,7 +12,7 @@
 namespace rankline {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat about{};
   if (file < 0 || fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
     if (file >= 0) close(file);

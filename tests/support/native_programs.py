@@ -15,14 +15,14 @@ MEMORY, THREADS = "address,undefined", "thread"
 
 
 def sanitized(program: Path, *folders: str, by: str = MEMORY) -> Path:
-    """A program beside the sources of the plan; compiling it takes some 20 seconds of processor time.
+    """Compile a program with sources of the native backends; some 20 seconds of CPU time for those of the plan.
 
     Args:
         program: its own source.
-        folders: of further sources.
+        folders: whose sources it needs, beside those at the top.
         by: what is looked for, `MEMORY` or `THREADS`.
     """
-    patterns = ("*.cc", "plan/*.cc", *(f"{folder}/*.cc" for folder in folders))
+    patterns = ("*.cc", *(f"{folder}/*.cc" for folder in folders))
     sources = [program, *(path for pattern in patterns for path in sorted(SOURCES.glob(pattern)))]
     flags = (*_FLAGS, f"-fsanitize={by}")
     headers = (*sorted(SOURCES.rglob("*.h")), *sorted(program.parent.glob("*.h")))

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from serving.engines.tensorflow.operations import check_loaded
 from serving.engines.tensorflow.session import quiet
 from workflows.tensor_names import PADDED_SIGNATURE
 from workflows.trained import ModelArtifact
@@ -36,6 +37,7 @@ def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
         Exception: of TensorFlow and tf2onnx, if the graph cannot be converted. An operator that tf2onnx does not know
             is left in the graph under TensorFlow's name.
     """
+    check_loaded(trained.model_path)
     with quiet("tensorflow", "tf2onnx"):
         loaded = tf.saved_model.load(str(trained.model_path))  # which the variables live as long as
         signature = loaded.signatures[PADDED_SIGNATURE]

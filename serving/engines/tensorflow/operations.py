@@ -6,7 +6,10 @@ same lists (`serving/native/backends/tensorflow_operations.h`). Imported inside 
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,16 @@ from workflows.errors import ArtifactError
 _LISTS = Path(serving.native.__file__).parent / "backends" / "tensorflow_operations.h"
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _OF_CHECKPOINTS = ("__inference__traced_save_", "__inference__traced_restore_")
+_OWN_FILES = re.compile(
+    r"saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+"
+)
+_FOLDERS = ("variables", "assets", "debug")
+_READ_INSTEAD = ("saved_model.", "variables/")
+_MOST_ELEMENTS = 1 << 25
+"""Elements of constants beyond what the file has bytes for: a shape takes no room in the file, but in memory."""
+
+_MOST_NODES, _MOST_NESTED = 1 << 18, 100
+"""Nodes of a graph with those of the functions that it calls, each time that it does, and calls inside of calls."""
 
 
 def _listed(name: str) -> frozenset[str]:
@@ -39,6 +52,7 @@ def check_loaded(path: Path) -> None:
     Raises:
         ArtifactError: it cannot be read, or holds operations that are not taken; the message names them.
     """
+    _check_files(path, is_served=False)
     saved = _read(path)
     if len(saved.meta_graphs) != 1 or not saved.meta_graphs[0].HasField("object_graph_def"):
         raise ArtifactError(
@@ -75,6 +89,7 @@ def check_served(path: Path, tag: str = "serve") -> None:
         ArtifactError: it cannot be read, or what is run to load it or to score leads to operations that are not taken;
             the message names them.
     """
+    _check_files(path, is_served=True)
     for graph in _read(path).meta_graphs:
         if tag in graph.meta_info_def.tags and (found := set(_refused(graph))):
             raise ArtifactError(
@@ -83,21 +98,120 @@ def check_served(path: Path, tag: str = "serve") -> None:
             )
 
 
+def _check_files(path: Path, *, is_served: bool) -> None:
+    """Refuse files that TensorFlow could read in place of those that are checked, and what is no plain file.
+
+    Args:
+        path: the directory.
+        is_served: whether it was exported, so that nothing else may be there. In a foreign directory, links to files
+            are taken, as caches of models have them, and so are other files, such as a README.
+    """
+    try:
+        for file in _files(path):
+            name = file.relative_to(path).as_posix()
+            is_link, is_own = file.is_symlink(), _OWN_FILES.fullmatch(name) is not None
+            if is_served:
+                is_fine = is_own and file.is_file() and not is_link
+            elif file.is_dir():
+                is_fine = not is_link and file.parent == path
+            else:
+                is_fine = file.is_file() and (is_own or not name.startswith(_READ_INSTEAD))
+            if not is_fine:
+                raise ArtifactError(f"{file} is a link, or no file that belongs in a SavedModel. Remove it.")
+        _check_variables(path / "variables" / "variables")
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Entries of the directory, and of those below it that TensorFlow reads."""
+    for entry in path.iterdir():
+        if entry.name in _FOLDERS and entry.is_dir() and not entry.is_symlink():
+            yield from entry.iterdir()
+        else:
+            yield entry
+
+
 def _read(path: Path) -> Any:
     """The `SavedModel` message of a directory.
 
     Raises:
-        ArtifactError: it cannot be read.
+        ArtifactError: it cannot be read, or protobuf had to merge, drop or choose anything while reading it.
     """
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     try:
-        return SavedModel.FromString((path / "saved_model.pb").read_bytes())
+        content = (path / "saved_model.pb").read_bytes()
+        saved = SavedModel.FromString(content)
     except Exception as error:  # of protobuf, without a class that is public
         raise ArtifactError(
             f"{path} is not a SavedModel that can be loaded: saved_model.pb cannot be read ({type(error).__name__}). "
             "Save the model again."
         ) from None
+    saved.DiscardUnknownFields()
+    if saved.ByteSize() != len(content):
+        raise ArtifactError(
+            f"{path / 'saved_model.pb'} holds fields twice, or fields that this TensorFlow does not know. Save the "
+            "model again, by this release of TensorFlow or an older one."
+        )
+    for graph in saved.meta_graphs:
+        _check_graph(path, graph.graph_def, len(content))
+    return saved
+
+
+def _check_graph(path: Path, graph: Any, num_bytes: int) -> None:
+    """Refuse names that come twice, and constants and calls that are out of proportion."""
+    functions = graph.library.function
+    names = Counter(node.name for node in graph.node), Counter(function.signature.name for function in functions)
+    if twice := [name for counts in names for name, count in counts.items() if count > 1]:
+        raise ArtifactError(f"{path} holds {twice[0]!r} twice. Save the model again.")
+    tensors = (value.tensor for node in _nodes(graph) for value in node.attr.values() if value.HasField("tensor"))
+    num_elements = sum(prod(max(0, dim.size) for dim in tensor.tensor_shape.dim) for tensor in tensors)
+    if num_elements > _MOST_ELEMENTS + num_bytes:
+        raise ArtifactError(
+            f"{path} holds constants of {num_elements} elements in a file of {num_bytes} bytes. Save the model with "
+            "variables in their place."
+        )
+    _check_calls(path, {function.signature.name: function.node_def for function in functions} | {"": graph.node})
+
+
+def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse functions that call each other without end or too often; TensorFlow follows each call while it loads."""
+    calls = {name: [called for node in own for called in _called(node)] for name, own in nodes.items()}
+    num_nodes, depths = Counter[str](), Counter[str]()
+    try:
+        for name in TopologicalSorter(calls).static_order():
+            inner = calls.get(name, ())
+            num_nodes[name] = len(nodes.get(name, ())) + sum(num_nodes[called] for called in inner)
+            depths[name] = 1 + max((depths[called] for called in inner), default=0)
+            if num_nodes[name] > _MOST_NODES or depths[name] > _MOST_NESTED:
+                raise ArtifactError(f"{path} calls functions {depths[name]} deep, of {num_nodes[name]} nodes together.")
+    except CycleError:
+        raise ArtifactError(f"{path} has functions that call themselves. Write them as loops.") from None
+
+
+def _check_variables(prefix: Path) -> None:
+    """Refuse variables that take more memory than their files have bytes.
+
+    Raises:
+        ArtifactError: they do, or their index cannot be read.
+    """
+    import tensorflow as tf
+
+    if not prefix.with_suffix(".index").is_file():
+        return
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        line = str(error).partition("\n")[0]
+        raise ArtifactError(f"{prefix}.index cannot be read ({line}). Save the model again.") from None
+    num_bytes = sum(prod(shape) * max(1, dtypes[name].size) for name, shape in shapes.items())
+    has = sum(file.stat().st_size for file in prefix.parent.glob("variables.data-*"))
+    if num_bytes > has:
+        raise ArtifactError(
+            f"{prefix}.index is of variables of {num_bytes} bytes, their files have {has}. Save the model again."
+        )
 
 
 def is_taken(name: str) -> bool:
@@ -117,14 +231,29 @@ def _definition(name: str) -> Any:
     return op_def_registry.get(name)
 
 
-def _called(node: Any) -> set[str]:
-    """Functions that an operation may call."""
+def _called(node: Any) -> list[str]:
+    """Functions that a node may call, as often as it names them."""
     values = node.attr.values()
-    return {value.func.name for value in values} | {entry.name for value in values for entry in value.list.func}
+    functions = [value.func for value in values if value.HasField("func")]
+    return [node.op, *(function.name for function in (*functions, *(f for value in values for f in value.list.func)))]
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """All nodes of a graph and of its functions."""
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Operations that a session runs and that are not taken: what restores may read the variables' files besides."""
+    """Operations that are not taken: what restores may read the variables' files besides.
+
+    Of the whole graph, since TensorFlow runs any node without a state while it works out shapes; what saves and
+    restores has a state, and may be there as long as nothing leads to it.
+    """
+    functions = {function.signature.name for function in graph.graph_def.library.function}
+    operations = {node.op for node in _nodes(graph.graph_def)} - functions - _CHECKPOINT
+    yield from (name for name in operations if not is_taken(name))
     initialisers = [name for key in _INIT_COLLECTIONS for name in graph.collection_def[key].node_list.value]
     outputs = [tensor.name for signature in graph.signature_def.values() for tensor in signature.outputs.values()]
     inputs = [tensor.name for signature in graph.signature_def.values() for tensor in signature.inputs.values()]
@@ -152,7 +281,9 @@ def _not_taken(graph: Any) -> Iterator[str]:
     for function in library:
         is_checkpoint = function.signature.name in checkpoints
         for node in function.node_def:
-            if _called(node) & checkpoints or not (is_taken(node.op) or (is_checkpoint and node.op in _CHECKPOINT)):
+            if checkpoints.intersection(_called(node)) or not (
+                is_taken(node.op) or (is_checkpoint and node.op in _CHECKPOINT)
+            ):
                 yield node.op
 
 
@@ -170,7 +301,7 @@ def _run_by(graph: Any, roots: Iterable[str]) -> set[str]:
             sources = {_node_of(source) for source in node.input} & nodes.keys() - reached
             reached |= sources
             waiting += [(nodes[name], True) for name in sources]
-        calls = (_called(node) | {node.op}) & functions.keys() - entered
+        calls = set(_called(node)) & functions.keys() - entered
         entered |= calls
         waiting += [(inner, False) for name in calls for inner in functions[name]]
     return found - functions.keys()

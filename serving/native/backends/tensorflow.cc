@@ -9,8 +9,7 @@
 #include <filesystem>
 #include <set>
 
-#include "backends/tensorflow_operations.h"
-#include "mapped_file.h"
+#include "saved_model/check.h"
 #include "triton/engine.h"
 #include "triton/workflow.h"
 
@@ -89,105 +88,11 @@ class Status {
   TF_Status* status_;
 };
 
-// --- protobuf's wire format, as far as configs and signatures need it ---
-
+// A number in protobuf's wire format.
 std::string Varint(uint64_t value) {
   std::string bytes;
   for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
   return bytes + static_cast<char>(value);
-}
-
-class ProtoReader {
- public:
-  explicit ProtoReader(std::string_view bytes) : bytes_(bytes) {}
-
-  // The next field: its number, and its bytes or number. False at the end.
-  bool Next() {
-    if (bytes_.empty()) return false;
-    const uint64_t tag = TakeVarint();
-    field = tag >> 3;
-    text = {};
-    number = 0;
-    switch (tag & 7) {
-      case 0:
-        number = TakeVarint();
-        break;
-      case 1:
-        Take(8);
-        break;
-      case 2:
-        text = Take(TakeVarint());
-        break;
-      case 5:
-        Take(4);
-        break;
-      default:
-        throw ArtifactError("a protobuf that cannot be read");
-    }
-    return true;
-  }
-
-  uint64_t field = 0, number = 0;
-  std::string_view text;
-
- private:
-  uint64_t TakeVarint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(Take(1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80) return value;
-    }
-    throw ArtifactError("a protobuf that cannot be read");
-  }
-
-  std::string_view Take(uint64_t size) {
-    if (size > bytes_.size()) throw ArtifactError("a protobuf that cannot be read");
-    const std::string_view taken = bytes_.substr(0, size);
-    bytes_.remove_prefix(size);
-    return taken;
-  }
-
-  std::string_view bytes_;
-};
-
-// A tensor of a signature, and where it is in the graph.
-struct SignatureTensor {
-  std::string tensor;  // OPERATION:INDEX
-  int dtype = 0;
-};
-struct Signature {
-  std::map<std::string, SignatureTensor> inputs, outputs;
-};
-
-// Key and value of an entry of a map.
-std::pair<std::string, std::string_view> EntryOf(std::string_view bytes) {
-  std::pair<std::string, std::string_view> entry;
-  for (ProtoReader reader(bytes); reader.Next();) {
-    if (reader.field == 1) entry.first = reader.text;
-    if (reader.field == 2) entry.second = reader.text;
-  }
-  return entry;
-}
-
-// Signatures of a MetaGraphDef; numbers of fields are those of meta_graph.proto.
-std::map<std::string, Signature> SignaturesOf(std::string_view meta_graph) {
-  std::map<std::string, Signature> signatures;
-  for (ProtoReader graph(meta_graph); graph.Next();) {
-    if (graph.field != 5) continue;
-    const auto [name, definition] = EntryOf(graph.text);
-    Signature& signature = signatures[name];
-    for (ProtoReader reader(definition); reader.Next();) {
-      if (reader.field != 1 && reader.field != 2) continue;
-      const auto [key, info] = EntryOf(reader.text);
-      SignatureTensor& tensor = (reader.field == 1 ? signature.inputs : signature.outputs)[key];
-      for (ProtoReader part(info); part.Next();) {
-        if (part.field == 1) tensor.tensor = part.text;
-        if (part.field == 2) tensor.dtype = static_cast<int>(part.number);
-      }
-    }
-  }
-  return signatures;
 }
 
 std::map<std::string, std::string> DtypesOf(const std::map<std::string, SignatureTensor>& tensors) {
@@ -201,160 +106,13 @@ std::map<std::string, std::string> DtypesOf(const std::map<std::string, Signatur
   return dtypes;
 }
 
-// --- what a SavedModel may do, looked at before any of it runs: `serving/engines/tensorflow/operations.py` says it ---
-
-// A node of a graph or of a function.
-struct Node {
-  std::string op;
-  std::vector<std::string> inputs, calls;
-};
-struct Graph {
-  std::map<std::string, Node> nodes;
-  std::map<std::string, std::vector<Node>> functions;
-  std::vector<std::string> run, restore;  // tensors and nodes
-};
-
-// Fields with this number, in order.
-std::vector<std::string_view> FieldsOf(std::string_view bytes, uint64_t field) {
-  std::vector<std::string_view> found;
-  for (ProtoReader reader(bytes); reader.Next();) {
-    if (reader.field == field) found.push_back(reader.text);
-  }
-  return found;
-}
-
-std::string FieldOf(std::string_view bytes, uint64_t field) {
-  const std::vector<std::string_view> found = FieldsOf(bytes, field);
-  return found.empty() ? std::string() : std::string(found.back());
-}
-
-// Of a NodeDef; numbers of fields are those of node_def.proto and attr_value.proto.
-std::pair<std::string, Node> NodeOf(std::string_view bytes) {
-  std::pair<std::string, Node> found{FieldOf(bytes, 1), {FieldOf(bytes, 2), {}, {}}};
-  for (const std::string_view input : FieldsOf(bytes, 3)) found.second.inputs.emplace_back(input);
-  for (const std::string_view attribute : FieldsOf(bytes, 5)) {
-    const std::string_view value = EntryOf(attribute).second;
-    for (const std::string_view function : FieldsOf(value, 10)) found.second.calls.push_back(FieldOf(function, 1));
-    for (const std::string_view list : FieldsOf(value, 1)) {
-      for (const std::string_view function : FieldsOf(list, 9)) found.second.calls.push_back(FieldOf(function, 1));
-    }
-  }
-  return found;
-}
-
-// Of a MetaGraphDef; numbers of fields are those of meta_graph.proto, saver.proto, graph.proto and function.proto.
-Graph GraphOf(std::string_view meta_graph) {
-  Graph graph;
-  for (const std::string_view definition : FieldsOf(meta_graph, 2)) {
-    for (const std::string_view node : FieldsOf(definition, 1)) graph.nodes.insert(NodeOf(node));
-    for (const std::string_view library : FieldsOf(definition, 2)) {
-      for (const std::string_view function : FieldsOf(library, 1)) {
-        std::vector<Node>& nodes = graph.functions[FieldOf(FieldOf(function, 1), 1)];
-        for (const std::string_view node : FieldsOf(function, 3)) nodes.push_back(NodeOf(node).second);
-      }
-    }
-  }
-  for (const std::string_view saver : FieldsOf(meta_graph, 3)) {
-    graph.restore.push_back(FieldOf(saver, 1));
-    graph.restore.push_back(FieldOf(saver, 3));
-  }
-  for (const std::string_view entry : FieldsOf(meta_graph, 4)) {
-    const auto [key, collection] = EntryOf(entry);
-    if (key != "saved_model_main_op" && key != "legacy_init_op") continue;
-    for (const std::string_view list : FieldsOf(collection, 1)) {
-      for (const std::string_view name : FieldsOf(list, 1)) graph.run.emplace_back(name);
-    }
-  }
-  for (const auto& [name, signature] : SignaturesOf(meta_graph)) {
-    for (const auto& [key, tensor] : signature.inputs) graph.run.push_back(tensor.tensor);
-    for (const auto& [key, tensor] : signature.outputs) graph.run.push_back(tensor.tensor);
-  }
-  return graph;
-}
-
-// Operations that tensors and nodes of a graph need, and those of the functions that they call.
-std::set<std::string> RunBy(const Graph& graph, const std::vector<std::string>& roots) {
-  std::set<std::string> found, entered, reached;
-  std::vector<std::pair<const Node*, bool>> waiting;  // and whether it is of no function
-  const auto reach = [&](const std::string& tensor) {
-    const size_t begin = tensor.compare(0, 1, "^") == 0;
-    const std::string name = tensor.substr(begin, tensor.find(':') - begin);
-    const auto node = graph.nodes.find(name);
-    if (node != graph.nodes.end() && reached.insert(name).second) waiting.emplace_back(&node->second, true);
-  };
-  for (const std::string& root : roots) reach(root);
-  while (!waiting.empty()) {
-    const auto [node, is_outermost] = waiting.back();
-    waiting.pop_back();
-    if (is_outermost) {
-      for (const std::string& input : node->inputs) reach(input);
-    }
-    std::vector<std::string> calls = node->calls;
-    calls.push_back(node->op);
-    for (const std::string& name : calls) {
-      const auto function = graph.functions.find(name);
-      if (function == graph.functions.end() || !entered.insert(name).second) continue;
-      for (const Node& inner : function->second) waiting.emplace_back(&inner, false);
-    }
-    if (graph.functions.count(node->op) == 0) found.insert(node->op);
-  }
-  return found;
-}
-
-template <size_t N>
-bool IsAmong(const std::string& name, const char* const (&list)[N]) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
-
-// Whether an operation only computes, or keeps variables and tables.
-bool IsTaken(const std::string& name) {
-  static const std::map<std::string, bool> is_stateful = [] {  // OpList and OpDef of op_def.proto
-    std::map<std::string, bool> known;
+// All operations of this TensorFlow.
+const Operations& KnownOperations() {
+  static const Operations known = [] {
     const std::unique_ptr<TF_Buffer, void (*)(TF_Buffer*)> all(tf.GetAllOpList(), tf.DeleteBuffer);
-    for (const std::string_view op : FieldsOf({static_cast<const char*>(all->data), all->length}, 1)) {
-      bool& stateful = known[FieldOf(op, 1)];
-      for (ProtoReader reader(op); reader.Next();) stateful |= reader.field == 17 && reader.number != 0;
-    }
-    return known;
+    return OperationsOf({static_cast<const char*>(all->data), all->length});
   }();
-  const auto found = is_stateful.find(name);
-  if (found == is_stateful.end() || IsAmong(name, kOutside)) return false;
-  const auto begins = [&](const char* kind) { return name.compare(0, std::strlen(kind), kind) == 0; };
-  if (IsAmong(name, kKeeping) || std::any_of(std::begin(kKeepingKinds), std::end(kKeepingKinds), begins)) return true;
-  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  return !found->second && !std::any_of(std::begin(kIdle), std::end(kIdle), has);
-}
-
-// What is run to load a graph of a SavedModel or to score, and is more than computing.
-std::set<std::string> Refused(const Graph& graph) {
-  std::set<std::string> refused;
-  for (const std::string& op : RunBy(graph, graph.run)) {
-    if (!IsTaken(op)) refused.insert(op);
-  }
-  for (const std::string& op : RunBy(graph, graph.restore)) {
-    if (!IsTaken(op) && !IsAmong(op, kRestoring)) refused.insert(op);
-  }
-  return refused;
-}
-
-// Throws ArtifactError: it does more than compute, or cannot be read.
-void CheckServed(const std::string& directory, const std::string& tag) {
-  std::set<std::string> refused;
-  try {
-    const MappedFile file(directory + "/saved_model.pb");
-    for (const std::string_view meta_graph : FieldsOf(file.bytes(), 2)) {
-      const std::string about = FieldOf(meta_graph, 1);
-      const std::vector<std::string_view> tags = FieldsOf(about, 4);
-      if (std::find(tags.begin(), tags.end(), tag) != tags.end()) refused.merge(Refused(GraphOf(meta_graph)));
-    }
-  } catch (const ArtifactError& error) {
-    throw ArtifactError(directory + " cannot be loaded under the tag '" + tag + "': " + error.what());
-  }
-  if (refused.empty()) return;
-  std::string named;
-  for (const std::string& op : refused) named += (named.empty() ? "'" : ", '") + op + "'";
-  throw ArtifactError(directory + " runs the operations [" + named +
-                      "], which do more than compute. Only what computes, looks up and keeps variables is served.");
+  return known;
 }
 
 class SavedModel;
@@ -378,7 +136,7 @@ class SavedModel : public LoadedModel {
     if (!std::filesystem::is_regular_file(directory + "/saved_model.pb")) {
       throw ArtifactError(directory + " holds no SavedModel (no saved_model.pb). Export it again.");
     }
-    CheckServed(directory, tag);
+    CheckServed(directory, tag, KnownOperations());
     const Status status;
     const std::unique_ptr<TF_SessionOptions, void (*)(TF_SessionOptions*)> options(tf.NewSessionOptions(),
                                                                                    tf.DeleteSessionOptions);

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engines.tensorflow.operations import check_loaded, is_taken
+from serving.engines.tensorflow.operations import check_loaded, check_served, is_taken
 from serving.foreign import open_model
 from serving.foreign.saved_model import Model
 from tests.support.foreign_models import check_scores
@@ -250,7 +250,8 @@ def test_what_saves_and_restores_may_not_be_called_by_the_model(how: str, tmp_pa
     def change(graph: Any) -> None:
         functions = graph.graph_def.library.function
         saver = next(f.signature.name for f in functions if f.signature.name.startswith("__inference__traced_save"))
-        node = functions[0].node_def.add(name="extra")
+        scoring = next(f for f in functions if not f.signature.name.startswith("__inference__traced_"))
+        node = scoring.node_def.add(name="extra")
         if how == "as its function":
             node.op = "PartitionedCall"
             node.attr["f"].func.name = saver
@@ -351,8 +352,52 @@ def test_a_graph_that_is_cut_off_is_refused(length: int, tmp_path: Path) -> None
 def test_missing_variables_are_refused(name: str, tmp_path: Path) -> None:
     path = with_variable(tmp_path / "saved")
     (path / "variables" / name).unlink()
-    with pytest.raises(ArtifactError, match="cannot be loaded as a SavedModel"):
+    with pytest.raises(
+        ArtifactError, match="(cannot be loaded as a SavedModel|variables of 5 bytes, their files have 0)"
+    ):
         Model(path)
+
+
+def test_what_protobuf_would_merge_is_refused(tmp_path: Path) -> None:
+    path = with_variable(tmp_path / "saved")
+    file = path / "saved_model.pb"
+    for more in (b"\x08\x01", b"\xfa\x01\x00"):  # the schema's version again, and a field that nobody knows
+        file.write_bytes(file.read_bytes() + more)
+        for check in (check_loaded, check_served):
+            with pytest.raises(ArtifactError, match="holds fields twice, or fields that this TensorFlow does not know"):
+                check(path)
+
+
+@pytest.mark.parametrize("name", ["saved_model.pbtxt", "variables/variables", "README.md"])
+def test_files_that_could_be_read_instead_are_refused(name: str, tmp_path: Path) -> None:
+    path = with_variable(tmp_path / "saved")
+    (path / name).touch()
+    with pytest.raises(ArtifactError, match=f"{name} is a link, or no file that belongs in a SavedModel"):
+        check_served(path)
+    if name == "README.md":  # of somebody else's model
+        check_loaded(path)
+        return
+    with pytest.raises(ArtifactError, match=f"{name} is a link, or no file that belongs in a SavedModel"):
+        check_loaded(path)
+
+
+def test_nodes_that_nothing_leads_to_run_while_a_graph_is_loaded(tmp_path: Path) -> None:
+    """TensorFlow runs what has no state to work out shapes."""
+    import tensorflow as tf
+
+    (tmp_path / "number").write_text("3")
+
+    def change(graph: Any) -> None:
+        with tf.Graph().as_default() as added:
+            tf.zeros([tf.strings.to_number(tf.io.read_file(str(tmp_path / "number")), tf.int32)], name="theirs")
+        graph.graph_def.node.extend(added.as_graph_def().node)
+
+    path = rewritten(with_variable(tmp_path / "saved"), change)
+    with tf.Graph().as_default() as loaded, tf.compat.v1.Session() as session:
+        tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+        assert loaded.get_tensor_by_name("theirs:0").shape == [3], "so the test proves something"
+    with pytest.raises(ArtifactError, match=r"runs the operations \['ReadFile'\]"):
+        check_served(path)
 
 
 def test_links_to_files_are_followed_as_caches_of_models_have_them(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_nothing_is_read_or_written_past_an_end(tmp_path: Path) -> None:
     whole.save(tmp_path / "whole")
     others.save(tmp_path / "others")
     done = subprocess.run(
-        [sanitized(FUZZ), "1", "600", "3", tmp_path / "whole", tmp_path / "others"],
+        [sanitized(FUZZ, "plan"), "1", "600", "3", tmp_path / "whole", tmp_path / "others"],
         env={"ASAN_OPTIONS": "allocator_may_return_null=1", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -58,7 +58,7 @@ def model(directory: Path, candidates: tuple[str, ...]) -> Path:
 def test_odd_requests_are_answered_or_refused_alone_as_among_others(tmp_path: Path, by: str, threads: str) -> None:
     models = [model(tmp_path / "rows", ()), model(tmp_path / "candidates", ("item", "price"))]
     done = subprocess.run(
-        [sanitized(FUZZ, "triton", by=by), "1", "150", "4000", threads, *models],
+        [sanitized(FUZZ, "plan", "triton", by=by), "1", "150", "4000", threads, *models],
         env={"ASAN_OPTIONS": "allocator_may_return_null=1"},
         capture_output=True,
         text=True,
