@@ -4,6 +4,7 @@ What is wrong is said with file and line. Texts are taken as they are written, w
 there, and no boolean.
 """
 
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -17,13 +18,16 @@ from rankline.options import description_of
 from training.models import MODELS, model_named
 from training.models.config import ModelConfig
 from workflows.errors import ConfigError
+from workflows.regular_files import read_regular
 from workflows.spelling import did_you_mean
+from workflows.yaml_nodes import MOST_BYTES, compose
 
 Config = TypeVar("Config")
 WITHOUT = "without"
 """Key of a field's metadata: fields of its own config that the file does not have."""
 
 _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+_LONGEST = 60  # of what is shown of a value
 _SCHEMAS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
@@ -34,15 +38,16 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         ConfigError: it cannot be read, is no YAML, or something in it is not known, missing or out of its range.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MOST_BYTES).decode()
     except OSError as error:
-        hint = did_you_mean([path.name], (other.name for other in path.parent.glob("*.y*ml")))
+        others = () if os.path.lexists(path) else (other.name for other in path.parent.glob("*.y*ml"))
+        hint = did_you_mean([path.name], others)
         reason = f"{path} cannot be read ({error.strerror}).{hint}"
         raise ConfigError(f"{reason} Make one with: rankline init FILE") from None
     except UnicodeError:
         raise ConfigError(f"{path} is not text in UTF-8. Expected YAML, such as rankline init writes.") from None
     try:
-        node = yaml.compose(text, yaml.SafeLoader)
+        node = compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}" if mark else ""
@@ -143,7 +148,7 @@ class _Reader:
                 return float(value)
             except ValueError:
                 pass
-        if type(value) is not kind:
+        if type(value) is not kind or (kind is int and abs(value) >= 1 << 63):
             raise self._fault(node, place, _shown(node), _NAMES[kind])
         return value
 
@@ -183,7 +188,7 @@ def _plain(node: yaml.Node) -> Any:
 
 def _shown(node: yaml.Node) -> str:
     if isinstance(node, yaml.ScalarNode):
-        return repr(node.value) if node.value else "empty"
+        return repr(node.value[:_LONGEST]) if node.value else "empty"
     return "a list" if isinstance(node, yaml.SequenceNode) else "names with values"
 
 

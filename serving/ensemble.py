@@ -36,6 +36,7 @@ from workflows.artifacts import (
     Manifest,
     check_files,
     describe,
+    refuse_links,
     refuse_unlisted,
     remedy,
     write_whole,
@@ -132,6 +133,8 @@ class ExportedEnsemble:
         Raises:
             ArtifactError: one is missing, damaged or not in the manifest.
         """
+        for step in self.steps:
+            refuse_links(self.path / step, KIND)
         check_files(self.path, self.manifest.files, KIND)
         for step in self.steps:
             prefix = f"{step}/"

@@ -8,7 +8,7 @@ from typing import Any
 from training.models import MODELS
 from training.models.config import ModelConfig, StepConfig, check_not_negative
 from training.models.mlp import MLPConfig
-from workflows.choices import check_at_least, check_choice
+from workflows.choices import MOST_SEED, check_at_least, check_choice
 from workflows.errors import ConfigError
 
 DECAYS = ("none", "linear", "quadratic", "cosine")
@@ -18,6 +18,8 @@ HOLDOUTS = ("inner", "valid")
 DEVICES = ("auto", "cpu", "cuda")
 ROWWISE_TABLE_LR_SCALE = 320.0
 """What `table_lr_scale` is for "rowwise_adagrad" unless it is given: its accumulators shrink the steps."""
+_SLOTS = {"adagrad": 1, "adam": 2, "lazy_adam": 2}
+"""What an optimizer remembers of each weight."""
 LAG_FACTOR = 10
 """Times `WorkersConfig.timeout_s`, for a worker that answers, but lags."""
 
@@ -64,7 +66,8 @@ class TrainConfig(StepConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, 1, "epochs")
-        check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience", "seed")
+        check_at_least(self, 0, "warmup_steps", "decay_start_step", "early_stopping_patience")
+        check_at_least(self, 0, "seed", most=MOST_SEED)
         for name in ("learning_rate", "table_lr_scale"):
             value = getattr(self, name)
             check_choice(self, name, value is None or 0 < value < math.inf, "a finite number above 0")
@@ -75,6 +78,11 @@ class TrainConfig(StepConfig):
             raise ConfigError(
                 f"model {self.model.name!r} and every run both have {sorted(doubled)}. Rename the model's."
             )
+
+    @property
+    def copies_of_weights(self) -> int:
+        """How many numbers are held for each weight, at least: itself, what the optimizer remembers, its average."""
+        return 1 + _SLOTS.get(self.optimizer, 0) + self.weight_averaging
 
     @property
     def chooses_inside(self) -> bool:

@@ -20,9 +20,11 @@ from workflows.errors import ConfigError, DataError, SpecError
 from workflows.feature_spec import LABEL, SEQUENCE_CHANNELS
 from workflows.plain_values import holds_lists
 from workflows.prepared import CARDINALITIES
+from workflows.regular_files import read_regular
 from workflows.spec_file import PARQUET, Chunk, Feature, SpecFile
 
 TRAIN, TEST = "train", "test"
+_MOST_CARDINALITIES_BYTES = 1 << 20
 ANY_LENGTH = np.iinfo(np.int32).max
 """Longest list of a column of which nobody says it; Arrow's lists cannot be longer."""
 
@@ -82,8 +84,9 @@ def _part(path: Path) -> tuple[int, str]:
 
 def _read_cardinalities(path: Path) -> list[int]:
     try:
-        found = [entry["value"] for entry in json.loads(path.read_text(encoding="utf-8"))["cardinalities"]]
-    except (ValueError, KeyError, TypeError) as error:
+        document = json.loads(read_regular(path, _MOST_CARDINALITIES_BYTES))
+        found = [entry["value"] for entry in document["cardinalities"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SpecError(
             f'{path} cannot be read ({error!r}). Expected {{"cardinalities": [{{"name": …, "value": …}}, …]}}.'
         ) from None

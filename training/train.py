@@ -22,10 +22,11 @@ from training.config import SessionConfig, TrainConfig, WorkersConfig
 from training.elastic import Generation, resized
 from training.frameworks import Framework
 from training.holdout import inner_spec
+from training.loader.memory import available_bytes
 from training.loader.splits import first_rows as first_rows_of
 from training.metrics import all_metrics
 from training.metrics.first_rows import FirstRows
-from training.models import check_rows
+from training.models import check_memory, check_rows
 from training.observers import EarlyEnd, Observer, Observers, check_session, observers_of
 from training.run import INNER, OpenData, Span, TrainingRun
 from training.splitting import Splitting, splitting
@@ -273,6 +274,8 @@ def _checked(
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
+    num_parts = world.size if workers.split_tables_share else 1
+    check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes() * num_parts)
     all_metrics()  # one of a package that cannot be loaded would be found after the first epoch
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(

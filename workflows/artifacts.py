@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from workflows.durable import staging_for, sync, sync_all
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, in_short
+from workflows.regular_files import open_regular, read_regular
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -30,6 +31,7 @@ CALLED: dict[str, str] = {}
 """Name of a recipe → what it was asked for by, such as its file, which is what a command to make something takes."""
 
 _LONGEST_NAME = 255  # what Linux takes for one part of a path
+_MOST_MANIFEST_BYTES = 8 << 20  # of some 50,000 files; JSON takes 25 times as much in memory
 _PACKAGES = (
     "nvtabular", "merlin-systems", "tensorflow-cpu", "tensorflow", "torch", "pyarrow", "numpy", "mlflow",
     "nvidia-pytriton",
@@ -89,11 +91,12 @@ class Manifest:
         """
         path = directory / MANIFEST
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(read_regular(path, _MOST_MANIFEST_BYTES))
             format_version = document.pop("format_version")
             if format_version != FORMAT_VERSION:
                 raise ArtifactError(
-                    f"{path} has format version {format_version}, this Rankline reads {FORMAT_VERSION}. Make it again."
+                    f"{path} has format version {format_version!r:.50}, this Rankline reads {FORMAT_VERSION}. "
+                    "Make it again."
                 )
             files = {name: FileRecord(**record) for name, record in document.pop("files").items()}
             manifest = cls(files=files, **document)
@@ -102,7 +105,7 @@ class Manifest:
         except FileNotFoundError:
             raise ArtifactError(f"{directory} is not an artifact: it has no {MANIFEST}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"{path} cannot be read ({error}). Make the artifact again.") from None
+            raise ArtifactError(f"{path} cannot be read ({in_short(error)}). Make the artifact again.") from None
 
     def check_fingerprint(self, expected: str, source: Path) -> None:
         """Refuse another artifact than the one that was meant, also one whose manifest says that it is that one.
@@ -131,13 +134,13 @@ class Manifest:
             if not isinstance(mapping, dict):
                 raise TypeError(f"{name} is not an object")
         texts += [*self.made_from.values(), *self.versions.values(), *(file.sha256 for file in self.files.values())]
-        if odd := [text for text in texts if not isinstance(text, str)]:
-            raise TypeError(f"{odd[0]!r} is not a text")
+        if odd := [text for text in texts if not (isinstance(text, str) and text.isprintable())]:
+            raise TypeError(f"{odd[0]!r:.200} is not a line of text")
         for name, record in self.files.items():
             if type(record.num_bytes) is not int or record.num_bytes < 0:
                 raise TypeError(f"{name} has {record.num_bytes!r} bytes")
             parts = Path(name).parts
-            if Path(name).is_absolute() or ".." in parts or "\0" in name or len(name) > _LONGEST_NAME:
+            if Path(name).is_absolute() or ".." in parts or not name.isprintable() or len(name) > _LONGEST_NAME:
                 raise ValueError(f"{name!r:.200} is not the path of a file of it")
 
 
@@ -202,8 +205,8 @@ def load_manifest(directory: Path, kind: str) -> Manifest:
     manifest = Manifest.read(directory)
     if manifest.kind != kind:
         raise ArtifactError(f"{directory} holds {manifest.kind}, expected {kind}. Give the directory of the {kind}.")
-    check_files(directory, manifest.files, kind)
     refuse_links(directory, kind)
+    check_files(directory, manifest.files, kind)
     refuse_unlisted(directory, {*manifest.files, MANIFEST}, kind)
     return manifest
 
@@ -250,11 +253,13 @@ def refuse_links(directory: Path, kind: str) -> None:
     """Refuse links below a directory of an artifact: what they lead to is not the artifact's, and may change.
 
     Raises:
-        ArtifactError: there is one.
+        ArtifactError: there is one, or something else that is neither a file nor a directory.
     """
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
             raise ArtifactError(f"{path} is a link. A {kind} holds files alone: put the file in its place.")
+        if not (path.is_file() or path.is_dir()):
+            raise ArtifactError(f"{path} is not a regular file. A {kind} holds files alone: remove it.")
 
 
 def remedy(kind: str, directory: Path) -> str:
@@ -298,9 +303,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hexadecimal digits."""
+    """SHA-256 of a regular file's bytes, as hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -74,14 +74,35 @@ _OPCODES = (
 )
 
 
+_CONTAINERS = (
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.TUPLE, pickle.MARK, pickle.EMPTY_LIST),
+    *(pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.REDUCE, pickle.NEWOBJ),
+)
+# Most of what one byte of a file may ask for takes a hundred bytes of memory.
+_LEAST_MADE = 2_000_000
+_BYTES_PER_CONTAINER, _BYTES_PER_MEMO = 16, 4  # in a file that makes more than that, at least
+
+
+def _counted(load: Callable[[Any], None]) -> Callable[["_InertUnpickler"], None]:
+    def load_counted(unpickler: "_InertUnpickler") -> None:
+        unpickler.count_container()
+        load(unpickler)
+
+    return load_counted
+
+
 class _InertUnpickler(pickle._Unpickler):
+    memo: dict[int, Any]
     stack: list[Any]
     read: Callable[[int], bytes]
     append: Callable[[Any], None]
     pop_mark: Callable[[], list[Any]]
 
     def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(io.BytesIO(stream.read()))  # from memory it reads no more than there is
+        content = stream.read()
+        super().__init__(io.BytesIO(content))  # from memory it reads no more than there is
+        self._containers_left = max(_LEAST_MADE, len(content) // _BYTES_PER_CONTAINER)
+        self._most_memos = max(_LEAST_MADE, len(content) // _BYTES_PER_MEMO)
         self._names: dict[tuple[str, str], type[Call]] = {}
 
     def find_class(self, module: str, name: str) -> type[Call]:
@@ -111,12 +132,24 @@ class _InertUnpickler(pickle._Unpickler):
         elements = self.pop_mark()  # first: it changes where `append` leads
         self.append(frozenset(map(_flat, elements)))
 
+    def count_container(self) -> None:
+        self._containers_left -= 1
+        if self._containers_left < 0:
+            raise ArtifactError("it makes more than its size allows")
+
+    def _load_memo(self) -> None:
+        if len(self.memo) >= self._most_memos:
+            raise ArtifactError("it makes more than its size allows")
+        self.memo[len(self.memo)] = self.stack[-1]
+
     def _refuse(self) -> None:
         raise ArtifactError("it is written with instructions that NVTabular's pickles have not")
 
     dispatch: ClassVar[dict[int, Any]] = {
         **dict.fromkeys(range(256), _refuse),
         **{opcode[0]: pickle._Unpickler.dispatch[opcode[0]] for opcode in _OPCODES},
+        **{opcode[0]: _counted(pickle._Unpickler.dispatch[opcode[0]]) for opcode in _CONTAINERS},
+        pickle.MEMOIZE[0]: _load_memo,
         pickle.BYTEARRAY8[0]: _load_bytearray,
         pickle.SETITEM[0]: _load_item,
         pickle.SETITEMS[0]: _load_items,

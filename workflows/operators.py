@@ -15,13 +15,15 @@ import pyarrow.compute as pc
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
+from workflows.categories import FIRST_UNSEEN_ID, MOST_BUCKETS, NULL_ID
+from workflows.choices import LONGEST_PADDED
 from workflows.errors import ConfigError, DataError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
 from workflows.plain_values import is_text
 from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 from workflows.upstream import nvt, ops  # first, so that what it imports is imported quietly
+from workflows.vocabulary_files import read_vocabulary
 
 from merlin.dag import iter_nodes  # isort: skip
 from merlin.dag.ops.concat_columns import ConcatColumns  # isort: skip
@@ -107,8 +109,11 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
 
     def __init__(self, start: int, end: int | None = None, pad_value: float | str = 0) -> None:
         super().__init__(start, end, pad=True, pad_value=pad_value)
-        if not 0 < self.max_elements < LONGEST_SLICE:
-            raise ConfigError(f"ListSlice({start}, {end}) has no longest slice to pad to. Give a start and an end.")
+        if not 0 < self.max_elements <= LONGEST_PADDED:
+            raise ConfigError(
+                f"PaddedListSlice({start}, {end}) has no longest slice of 1 to {LONGEST_PADDED} values to pad to. "
+                "Give a start and an end."
+            )
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
         """Apply to each selected list column."""
@@ -307,7 +312,7 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         path = self.categories[name]
         with get_worker_cache("vocabularies") as cache:
             if path not in cache:
-                frame = pd.read_parquet(path)
+                frame = read_vocabulary(path, [name])
                 num_unseen = self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets or 1
                 first = FIRST_UNSEEN_ID + num_unseen
                 ids = frame.index.to_numpy()
@@ -393,8 +398,18 @@ class HashedCategorify(Categorify):
     """
 
     def buckets_of(self, name: str) -> int:
-        """Buckets of a column."""
-        return int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
+        """Buckets of a column.
+
+        Raises:
+            ConfigError: they are more than a table of ids is made for.
+        """
+        num_buckets = int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
+        if not 0 < num_buckets <= MOST_BUCKETS:
+            raise ConfigError(
+                f"HashedCategorify on {name!r} has {num_buckets} buckets for unseen values, expected 1 to "
+                f"{MOST_BUCKETS}."
+            )
+        return num_buckets
 
     def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
         """Make the vocabularies.

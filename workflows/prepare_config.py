@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from workflows.categories import MOST_BUCKETS
 from workflows.choices import check_at_least
 
 
@@ -18,4 +19,5 @@ class PrepareConfig:
     hash_buckets: int = 0
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "frequency_threshold", "hash_buckets")
+        check_at_least(self, 0, "frequency_threshold")
+        check_at_least(self, 0, "hash_buckets", most=MOST_BUCKETS)

@@ -79,11 +79,64 @@ _INNER = {
     "pandas.core.internals.managers": {"BlockManager", "SingleBlockManager"},
 }
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
-_NUMBERS = re.compile(r"[biuf]\d{1,2}|[SU]\d{1,9}")
+_NUMBERS = re.compile(r"[biuf]\d{1,2}|[SU]\d{1,6}")
 _TIMES = re.compile(r"[Mm]8")
 _TIME_UNITS = frozenset(
     unit.encode() for unit in ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
 )
+
+
+# What refers to others like it, or to itself.
+_NODES = frozenset({"merlin.dag.node.Node", "merlin.io.dataset.Dataset", "nvtabular.workflow.node.WorkflowNode"})
+_LEAST_BYTES, _MOST_TIMES = 64 << 20, 32
+"""A file may stand for so much, and so many times its own size: texts that are there often are in it once."""
+_MOST_COLUMNS = 1 << 24  # of a sparse matrix, of which NVTabular counts each
+_MOST_EMPTY = 1 << 16  # rows or columns of an array without values
+
+
+def check_extent(tree: Any, num_bytes: int) -> None:
+    """Refuse a tree in which parts are referred to so often that it stands for much more than its file holds.
+
+    Args:
+        tree: what `read_inert` gives.
+        num_bytes: size of the file.
+
+    Raises:
+        ArtifactError: it does, or it holds itself other than by the nodes of a graph.
+    """
+    extents: dict[int, int] = {}  # bytes of a part when it is written out, about; -1 while that is found out
+    nodes = [tree]
+
+    def extent(part: Any) -> int:
+        if type(part) in _ATOMS or type(part) is bytearray:
+            return 8 + len(part) if isinstance(part, str | bytes | bytearray) else 8
+        if id(part) not in extents:
+            extents[id(part)] = -1
+            extents[id(part)] = 8 + sum(map(of_inner, _contents_of(part)))
+        if extents[id(part)] < 0:
+            raise ArtifactError("it holds itself")
+        return extents[id(part)]
+
+    def of_inner(part: Any) -> int:
+        if isinstance(part, Call) and part.name in _NODES:
+            nodes.append(part)
+            return 8
+        return extent(part)
+
+    total, seen = 0, set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            total += extent(node)
+        if total > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
+            raise ArtifactError(f"it has {num_bytes} bytes and stands for more than {_MOST_TIMES} times as many")
+
+
+def _contents_of(part: Any) -> Iterable[Any]:
+    if isinstance(part, Call | dict):
+        return _parts_of(part)  # without functions, which are left where they are
+    return part if isinstance(part, list | tuple | set | frozenset) else ()
 
 
 def make_parts(tree: Any) -> Any:
@@ -325,7 +378,10 @@ def _array_of(maker: _Maker, call: Call, values: Any, dtype: Any, shape: Any, or
         flat = np.fromiter(maker.all(values), dtype=object, count=len(values))
     else:
         flat = np.frombuffer(bytearray(values), dtype=made_dtype)
-    if not all(type(size) is int and size >= 0 for size in shape) or math.prod(shape) != len(flat):
+    # Of an array without values, one side may be said to be of any length.
+    if not all(type(size) is int and 0 <= size <= max(len(flat), _MOST_EMPTY) for size in shape):
+        raise _unexpected(call)
+    if math.prod(shape) != len(flat):
         raise _unexpected(call)
     return flat.reshape(shape, order=order)
 
@@ -361,16 +417,12 @@ def _make_frame(maker: _Maker, call: Call) -> pd.DataFrame:
 
 def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: pd.Index) -> pd.DataFrame:
     by_position: dict[int, NDArray[Any]] = {}
-    for block in blocks:
-        match block:
-            case Call(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
-                rows = maker.make(values)
-                positions = np.arange(len(columns))[maker.make(placement)]
-                if rows.ndim != 2 or len(rows) != len(positions):
-                    raise _unexpected(call)
-                by_position.update(zip(positions.tolist(), rows, strict=True))
-            case _:
-                raise _unexpected(call)
+    parts = [_block_of(maker, call, block) for block in blocks]
+    if len(columns) != sum(len(rows) for rows, _ in parts):  # before they are counted: an index may say any number
+        raise _unexpected(call)
+    for rows, placement in parts:
+        positions = np.arange(len(columns))[placement]
+        by_position.update(zip(positions.tolist(), rows, strict=True))
     if not by_position or set(by_position) != set(range(len(columns))):
         raise _unexpected(call)
     # By number first: names may be there twice.
@@ -379,10 +431,22 @@ def _frame_of(maker: _Maker, call: Call, blocks: Any, columns: pd.Index, index: 
     return frame
 
 
+def _block_of(maker: _Maker, call: Call, block: Any) -> tuple[NDArray[Any], Any]:
+    """Columns of a frame that have one dtype, as the rows of an array, and their places in the frame."""
+    match block:
+        case Call(name="pandas._libs.internals._unpickle_block", arguments=(values, placement, 2)):
+            rows = maker.make(values)
+            if isinstance(rows, np.ndarray) and rows.ndim == 2:
+                return rows, maker.make(placement)
+    raise _unexpected(call)
+
+
 def _make_series(maker: _Maker, call: Call) -> "pd.Series[Any]":
     match call.arguments, call.state:
         case (), {"_mgr": Call(state=([axis], [values], *_)), "name": name}:
-            return pd.Series(maker.make(values), index=_index_of(maker, call, axis), name=maker.make(name))
+            array, index = maker.make(values), _index_of(maker, call, axis)
+            if isinstance(array, np.ndarray) and array.shape == index.shape:  # a single value would fill any index
+                return pd.Series(array, index=index, name=maker.make(name))
     raise _unexpected(call)
 
 
@@ -396,6 +460,8 @@ def _index_of(maker: _Maker, call: Call, axis: Any) -> pd.Index:
 def _make_matrix(maker: _Maker, call: Call) -> Any:
     match call.arguments, call.state:
         case (), {"_shape": (int(height), int(width)), "data": data, "indices": indices, "indptr": starts}:
+            if width > _MOST_COLUMNS:
+                raise ArtifactError(f"{call.name} has {width} columns, expected at most {_MOST_COLUMNS}")
             matrix = scipy.sparse.csr_matrix(
                 tuple(maker.make(part) for part in (data, indices, starts)), shape=(height, width)
             )

@@ -19,7 +19,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from workflows.choices import MOST
 from workflows.errors import ConfigError, SpecError
+from workflows.regular_files import read_regular
+from workflows.yaml_nodes import MOST_BYTES, compose
 
 FILE_NAME = "feature_spec.yaml"
 PARQUET = "parquet"
@@ -71,8 +74,8 @@ class Feature:
             raise SpecError(f"feature {self.name!r}: dtype {self.dtype!r} is not a NumPy dtype name.") from None
         for name in ("cardinality", "embedding_dim", "max_length"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= MOST):
+                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of 1 to {MOST}.")
         if self.is_list != (self.max_length is not None):
             raise SpecError(f"feature {self.name!r}: max_length belongs to list features, and every list needs one.")
 
@@ -183,7 +186,8 @@ class SpecFile:
                 message has the line or the place.
         """
         try:
-            document = yaml.load(text, Loader=_Loader)
+            node = compose(text)
+            document = None if node is None else _Loader("").construct_document(node)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1}: " if mark else ""
@@ -220,9 +224,11 @@ class SpecFile:
             SpecError: no such file, or not a valid spec; the message has the path.
         """
         try:
-            return cls.from_yaml(path.read_text(encoding="utf-8"))
+            return cls.from_yaml(read_regular(path, MOST_BYTES).decode())
         except FileNotFoundError:
             raise SpecError(f"{path} does not exist. Expected a feature spec.") from None
+        except OSError as error:
+            raise SpecError(f"{path} cannot be read ({error.strerror}). Expected a feature spec.") from None
         except UnicodeDecodeError as error:
             raise SpecError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
         except SpecError as error:

@@ -12,21 +12,27 @@ by the file that is read.
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from workflows.errors import ArtifactError, ConfigError
+from workflows.choices import LONGEST_PADDED
+from workflows.errors import ArtifactError, ConfigError, in_short
 from workflows.inert_pickle import read_inert
+from workflows.regular_files import read_regular
 from workflows.saved_functions import say_whose_they_are
 from workflows.saved_graph import GRAPH_FILE, load_graph
-from workflows.saved_parts import GROUP, has_rule, make_parts
+from workflows.saved_parts import GROUP, check_extent, has_rule, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
+from workflows.vocabulary_files import check_vocabulary
 
 from merlin.dag import Graph, Node  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 from nvtabular.ops import StatOperator  # isort: skip
 
 _PICKLE = "workflow.pkl"
+_MOST_PICKLE_BYTES = 256 << 20  # of which reading takes a minute
+_MOST_METADATA_BYTES = 1 << 20
 # Which files an operator has, by column.
 _FILES = {ops.Categorify: "categories", ops.JoinGroupby: "categories", ops.TargetEncoding: "stats"}
 # Whose pickles are read; some of older ones may be.
@@ -82,7 +88,33 @@ def load_workflow(directory: Path) -> nvt.Workflow:
         )
     if not has_pickle and not has_graph:
         raise ArtifactError(f"{directory} holds no {_PICKLE} and no {GRAPH_FILE}. Expected a saved NVTabular workflow.")
-    return _load_pickle(directory) if has_pickle else _load_graph(directory)
+    workflow = _load_pickle(directory) if has_pickle else _load_graph(directory)
+    try:
+        _check_sizes(workflow)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{directory} was not loaded: {error}. Expected what NVTabular's Workflow.save writes."
+        ) from None
+    return workflow
+
+
+def _check_sizes(workflow: nvt.Workflow) -> None:
+    """Refuse what would take much more memory when the workflow is used than its files take on the disk."""
+    operators = [node.op for node in _nodes(workflow.graph)]
+    for operator in operators:
+        if isinstance(operator, ops.ListSlice) and operator.pad and operator.max_elements > LONGEST_PADDED:
+            raise ArtifactError(
+                f"a ListSlice pads lists to {operator.max_elements} values, expected at most {LONGEST_PADDED}"
+            )
+    files = {
+        file
+        for operator in operators
+        for kind, attribute in _FILES.items()
+        if isinstance(operator, kind)
+        for file in getattr(operator, attribute).values()
+    }
+    for file in sorted(files):
+        check_vocabulary(Path(file))
 
 
 def _load_graph(directory: Path) -> nvt.Workflow:
@@ -101,8 +133,11 @@ def _load_graph(directory: Path) -> nvt.Workflow:
 def _load_pickle(directory: Path) -> nvt.Workflow:
     path = directory / _PICKLE
     try:
-        with path.open("rb") as stream, quiet_nvtabular():
-            workflow = make_parts(read_inert(stream))
+        content = read_regular(path, _MOST_PICKLE_BYTES)
+        with quiet_nvtabular():
+            tree = read_inert(BytesIO(content))
+            check_extent(tree, len(content))
+            workflow = make_parts(tree)
         if isinstance(workflow, nvt.Workflow):
             for node in _nodes(workflow.graph):
                 _keep_files_in(node.op, directory)
@@ -112,10 +147,11 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
             "Expected NVTabular operators and data only; name an operator class of your own in the entry-point group "
             f"{GROUP} of its package."
         )
-        raise ArtifactError(f"{path} was not loaded: {error}. {remedy}") from None
+        reason = " ".join(str(error).split())  # a name in it may have a line feed
+        raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None
     except Exception as error:  # damaged pickles raise anything
         remedy = _too_old(directory) or "Prepare the data again."
-        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). {remedy}") from None
+        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None
     if not isinstance(workflow, nvt.Workflow):
         raise ArtifactError(f"{path} holds {type(workflow).__name__}, expected an NVTabular workflow.")
     keep_vocabularies_in(workflow, directory)
@@ -125,7 +161,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 def _too_old(directory: Path) -> str:
     """What to say of a workflow that was saved by older packages than those whose pickles are known; else nothing."""
     try:
-        saved_by = json.loads((directory / "metadata.json").read_text(encoding="utf-8"))["versions"]
+        saved_by = json.loads(read_regular(directory / "metadata.json", _MOST_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
     except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged, or of somebody else
         return ""

@@ -21,6 +21,6 @@ def check_step(model: Path, manifest: str) -> None:
     repository = model.parent
     files = Manifest.read((repository / manifest).parent).files
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
-    check_files(repository, own, "ensemble")
     refuse_links(model, "ensemble")
+    check_files(repository, own, "ensemble")
     refuse_unlisted(model, {name.removeprefix(f"{model.name}/") for name in own}, "ensemble")

@@ -13,6 +13,7 @@ from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
 from workflows.errors import LoweringError
 from workflows.operators import HashedCategorify, StableHashBucket, StableHashedCross
 from workflows.upstream import nvt, ops
+from workflows.vocabulary_files import read_vocabulary
 
 
 def lower_categorify(op: ops.Categorify, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
@@ -48,8 +49,9 @@ def _encoded(op: ops.Categorify, storage: str, columns: list[Expression], names:
     num_unseen = op.buckets_of(names[0]) if isinstance(op, HashedCategorify) else 1
     if len(columns) > 1 and any(column.is_list for column in columns):
         raise LoweringError(f"{what}: lists cannot be encoded together with other columns.")
-    vocabulary = pd.read_parquet(op.categories[storage])
-    parts = [column_of(vocabulary[name]) for name in (names if len(names) > 1 else [storage])]
+    keyed = names if len(names) > 1 else [storage]
+    vocabulary = read_vocabulary(op.categories[storage], keyed)
+    parts = [column_of(vocabulary[name]) for name in keyed]
     keys = [part for part in parts if isinstance(part, Vector)]
     if len(keys) < len(parts):
         raise LoweringError(f"{what}: the vocabulary holds lists. Prepare the data again.")

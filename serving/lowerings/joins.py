@@ -21,6 +21,7 @@ from serving.plan.columns import Vector
 from serving.plan.steps import Fill, Similarity
 from workflows.errors import LoweringError
 from workflows.upstream import nvt, ops
+from workflows.vocabulary_files import read_vocabulary
 
 
 def lower_join_external(op: ops.JoinExternal, _selector: nvt.ColumnSelector, columns: Columns) -> Columns:
@@ -41,7 +42,7 @@ def lower_join_groupby(op: ops.JoinGroupby, selector: nvt.ColumnSelector, column
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
         name = op.name_sep.join(group)
-        stats = pd.read_parquet(op.categories[op.storage_name.get(name, name)])
+        stats = read_vocabulary(op.categories[op.storage_name.get(name, name)], group)
         found = _find(op, columns, group, stats[group])
         for stat in (stat for stat in stats.columns if stat not in group):
             lookup = found.look_up(column_of(stats[stat]))
@@ -63,7 +64,7 @@ def lower_target_encoding(op: ops.TargetEncoding, selector: nvt.ColumnSelector, 
     lowered: dict[str, Any] = {}
     for group in _groups(selector):
         key = op.name_sep.join(group)
-        stats = pd.read_parquet(op.stats[key])
+        stats = read_vocabulary(op.stats[key], group)
         _check_are_sums(op, group, key, stats)
         found = _find(op, columns, group, stats[group])
         count, *sums = (stats.iloc[:, len(group) + i] for i in range(1 + len(op.means)))

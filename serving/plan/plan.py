@@ -16,13 +16,15 @@ from serving.plan.index import KeyIndex
 from serving.plan.stacks import STACKED_STEPS, Stack
 from serving.plan.steps import STEPS, Step
 from serving.plan.storage import ArrayWriter, decode, encode
-from workflows.errors import ArtifactError, RequestError
+from workflows.errors import ArtifactError, RequestError, in_short
 from workflows.lists import Padded
+from workflows.regular_files import read_regular
 from workflows.tensor_names import MISSING_LIST, NNZS, VALID, VALUES
 from workflows.tensors import Tensor, fill_value
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 3
+_MOST_BYTES = 8 << 20  # of `plan.json`; a step takes a few hundred, its arrays are in files of their own
 ANY_WIDTH = -1
 """Width of lists that are as wide as the longest of a batch."""
 
@@ -365,10 +367,11 @@ class TransformPlan:
         """
         path = directory / PLAN_FILE
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(read_regular(path, _MOST_BYTES))
             if document["format_version"] != FORMAT_VERSION:
                 raise ArtifactError(
-                    f"{path} has format version {document['format_version']}, expected {FORMAT_VERSION}. Export again."
+                    f"{path} has format version {document['format_version']!r:.50}, expected {FORMAT_VERSION}. "
+                    "Export again."
                 )
             parts = {
                 name: tuple(decode(entry, _KINDS, directory) for entry in document[name])
@@ -388,7 +391,9 @@ class TransformPlan:
             RecursionError,
             OverflowError,
         ) as error:
-            raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error}). Export again.") from None
+            raise ArtifactError(
+                f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). Export again."
+            ) from None
 
 
 _KINDS: dict[str, type] = {

@@ -3,6 +3,7 @@
 The JSON holds the fields of the dataclasses of `serving.plan`, which it may only name from a table. It holds no code.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -15,6 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.plan.columns import Lists, Vector
+from workflows.regular_files import open_regular
+
+_MAGIC_BYTES = 8  # of an Arrow file, behind which its messages are as in a stream
+_HEADER, _COMPRESSION = 2, 3  # fields of Arrow's tables Message and RecordBatch
 
 
 class ArrayWriter:
@@ -105,7 +110,32 @@ def _fits(value: Any, hint: Any) -> bool:
 def _read(directory: Path, name: str) -> pa.Array:
     if Path(name).name != name:
         raise ValueError(f"{name!r} is not the name of a file beside the plan")
+    with open_regular(directory / name):  # memory_map would wait for the writer of a FIFO
+        pass
     with pa.memory_map(str(directory / name)) as source:
-        array = pa.ipc.open_file(source).get_batch(0).column(0)
+        source.seek(_MAGIC_BYTES)
+        schema, batch = pa.ipc.read_schema(source), pa.ipc.read_message(source)
+        kind = schema.field(0).type
+        if not (pa.types.is_primitive(kind) or pa.types.is_large_binary(kind)):
+            raise TypeError(f"{name} holds {kind}, expected numbers or large_binary")
+        if _is_compressed(batch.metadata):
+            raise ValueError(f"{name} is compressed")
+        array = pa.ipc.read_record_batch(batch, schema).column(0)
     array.validate(full=True)  # the ends of strings, which lead into memory of others where they are wrong
     return array
+
+
+def _is_compressed(message: pa.Buffer) -> bool:
+    """Whether a record batch is compressed, by the flatbuffer in front of it, which Arrow has verified."""
+    (message_at,) = struct.unpack_from("<I", message)
+    batch_at = _field(message, message_at, _HEADER)
+    assert batch_at is not None  # every message has a header
+    return _field(message, batch_at + struct.unpack_from("<I", message, batch_at)[0], _COMPRESSION) is not None
+
+
+def _field(message: pa.Buffer, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffer's table is; None where it is absent."""
+    fields_at = table - struct.unpack_from("<i", message, table)[0]
+    num_bytes, place = struct.unpack_from("<H", message, fields_at)[0], 4 + 2 * number
+    offset = struct.unpack_from("<H", message, fields_at + place)[0] if place < num_bytes else 0
+    return table + offset if offset else None

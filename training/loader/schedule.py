@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workflows.choices import check_at_least
+from workflows.choices import MOST_SEED, check_at_least
 from workflows.errors import ConfigError
 
 _ROWS_AT_ONCE = 32_768  # small batches are gathered together
@@ -120,7 +120,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "batch_size", "parts_per_chunk", "global_size")
-        check_at_least(self, 0, "seed")
+        check_at_least(self, 0, "seed", most=MOST_SEED)
         if not 0 <= self.global_rank < self.global_size:
             raise ConfigError(
                 f"global_rank is {self.global_rank}, expected a whole number below global_size, {self.global_size}."

@@ -96,6 +96,29 @@ def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:
         )
 
 
+def check_memory(spec: FeatureSpec, model: ModelConfig, *, copies: int, num_bytes: int) -> None:
+    """Refuse a model whose weights do not fit into memory, before there are any.
+
+    Args:
+        spec: the features.
+        model: its choices.
+        copies: of each weight that are held, in float32.
+        num_bytes: memory that there is.
+
+    Raises:
+        ConfigError: they do not fit; the message names the column or option that asks for most.
+    """
+    weights = model.num_weights(spec)
+    needed = 4 * copies * sum(weights.values())
+    if needed > num_bytes:
+        largest = max(weights, key=weights.__getitem__)
+        raise ConfigError(
+            f"model {model.name!r} needs {needed / 1e9:,.1f} GB for its weights and the optimizer, of it "
+            f"{4 * copies * weights[largest] / 1e9:,.1f} GB for {largest}, and {num_bytes / 1e9:,.1f} GB are free. "
+            "Choose smaller layers or embeddings, or fewer ids: a frequency_threshold, fewer hash_buckets."
+        )
+
+
 def _takes_rows(model: type[ModelConfig], spec: FeatureSpec) -> bool:
     return model.takes_histories == spec.is_sequential
 

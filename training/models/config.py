@@ -1,16 +1,22 @@
 """What the configs of models share: the base of all, and groups of choices that several have. Imports no framework."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from training.frameworks import RANKLINE, TENSORFLOW, Framework
 from workflows.choices import check_at_least, check_choice
-from workflows.feature_spec import Feature, FeatureSpec
+from workflows.errors import ConfigError
+from workflows.feature_spec import HISTORY, NEGATIVES, Feature, FeatureSpec
 from workflows.heads import BINARY, TASKS
 
 PRECISIONS = ("float32", "float16", "bfloat16")
+MOST_UNITS = 1 << 16
+"""Width of a layer, a table or a list."""
+_MOST_BATCH, _MOST_LAYERS = 1 << 24, 100
 CORRECTED, REFERENCE = VARIANTS = ("corrected", "reference")
 
 
@@ -30,7 +36,7 @@ class StepConfig:
     xla: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "batch_size")
+        check_at_least(self, 1, "batch_size", most=_MOST_BATCH)
         check_choice(self, "precision", self.precision in PRECISIONS, " or ".join(PRECISIONS))
 
 
@@ -66,6 +72,14 @@ class ModelConfig:
         """The columns that are read to train it: negative histories only if it uses them."""
         return spec if self.uses_negatives else spec.for_scoring
 
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:  # noqa: ARG002  (some are for columns)
+        """How many weights the network has at least, by the column or option that asks for most of them."""
+        return {
+            entry.name: dense_weights(*units)
+            for entry in fields(self)
+            if isinstance(units := getattr(self, entry.name), tuple) and all(type(unit) is int for unit in units)
+        }
+
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
         """The network, with weights as they are before training; imports its framework.
 
@@ -99,7 +113,11 @@ class TablesConfig(ModelConfig):
     item_column: str = ""
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "served_dim")
+        check_at_least(self, 1, "served_dim", most=MOST_UNITS)
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """Those of the tables."""
+        return table_weights(spec, lambda _: self.served_dim + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +148,7 @@ class NetworkConfig(ModelConfig):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_at_least(self, self._least_embedding_dim, "embedding_dim")
+        check_at_least(self, self._least_embedding_dim, "embedding_dim", most=MOST_UNITS)
         check_choice(self, "linear_scale", 0 < self.linear_scale < math.inf, "a finite number above 0")
         check_not_negative(self, "embedding_init", "l2_embedding", "l2_linear")
         for name in ("dropout", "embedding_dropout"):
@@ -140,6 +158,12 @@ class NetworkConfig(ModelConfig):
     takes_several_heads: ClassVar[bool] = True
 
     _least_embedding_dim: ClassVar[int] = 1
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """Those of dense layers, and of the tables."""
+        linear = sum(head.width for head in spec.heads) if self.linear_terms else 0
+        tables = table_weights(spec, lambda feature: self.table_width(feature) + linear)
+        return {**super().num_weights(spec), **tables}
 
     def table_width(self, feature: Feature) -> int:  # noqa: ARG002  (the same for all but in `TabularConfig`)
         """Columns of the embedding table of `feature`."""
@@ -164,8 +188,16 @@ class TabularConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "embedding_dim_cap")
+        check_at_least(self, 1, "embedding_dim_cap", most=MOST_UNITS)
         check_units(self, "hidden")
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """With the first dense layer, whose input is known."""
+        return {**super().num_weights(spec), "hidden": dense_weights(self.input_width(spec), *self.hidden)}
+
+    def input_width(self, spec: FeatureSpec) -> int:
+        """Embeddings and numbers of all features side by side."""
+        return sum(map(self.table_width, spec.categorical)) + len(spec.continuous)
 
     def table_width(self, feature: Feature) -> int:
         """Columns of the embedding table of `feature`, which may differ from one to the next."""
@@ -208,9 +240,28 @@ class SequentialConfig(NetworkConfig):
 
 
 def check_units(config: ModelConfig, *names: str) -> None:
-    """Refuse dense layers without units; no layer at all is a choice."""
+    """Refuse dense layers without units, or with too many; no layer at all is a choice."""
     for name in names:
-        check_choice(config, name, all(units >= 1 for units in getattr(config, name)), "whole numbers of at least 1")
+        layers = getattr(config, name)
+        check_choice(config, name, all(units >= 1 for units in layers), "whole numbers of at least 1")
+        check_choice(config, name, all(units <= MOST_UNITS for units in layers), f"at most {MOST_UNITS} units each")
+        if len(layers) > _MOST_LAYERS:
+            raise ConfigError(f"{name} has {len(layers)} layers, expected at most {_MOST_LAYERS}.")
+
+
+def dense_weights(*widths: int) -> int:
+    """Weights of dense layers, each from one width to the next."""
+    return sum(width * units for width, units in pairwise(widths))
+
+
+def table_weights(spec: FeatureSpec, width: Callable[[Feature], int]) -> dict[str, int]:
+    """Weights of the embedding tables, by column; histories share those of the item."""
+    shared = {feature.name for name in (HISTORY, NEGATIVES) for feature in spec.channel(name)}
+    return {
+        f"column {feature.name!r}": feature.embedding_shape[0] * width(feature)
+        for feature in spec.categorical
+        if feature.name not in shared
+    }
 
 
 def check_not_negative(config: Any, *names: str) -> None:

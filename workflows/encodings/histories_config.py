@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from workflows.choices import check_at_least
+from workflows.choices import LONGEST_PADDED, MOST_SEED, check_at_least
 from workflows.errors import ConfigError
 
 HOLDOUTS = ("last", "second-last")
 ATTRIBUTES = ("none", "category", "all")
+_MOST_NEGATIVES = 10_000  # each is a row more for each row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,9 @@ class SequenceConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 3, "min_interactions")
-        check_at_least(self, 1, "max_history", "min_history", "negatives")
-        check_at_least(self, 0, "negative_seed")
+        check_at_least(self, 1, "max_history", "min_history", most=LONGEST_PADDED)
+        check_at_least(self, 1, "negatives", most=_MOST_NEGATIVES)
+        check_at_least(self, 0, "negative_seed", most=MOST_SEED)
         if self.max_history < self.min_history:
             raise ConfigError(f"max_history is {self.max_history}, below min_history, which is {self.min_history}.")
         if self.holdout not in HOLDOUTS:

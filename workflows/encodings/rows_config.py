@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workflows.choices import check_at_least
+from workflows.choices import MOST_SEED, check_at_least
 from workflows.errors import ConfigError
 
 SPLITS = ("random", "time", "group")
@@ -38,4 +38,4 @@ class RowsConfig:
             raise ConfigError(f"hash_share is {self.hash_share}, expected a share between 0 and 1.")
         if self.encode not in ENCODES:
             raise ConfigError(f"encode is {self.encode!r}. Available: {', '.join(ENCODES)}.")
-        check_at_least(self, 0, "split_seed")
+        check_at_least(self, 0, "split_seed", most=MOST_SEED)

@@ -17,6 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from workflows.errors import RanklineError
 
 EFFECT = "effect"
@@ -61,7 +63,7 @@ class Outcome:
 
     Attributes:
         harm: an empty string, or what went wrong.
-        num_bytes: peak memory beyond that of the parent process.
+        num_bytes: peak memory beyond what the process held when it was forked.
         duration_s: wall time.
     """
 
@@ -86,14 +88,14 @@ def try_case(family: Family, case: Case) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix="rankline-hostile-"))
     try:
         path = case.write(directory)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = psutil.Process().memory_info().rss
         begin = time.monotonic()
         child = os.fork()
         if not child:
             _open(family, case, path, directory / "log")
         _, status, usage = os.wait4(child, 0)
         duration_s = time.monotonic() - begin
-        num_bytes = max(0, usage.ru_maxrss - before) << 10
+        num_bytes = max(0, (usage.ru_maxrss << 10) - before)
         return Outcome(harm=_harm(status, num_bytes, duration_s, directory), num_bytes=num_bytes, duration_s=duration_s)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

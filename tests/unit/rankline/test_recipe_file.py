@@ -95,6 +95,23 @@ WRONG: dict[str, tuple[str, str]] = {
         _replaced("valid_share: 0.1", "valid_share: 2"),
         "line 13: rows: valid_share is 2.0, expected a share between 0 and 1",
     ),
+    "more buckets than a table has": (
+        _replaced("hash_buckets: 7", "hash_buckets: 2000000000"),
+        "prepare: hash_buckets is 2000000000, expected at most 67108864",
+    ),
+    "more buckets of a column": (
+        _replaced("frequency_threshold: 3", "hash_buckets: 2000000000"),
+        "line 5: columns.user: hash_buckets is 2000000000, expected at most 67108864",
+    ),
+    "layers that are too wide": (
+        _replaced("[16, 8]", "[100000000, 100000000]"),
+        "top_mlp is (100000000, 100000000), expected at most 65536 units each",
+    ),
+    "a number of more bits": (
+        _replaced("epochs: 2", "epochs: 0xfffffffffffffffff"),
+        "line 16: training.epochs is '0xfffffffffffffffff', expected a whole number",
+    ),
+    "a number without end": (_replaced("epochs: 2", "epochs: " + "9" * 5_000), "a number has more than 100 digits"),
     "a split that there is not": (
         _replaced("split: time", "split: times"),
         "line 13: rows: split is 'times'",

@@ -1,3 +1,4 @@
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -299,4 +300,31 @@ def test_strings_that_end_beyond_their_bytes_are_refused(tmp_path: Path) -> None
     with pa.OSFile(str(tmp_path / "plan" / name), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     with pytest.raises(ArtifactError, match=r"ArrowInvalid.*Export again"):
+        TransformPlan.load(tmp_path / "plan")
+
+
+@pytest.mark.parametrize(
+    ("array", "codec", "message"),
+    [
+        (strings([b"a" * 1_000]), "zstd", "is compressed"),
+        (strings([b"a" * 1_000]), "lz4", "is compressed"),
+        (strings([b"a"]).dictionary_encode(), None, "holds dictionary"),
+        (pa.array([[1]]), None, "holds list"),
+        (None, None, "it is not a regular file"),
+    ],
+)
+def test_an_array_that_takes_more_memory_than_its_file_is_refused(
+    tmp_path: Path, array: pa.Array | None, codec: str | None, message: str
+) -> None:
+    small_plan().save(tmp_path / "plan")
+    path = tmp_path / "plan/array-0.arrow"
+    path.unlink()
+    if array is None:
+        os.mkfifo(path)
+    else:
+        batch = pa.record_batch([array], names=["array"])
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        with pa.ipc.new_file(path, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+    with pytest.raises(ArtifactError, match=message):
         TransformPlan.load(tmp_path / "plan")

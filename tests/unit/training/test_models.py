@@ -8,7 +8,7 @@ import tf_keras as keras
 
 from tests.unit.training.keras_policy import policy
 from training.frameworks import TENSORFLOW
-from training.models import MODELS, check_rows, model_named
+from training.models import MODELS, check_memory, check_rows, model_named
 from training.models.base import UniformIds
 from training.models.config import ModelConfig, NetworkConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
@@ -270,3 +270,28 @@ def test_a_task_that_a_model_does_not_learn_is_refused() -> None:
 class Outside(ModelConfig):
     name: ClassVar[str] = "outside"
     network: ClassVar[str] = "nowhere:build"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_are_counted_before_there_are_any(name: str) -> None:
+    config = CONFIGS[name]
+    counted = sum(config.num_weights(SCALARS).values())
+    num_weights = config.build(SCALARS, STEP).count_params()
+    assert num_weights / 2 < counted <= num_weights
+
+
+@pytest.mark.parametrize(
+    ("config", "largest"),
+    [
+        (MLPConfig(hidden=(65_536, 65_536)), "hidden"),
+        (MLPConfig(embedding_dim=65_536, hidden=()), "column 'userId'"),
+        (DLRMConfig(bottom_mlp=(16_384, 16_384)), "bottom_mlp"),
+        (DCNv2Config(embedding_dim=16_384, hidden=()), "cross_layers"),
+        (MMoEConfig(experts=1_000, hidden=(2_048, 2_048)), "hidden"),
+    ],
+)
+def test_a_model_that_does_not_fit_into_memory_is_refused(config: ModelConfig, largest: str) -> None:
+    needed = 4 * sum(config.num_weights(SCALARS).values())
+    check_memory(SCALARS, config, copies=1, num_bytes=needed)
+    with pytest.raises(ConfigError, match=rf"needs [\d,.]+ GB .* GB for {largest}, and 0\.0 GB are free"):
+        check_memory(SCALARS, config, copies=1, num_bytes=1_000_000)

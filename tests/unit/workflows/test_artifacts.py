@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
         load_manifest(tmp_path / "a", "thing")
 
 
+@pytest.mark.parametrize("place", [MANIFEST, "sub/file.txt", "more"])
+def test_what_is_no_file_in_an_artifact_is_refused_at_once(tmp_path: Path, place: str) -> None:
+    make(tmp_path / "a")
+    (tmp_path / "a" / place).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "a" / place)
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        load_manifest(tmp_path / "a", "thing")
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     write_whole(tmp_path / "deep" / "a.json", b"one")
     write_whole(tmp_path / "deep" / "a.json", b"two")
@@ -172,6 +182,8 @@ def test_a_wrong_kind_names_both_kinds(tmp_path: Path) -> None:
         ('{"kind": "thing"}', "cannot be read"),
         (json.dumps({"format_version": 99, "kind": "thing", "fingerprint": "", "files": {}}), "format version 99"),
         (json.dumps({"format_version": 99, "kind": "thing", "colour": "red", "files": ["a"]}), "format version 99"),
+        (json.dumps({"format_version": 1, "kind": "a\nb", "fingerprint": "", "files": {}}), "is not a line of text"),
+        (" " * (9 << 20), "it has more than 8388608 bytes"),
     ],
 )
 def test_an_unreadable_manifest_is_refused(tmp_path: Path, text: str, message: str) -> None:

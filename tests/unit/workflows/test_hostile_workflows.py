@@ -22,7 +22,7 @@ import pytest
 from tests.support.acts import watched_acts
 from tests.support.pickles import Made, Name, pickled
 from workflows import item_attributes, operators, saved_parts
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, ConfigError
 from workflows.inert_pickle import read_inert
 from workflows.operators import Categorify, GreaterThan, HashedCategorify, NullToEmptyList
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -266,6 +266,17 @@ def nested_key(depth: int) -> bytes:
     return pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + pickle.TUPLE1 * depth + pickle.NONE + pickle.SETITEM + pickle.STOP
 
 
+def twice_in_each_other(code: bytes) -> bytes:
+    """Sixty containers, each of which holds the one before it twice."""
+    levels = (pickle.MARK + 2 * (pickle.BINGET + bytes([level])) + code + pickle.MEMOIZE for level in range(60))
+    return pickle.NONE + pickle.MEMOIZE + b"".join(levels) + pickle.STOP
+
+
+MANY_ROWS = Made(
+    Name("pandas.core.indexes.base", "_new_Index"),
+    (Name("pandas.core.indexes.range", "RangeIndex"), {"start": 0, "stop": 1 << 40, "step": 1, "name": None}),
+)
+MANAGER = Made(Name("pandas.core.internals.managers", "SingleBlockManager"), (), ([MANY_ROWS], [0]))
 TOO_MUCH = {
     "numbers": pickled(Made(Name("numpy.core.numeric", "_frombuffer"), (b"A" * 8, NUMBERS, (1 << 62,), "C"))),
     "a memo": pickle.NONE + pickle.LONG_BINPUT + b"\xff" * 4 + pickle.STOP,
@@ -283,6 +294,52 @@ def test_what_asks_for_more_than_a_machine_has_is_refused(tmp_path: Path, name: 
     (tmp_path / "workflow.pkl").write_bytes(TOO_MUCH[name])
     with pytest.raises(ArtifactError, match=r"workflow\.pkl"):
         load_workflow(tmp_path)
+
+
+STANDS_FOR_MORE = r"stands for more than 32 times as many"
+UNEXPECTED = "stands there with arguments or contents"
+OF_MUCH = {
+    "tuples that hold each other twice": (twice_in_each_other(pickle.TUPLE), STANDS_FOR_MORE),
+    "a text many times": (
+        pickled("x" * 100_000)[:-1]
+        + pickle.MEMOIZE
+        + pickle.EMPTY_LIST
+        + pickle.MARK
+        + (pickle.BINGET + b"\0") * 10_000
+        + pickle.APPENDS
+        + pickle.STOP,
+        STANDS_FOR_MORE,
+    ),
+    "a list in itself": (
+        pickle.EMPTY_LIST + pickle.MEMOIZE + pickle.BINGET + b"\0" + pickle.APPEND + pickle.STOP,
+        "it holds itself",
+    ),
+    "a series of one value": (
+        pickled(Made(Name("pandas.core.series", "Series"), (), {"_mgr": MANAGER, "name": None})),
+        UNEXPECTED,
+    ),
+    "rows of nothing": (
+        pickled(Made(Name("numpy.core.numeric", "_frombuffer"), (b"", NUMBERS, (1 << 40, 0), "C"))),
+        UNEXPECTED,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_MUCH)
+def test_what_stands_for_more_than_its_size_allows_is_refused(tmp_path: Path, name: str) -> None:
+    content, reason = OF_MUCH[name]
+    (tmp_path / "workflow.pkl").write_bytes(content)
+    with pytest.raises(ArtifactError, match=reason):
+        load_workflow(tmp_path)
+
+
+@pytest.mark.parametrize("num_buckets", [{"user": 10**9}, 10**9, 0])
+def test_buckets_that_nobody_has_memory_for_are_refused(num_buckets: Any) -> None:
+    with quiet_nvtabular():
+        operator = HashedCategorify(freq_threshold=2, num_buckets=4)
+    operator.num_buckets = num_buckets
+    with pytest.raises(ConfigError, match=r"has \d+ buckets for unseen values, expected 1 to 67108864"):
+        operator.buckets_of("user")
 
 
 def test_a_workflow_with_bytes_changed_is_refused_or_reads_its_own_files(

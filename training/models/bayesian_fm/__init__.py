@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import TablesConfig
+from training.models.config import MOST_UNITS, TablesConfig
 from workflows.choices import check_at_least, check_choice
 from workflows.heads import BINARY, REGRESSION
 
@@ -34,5 +34,6 @@ class BayesianFMConfig(TablesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "factors", "sweeps")
+        check_at_least(self, 1, "factors", most=MOST_UNITS)
+        check_at_least(self, 1, "sweeps")
         check_choice(self, "burn_in", 0 <= self.burn_in < self.sweeps, f"at least 0 and below sweeps, {self.sweeps}")

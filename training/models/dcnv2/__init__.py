@@ -1,10 +1,14 @@
 """DCN-V2 (Wang et al. 2020, arXiv:2008.13535)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import TabularConfig
+from training.models.config import MOST_UNITS, TabularConfig
 from workflows.choices import check_at_least
+from workflows.feature_spec import FeatureSpec
+
+_MOST_LAYERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,5 +28,11 @@ class DCNv2Config(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "cross_layers")
-        check_at_least(self, 0, "cross_rank")
+        check_at_least(self, 1, "cross_layers", most=_MOST_LAYERS)
+        check_at_least(self, 0, "cross_rank", most=MOST_UNITS)
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """With those of the cross layers."""
+        width = self.input_width(spec)
+        matrices = 2 * width * self.cross_rank if self.cross_rank else width * width
+        return {**super().num_weights(spec), "cross_layers": self.cross_layers * matrices}

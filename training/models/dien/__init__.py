@@ -1,10 +1,12 @@
 """DIEN (Zhou et al. 2019, arXiv:1809.03672)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import SequentialConfig, check_not_negative, check_units
+from training.models.config import MOST_UNITS, SequentialConfig, check_not_negative, check_units
 from workflows.choices import check_at_least
+from workflows.feature_spec import FeatureSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +27,13 @@ class EvolutionConfig(SequentialConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "short_history", "gru_units")
+        check_at_least(self, 1, "short_history", "gru_units", most=MOST_UNITS)
         check_units(self, "aux_hidden")
         check_not_negative(self, "aux_weight")
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """With those of the recurrent layers: three gates in each of two."""
+        return {**super().num_weights(spec), "gru_units": 6 * self.gru_units**2}
 
     @property
     def uses_negatives(self) -> bool:

@@ -1,11 +1,13 @@
 """Linear autoencoder of items (Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data")."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from training.models.config import TablesConfig, check_not_negative
 from workflows.choices import check_at_least, check_choice
+from workflows.feature_spec import FeatureSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +37,8 @@ class EASEConfig(TablesConfig):
         check_at_least(self, 1, "max_items")
         check_choice(self, "regularization", 0 < self.regularization < math.inf, "a finite number above 0")
         check_not_negative(self, "recency")
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """With the square of the items or the users, whichever are fewer, in twice the precision."""
+        num_ids = [feature.embedding_shape[0] for feature in spec.categorical if not feature.is_list]
+        return {**super().num_weights(spec), "max_items": 2 * min(self.max_items, *num_ids) ** 2}

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from training.frameworks import LIGHTGBM, Framework
-from training.models.config import ModelConfig, check_not_negative
+from training.models.config import MOST_UNITS, ModelConfig, check_not_negative
 from workflows.choices import check_at_least, check_choice
 from workflows.heads import TASKS
+
+_MOST_LEAVES = 131_072  # that LightGBM takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,9 @@ class LightGBMConfig(ModelConfig):
     list_ids: int = 256
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "trees", "min_leaf_rows", "list_ids")
-        check_at_least(self, 2, "leaves")
+        check_at_least(self, 1, "trees", "min_leaf_rows")
+        check_at_least(self, 1, "list_ids", most=MOST_UNITS)
+        check_at_least(self, 2, "leaves", most=_MOST_LEAVES)
         check_choice(self, "shrinkage", 0 < self.shrinkage < math.inf, "a finite number above 0")
         check_choice(self, "feature_share", 0 < self.feature_share <= 1, "above 0 and at most 1")
         check_not_negative(self, "l2_leaves")

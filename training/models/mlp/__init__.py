@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import TabularConfig
+from training.models.config import MOST_UNITS, TabularConfig
 from workflows.choices import check_at_least, check_choice
 
 
@@ -28,6 +28,6 @@ class MLPConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 0, "number_dim")
-        check_at_least(self, 1, "number_frequencies")
+        check_at_least(self, 0, "number_dim", most=MOST_UNITS)
+        check_at_least(self, 1, "number_frequencies", most=MOST_UNITS)
         check_choice(self, "number_scale", 0 < self.number_scale < math.inf, "a finite number above 0")

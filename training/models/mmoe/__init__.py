@@ -1,10 +1,14 @@
 """MMoE (Ma et al. 2018, "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts")."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from training.models.config import TabularConfig, check_units
 from workflows.choices import check_at_least
+from workflows.feature_spec import FeatureSpec
+
+_MOST_EXPERTS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,5 +30,10 @@ class MMoEConfig(TabularConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "experts")
+        check_at_least(self, 1, "experts", most=_MOST_EXPERTS)
         check_units(self, "tower")
+
+    def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:
+        """With all experts."""
+        known = super().num_weights(spec)
+        return {**known, "hidden": self.experts * known["hidden"]}

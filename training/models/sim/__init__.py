@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from training.models.config import check_units
+from training.models.config import MOST_UNITS, check_units
 from training.models.dien import EvolutionConfig
 from workflows.choices import check_at_least, check_choice
 
@@ -31,5 +31,5 @@ class SIMConfig(EvolutionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "search", self.search in SEARCHES, " or ".join(SEARCHES))
-        check_at_least(self, 1, "num_searched")
+        check_at_least(self, 1, "num_searched", most=MOST_UNITS)
         check_units(self, "stage_one_hidden")

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from workflows.choices import check_at_least
+from workflows.categories import MOST_BUCKETS
+from workflows.choices import LONGEST_PADDED, MOST, check_at_least
 from workflows.errors import ConfigError
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
@@ -83,7 +84,10 @@ class ColumnConfig:
     hash_buckets: int | None = None
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "max_length")
+        check_at_least(self, 0, "max_length", most=LONGEST_PADDED)
+        for name, most in (("frequency_threshold", MOST), ("hash_buckets", MOST_BUCKETS)):
+            if getattr(self, name) is not None:
+                check_at_least(self, 0, name, most=most)
         if self.role == "numeric" and self.type not in ("int", "float", "bool"):
             raise ConfigError(f"role numeric has type {self.type}, expected int, float or bool. Choose another role.")
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):

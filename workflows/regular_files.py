@@ -1,0 +1,36 @@
+"""Files of somebody else, opened without waiting and read up to a limit."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: it cannot be opened, or it is a directory, a FIFO, a socket or a device.
+    """
+    stream = open(path, "rb", opener=_open_at_once)  # noqa: SIM115  (it is returned)
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return stream
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: see `open_regular`, or it has more than `most_bytes`.
+    """
+    with open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+        return stream.read(most_bytes)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # else a FIFO would wait for its writer
