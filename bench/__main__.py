@@ -26,7 +26,6 @@ BENCHMARKS = {
     "embeddings": "the step with tables of 1M to 100M rows, and one fused lookup against one for each table",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "foreign": "what notebooks saved, exported by one call, against merlin-systems' export of the same",
-    "replicas": "what the balancer in front of several servers costs; knows --recipe",
     "promotion": "promote, roll back and follow an alias under load: how long each takes, and failed requests",
     "tracking": "what recording costs a training, with a server and without an answer, and looking at 1,000 runs",
     "tune": "the way of serving that `rankline tune --slo` finds against an exhaustive search, and how long both take",

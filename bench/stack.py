@@ -11,7 +11,7 @@ and what its images are built on:
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from bench.asking import Asked, asking
 from bench.models import make_model, request_rows
-from bench.replicas import medians_ms
 from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
 from serving.client import Client
@@ -90,9 +89,21 @@ def _compare(ensemble: ExportedEnsemble, tag: str, rows: pa.Table, repeats: int)
         urls = {"process": server.endpoints.grpc, "container": url, "container, no proxy": f"{inside}:8001"}
         clients = {side: stack.enter_context(_until_it_answers(url, ensemble.name)) for side, url in urls.items()}
         chosen = np.random.default_rng(0).integers(0, len(rows), repeats * _NUM_REQUESTS)
-        p50_ms = medians_ms(clients, [rows.slice(int(row), 1) for row in chosen])
+        p50_ms = _medians_ms(clients, [rows.slice(int(row), 1) for row in chosen])
     started = {side: {"start_s": median(seconds)} for side, seconds in starts_s.items()}
     return {side: {**started.get(side, {}), "p50_ms": p50_ms[side]} for side in urls}
+
+
+def _medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> dict[str, float]:
+    """Median latency of each client over the batches, after a tenth that warms up."""
+    latencies_ns: dict[str, list[int]] = {side: [] for side in clients}
+    for batch in batches:
+        for side, client in clients.items():
+            request = client.prepare(batch)
+            begin = time.perf_counter_ns()
+            client.infer(request)
+            latencies_ns[side].append(time.perf_counter_ns() - begin)
+    return {side: float(np.median(values[len(values) // 10 :])) / 1e6 for side, values in latencies_ns.items()}
 
 
 def _change(
@@ -118,7 +129,7 @@ def _change(
                 before(path).activate()
                 for killed, script in _KILLS.items():
                     away_s[killed].append(_away_s(url, name, script))
-                    time.sleep(_STANDS_AFTER_S)
+                time.sleep(_STANDS_AFTER_S)
     return asked, away_s
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = "pd.DataFrame | pa.Table"
 AnyPath: TypeAlias = str | Path
+_INTERRUPT_INTERVAL_S = 0.2
 _Rows = TypeVar("_Rows")
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -285,6 +286,7 @@ def serve(
     ensemble: "ExportedEnsemble | str",
     *,
     port: int = 0,
+    http_port: int | None = None,
     watch: bool = True,
     log_file: AnyPath | None = None,
     repository: AnyPath = REPOSITORY,
@@ -293,7 +295,8 @@ def serve(
 
     Args:
         ensemble: what `export` returned, or its name.
-        port: of gRPC; HTTP uses the port below it and metrics the one above; 0 for free ones.
+        port: of gRPC; metrics use the port above it; 0 for free ones.
+        http_port: opens HTTP, too; 0 for a free port. Large JSON ends the server, which is then started again.
         watch: switch to what `export` makes active.
         log_file: for the server's log.
         repository: directory of the exported ensembles, for a name.
@@ -309,7 +312,7 @@ def serve(
     from serving.supervise import Supervisor, config_of
 
     ensemble = _ensemble(ensemble, repository)
-    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
+    ports = {"grpc_port": port, "http_port": http_port, "metrics_port": port and port + 1}
     log_path = None if log_file is None else Path(log_file)
     with EmbeddedServer(config_of(ensemble, **ports, log_path=log_path)) as server:
         stop = threading.Event()
@@ -320,7 +323,9 @@ def serve(
             yield server.endpoints
         finally:
             stop.set()
-            thread.join()
+            while thread.is_alive():
+                server.interrupt()  # it may be starting, or loading a version
+                thread.join(_INTERRUPT_INTERVAL_S)
 
 
 def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repository: AnyPath = REPOSITORY) -> _Rows:

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rankline.display import note
+from workflows.errors import ConfigError
 
 if TYPE_CHECKING:
     from serving.client import Client
@@ -30,23 +31,28 @@ class Server:
 
 
 @contextmanager
-def client_for(repository: Path, url: str | None) -> Iterator["Client"]:
+def client_for(repository: Path, url: str | None, tls_root: Path | None = None) -> Iterator["Client"]:
     """A client of the server at `url`, or of an exported ensemble in this process, which a line says.
 
     Args:
         repository: of the ensemble, called as the ensemble is; it is read where there is no `url`.
         url: HOST:PORT of gRPC of a running server.
+        tls_root: what the certificate of a server that speaks TLS must be signed by.
 
     Raises:
         ArtifactError: there is no such ensemble, or it is damaged.
+        ConfigError: `tls_root` cannot be read, or comes without `url`.
         ServerError: no server answers at `url`.
     """
-    from serving.client import Client
+    from serving.client import Client, ClientConfig, ClientTls
 
     if url is not None:
-        with Client(url, repository.name) as client:
+        config = ClientConfig(tls=None if tls_root is None else ClientTls(root=tls_root))
+        with Client(url, repository.name, config) as client:
             yield client
         return
+    if tls_root is not None:
+        raise ConfigError("--tls-root is for a server, and there is no --url. Give --url HOST:PORT, too.")
     from serving.ensemble import ExportedEnsemble
     from serving.in_process import open_ensemble
 

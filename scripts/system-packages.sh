@@ -1,13 +1,13 @@
 #!/bin/sh
-# Debian packages that some tests need beside Python: Prometheus' promtool, PostgreSQL, nginx, ssh, what runs things in namespaces, and
+# Debian packages that some tests need beside Python: Prometheus' promtool, PostgreSQL, ssh, what runs things in namespaces, and
 # what a container engine is started from where none answers.
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says so, and the tests that need it are skipped.
 set -eu
 
 PATH=$PATH:/usr/sbin:/sbin
 missing=
-for pair in prometheus:prometheus bwrap:bubblewrap nsenter:util-linux openssl:openssl debootstrap:debootstrap \
-    ip:iproute2 ssh:openssh-client sshd:openssh-server nginx:nginx-light pg_ctlcluster:postgresql; do
+for pair in prometheus:prometheus bwrap:bubblewrap busybox:busybox nsenter:util-linux openssl:openssl debootstrap:debootstrap \
+    ip:iproute2 ssh:openssh-client sshd:openssh-server pg_ctlcluster:postgresql; do
     command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0

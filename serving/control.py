@@ -1,24 +1,54 @@
-"""What only the one who runs a server may do: ask what is loaded, load and unload models. Over HTTP, with a key.
+"""What only the process that started a server may do: load and unload its models. Over gRPC, with a key.
 
 Triton's protocol "model repository" is restricted to requests that carry the key, which nobody but the process that
 started the server knows.
 """
 
-import http.client
-import json
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from serving.tls import Tls
 from workflows.errors import ServerError
 
 KEY_HEADER = "rankline-key"
+GRPC_KEY_HEADER = f"triton-grpc-protocol-{KEY_HEADER}"
 _NATIVE = re.compile(r"^load failed for model '[^']+': version \d+ is at UNAVAILABLE state: [A-Z][a-z ]+: ")
 """What Triton puts before the message of a native backend, with the status code last."""
-_NOT_READY = (http.client.BAD_REQUEST, http.client.NOT_FOUND)
 _LOADED = ("READY", "LOADING", "UNLOADING")
+_ASK_TIMEOUT_S = 1.0
+_SILENCE = 1 / 3  # of the timeout, until a server that loads a model is asked whether it is there; see `_channel`
+_LONGEST_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than the 16 kB that gRPC allows
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnClient:
+    """How the process that started a server with TLS connects to it.
+
+    Attributes:
+        credentials: trust the server's certificate and nothing else.
+        name: one that the certificate is for.
+    """
+
+    credentials: Any
+    name: str
+
+    @classmethod
+    def of(cls, tls: Tls) -> "OwnClient":
+        """Read the files.
+
+        Raises:
+            ConfigError: they do not belong together.
+        """
+        name = tls.check()
+        certificate, key = (file.read_bytes() for file in tls.own_pair)
+        credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes(), key, certificate)
+        return cls(credentials=credentials, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +56,36 @@ class ModelControl:
     """Model control of one server.
 
     Attributes:
-        host, port: of its HTTP protocol.
+        address: HOST:PORT of its gRPC protocol.
         key: what the server was told to ask for.
         timeout_s: longest wait for an answer; a model is loaded before the answer comes.
+        client: for a server with TLS.
     """
 
-    host: str
-    port: int
+    address: str
     key: str = field(repr=False)
     timeout_s: float
+    client: OwnClient | None = None
 
     def is_ready(self, server_id: str) -> bool:
         """Whether all models are loaded, of this server and not of one that took the port before it.
-
-        tritonserver opens the gRPC port before the HTTP port, so that one is ours then, too.
 
         Args:
             server_id: the name that the server was given.
         """
         try:
-            status, name = self._request("GET", "/v2", timeout_s=1)
-            named = status == http.client.OK and json.loads(name).get("name") == server_id
-            return named and self._request("GET", "/v2/health/ready", timeout_s=1)[0] == http.client.OK
-        except (OSError, http.client.HTTPException, ValueError, AttributeError):
+            named = self._ask(lambda stub: stub.ServerMetadata, pb.ServerMetadataRequest()).name == server_id
+            return named and bool(self._ask(lambda stub: stub.ServerReady, pb.ServerReadyRequest()).ready)
+        except grpc.RpcError:
             return False
 
-    def is_model_ready(self, model: str, version: int) -> bool:
-        """Whether the server does not say that a version of a model is not ready, or that it has none."""
+    def is_model_ready(self, model: str, version: int) -> bool | None:
+        """Whether a version of a model is ready; None where the server does not answer."""
+        request = pb.ModelReadyRequest(name=model, version=str(version))
         try:
-            return (
-                self._request("GET", f"/v2/models/{model}/versions/{version}/ready", timeout_s=1)[0] not in _NOT_READY
-            )
-        except (OSError, http.client.HTTPException):
-            return True  # it is busy, or has ended, for which others look
+            return bool(self._ask(lambda stub: stub.ModelReady, request).ready)
+        except grpc.RpcError:
+            return None
 
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
@@ -70,7 +97,10 @@ class ModelControl:
         Raises:
             ServerError: it cannot be loaded, or the server does not answer.
         """
-        self._post(f"/v2/repository/models/{model}/load", {} if config is None else {"parameters": {"config": config}})
+        request = pb.RepositoryModelLoadRequest(model_name=model)
+        if config is not None:
+            request.parameters["config"].string_param = config
+        self._command(lambda stub: stub.RepositoryModelLoad, request)
 
     def unload(self, model: str) -> None:
         """Unload a model once its requests are answered; does not wait for that.
@@ -78,7 +108,7 @@ class ModelControl:
         Raises:
             ServerError: the server does not answer.
         """
-        self._post(f"/v2/repository/models/{model}/unload", {})
+        self._command(lambda stub: stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=model))
 
     def loaded(self) -> set[str]:
         """Models that are loaded, also those that are about to go.
@@ -86,32 +116,42 @@ class ModelControl:
         Raises:
             ServerError: the server does not answer.
         """
-        index = json.loads(self._post("/v2/repository/index", {}))
-        return {model["name"] for model in index if model.get("state") in _LOADED}
+        index = self._command(lambda stub: stub.RepositoryIndex, pb.RepositoryIndexRequest())
+        return {model.name for model in index.models if model.state in _LOADED}
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+    def _command(self, method: Callable[[Any], Any], request: Any) -> Any:
         try:
-            status, answer = self._request("POST", path, json.dumps(body), timeout_s=self.timeout_s)
-        except (OSError, http.client.HTTPException) as error:
-            raise ServerError(f"the server at {self.host}:{self.port} does not answer ({error}).") from None
-        if status != http.client.OK:
-            raise ServerError(_reason(answer))
-        return answer
+            return self._ask(method, request, self.timeout_s)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise ServerError(f"the server at {self.address} does not answer ({error.details()}).") from None
+            raise ServerError(_reason(error.details() or "")) from None
 
-    def _request(self, method: str, path: str, body: str | None = None, *, timeout_s: float) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
-        try:
-            connection.request(method, path, body, {KEY_HEADER: self.key})
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+    def _ask(self, method: Callable[[Any], Any], request: Any, timeout_s: float = _ASK_TIMEOUT_S) -> Any:
+        with self._channel() as channel:
+            call = method(GRPCInferenceServiceStub(channel))
+            return call(request, timeout=timeout_s, metadata=((GRPC_KEY_HEADER, self.key),))
+
+    def _channel(self) -> Any:
+        """A connection of its own for each call, so that none waits for gRPC to try a lost one again."""
+        silence_ms = max(1_000, round(self.timeout_s * _SILENCE * 1e3))
+        options: list[tuple[str, int | str]] = [
+            ("grpc.enable_http_proxy", 0),  # the server is on this machine
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_metadata_size", _LONGEST_MESSAGE_BYTES),
+            ("grpc.absolute_max_metadata_size", _LONGEST_MESSAGE_BYTES),
+            # A process that was stopped (SIGSTOP) while it loads a model would be waited for in vain.
+            ("grpc.keepalive_time_ms", silence_ms),
+            ("grpc.http2.ping_timeout_ms", silence_ms),
+        ]
+        if self.client is None:
+            return grpc.insecure_channel(self.address, options=options)
+        options.append(("grpc.ssl_target_name_override", self.client.name))
+        return grpc.secure_channel(self.address, self.client.credentials, options=options)
 
 
-def _reason(answer: bytes) -> str:
+def _reason(details: str) -> str:
     """The message of the model itself where there is one, without its traceback."""
-    text = answer.decode(errors="replace")
-    with suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(text)["error"])
-    text = text.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
+    text = details.partition("\n\nAt:")[0].rpartition("TritonModelException: ")[2]
     return _NATIVE.sub("", text).strip().removesuffix(";") or "the server gave no reason."

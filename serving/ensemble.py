@@ -514,7 +514,7 @@ def _fields(config: Any) -> set[str]:
 
 
 def _parameters() -> set[str]:
-    """Parameters that an export writes. Triton loads the library that another one, TRITON_BATCH_STRATEGY_PATH, names."""
+    """Parameters that an export writes: Triton would load a library that TRITON_BATCH_STRATEGY_PATH names."""
     of_engines = {name for engine in engines().values() for name in (*engine.parameters, engine.threads_parameter)}
     return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 

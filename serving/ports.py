@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
 
-from workflows.errors import ConfigError, ServerError
+from workflows.errors import ServerError
 
 LOOPBACK = "127.0.0.1"
 GRPC_PORT = 8001
-"""Triton's own, and of `rankline serve`; HTTP has the one before it, metrics the one after."""
+"""Triton's own, and of `rankline serve`; metrics have the one after it."""
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # what the system gives where nobody asks for a port
 _FIRST = 10_000  # services are known by those below
 _DRAWS = 100
@@ -30,32 +30,6 @@ class Port:
     name: str = "port"
     host: str = LOOPBACK
     number: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ports:
-    """Where a server listens.
-
-    Attributes:
-        grpc_port, http_port, metrics_port: 0 takes a free one.
-
-    Raises:
-        ConfigError: one is no port.
-    """
-
-    grpc_port: int = 0
-    http_port: int = 0
-    metrics_port: int = 0
-
-    def __post_init__(self) -> None:
-        for name, number in self.ports.items():
-            if not 0 <= number <= 65535:
-                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """Those asked for, by name."""
-        return {name: getattr(self, name) for name in ("grpc_port", "http_port", "metrics_port")}
 
 
 def choose_ports(*wanted: Port) -> tuple[int, ...]:

@@ -7,20 +7,21 @@ with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"
 import contextlib
 import ipaddress
 import logging
+import os
 import re
 import secrets
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import psutil
 
-from serving.control import KEY_HEADER, ModelControl
+from serving.control import KEY_HEADER, ModelControl, OwnClient
 from serving.installation import (
     PYTHON_BACKEND,
     STUB,
@@ -36,8 +37,9 @@ from serving.launched import Launched, new_home
 from serving.native.build import object_name
 from serving.native.objects import native_backends
 from serving.needs_python import need_python
-from serving.ports import LOOPBACK, Port, Ports, choose_ports
+from serving.ports import LOOPBACK, Port, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
+from serving.tls import Tls
 from workflows.errors import ConfigError, ServerError
 
 _LOGGER = logging.getLogger(__name__)
@@ -49,7 +51,6 @@ _IDLE_S = 60.0  # in which models that are being loaded use less than this much 
 _IDLE_CPU_S = 0.5
 _CRASHES = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGSEGV)
 _SHM_BYTES = 16 << 20  # that each model instance starts with, and grows by
-_LONGEST_REQUEST_MS = 600_000  # on a connection that has grown old
 _PLAIN_PATH = re.compile(r"[\w./+-]+", re.ASCII)
 _MODEL_FAILURES = (
     re.compile(r"failed to load '([^']+)' version \d+: (.+?)\"?$", re.MULTILINE),
@@ -68,26 +69,7 @@ _ERROR = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tls:
-    """Files for encrypted gRPC, in PEM.
-
-    Attributes:
-        certificate, key: of the server.
-        client_root: what signed the certificates that clients must show; None asks for none.
-    """
-
-    certificate: Path
-    key: Path
-    client_root: Path | None = None
-
-    def __post_init__(self) -> None:
-        for file in filter(None, (self.certificate, self.key, self.client_root)):
-            if not file.is_file():
-                raise ConfigError(f"{file} does not exist. Give the certificate and its key as PEM files.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig(Ports):
+class ServerConfig:
     """How to run a server.
 
     Attributes:
@@ -97,10 +79,11 @@ class ServerConfig(Ports):
         backends: directories of further backend folders, searched like `serving/backends`.
         host: address for gRPC and metrics; HTTP, which Triton cannot encrypt, is on loopback in any case. Anything but
             loopback is refused for a release with known holes.
+        grpc_port, metrics_port: 0 takes a free one.
+        http_port: as these. None, the default, does not open HTTP: one request of a few hundred kilobytes of JSON ends
+            a server of release 24.10.
         tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
-        max_connection_age_s: how long a client keeps a gRPC connection until it is asked to make a new one, which does
-            not disturb its requests, and lets a balancer of connections send it elsewhere; 0 for ever.
         ready_timeout_s: longest wait for all models to be loaded.
     """
 
@@ -108,9 +91,11 @@ class ServerConfig(Ports):
     models: tuple[str, ...] = ()
     backends: tuple[Path, ...] = ()
     host: str = LOOPBACK
+    grpc_port: int = 0
+    metrics_port: int = 0
+    http_port: int | None = None
     tls: Tls | None = None
     log_path: Path | None = None
-    max_connection_age_s: float = 0.0
     ready_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
@@ -120,9 +105,15 @@ class ServerConfig(Ports):
             ipaddress.ip_address(self.host)
         except ValueError:
             raise ConfigError(f"host is {self.host!r}, expected an IP address such as 127.0.0.1.") from None
-        super().__post_init__()
-        if self.max_connection_age_s < 0:
-            raise ConfigError(f"max_connection_age_s is {self.max_connection_age_s}, expected 0 (for ever) or more.")
+        for name, number in self.ports.items():
+            if not 0 <= number <= 65535:
+                raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Those asked for, by name."""
+        named = {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
+        return {name: number for name, number in named.items() if number is not None}
 
     @property
     def is_local(self) -> bool:
@@ -134,6 +125,14 @@ class ServerConfig(Ports):
         """Where HTTP is."""
         return self.host if self.is_local else LOOPBACK
 
+    @property
+    def own_host(self) -> str:
+        """Where this process reaches the server."""
+        address = ipaddress.ip_address(self.host)
+        if not address.is_unspecified:
+            return self.host
+        return LOOPBACK if address.version == 4 else "::1"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
@@ -141,13 +140,13 @@ class Endpoints:
 
     Attributes:
         grpc: HOST:PORT for the client.
-        http: URL of the HTTP protocol.
         metrics: URL of the Prometheus metrics.
+        http: URL of the HTTP protocol; "" where it is not open.
     """
 
     grpc: str
-    http: str
     metrics: str
+    http: str = ""
 
 
 class _StartError(ServerError):
@@ -174,6 +173,8 @@ class EmbeddedServer:
         self._begun_at = 0.0
         self._ready_at: float | None = None
         self._endpoints: Endpoints | None = None
+        self._ports: dict[str, int] = {}
+        """Those of the last start, by name."""
         self._control: ModelControl | None = None
         self._num_processes: Counter[str] = Counter()  # of each model that is loaded
         self._log: ServerLog | None = None
@@ -198,11 +199,6 @@ class EmbeddedServer:
         if self._endpoints is None:
             raise ServerError("the embedded server is not running. Start it first.")
         return self._endpoints
-
-    @property
-    def metrics_urls(self) -> tuple[str, ...]:
-        """Where its Prometheus metrics are, as of several servers."""
-        return (self.endpoints.metrics,)
 
     @property
     def pid(self) -> int:
@@ -235,6 +231,7 @@ class EmbeddedServer:
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
                 in time.
+            ConfigError: it may not be on a network, or its files for TLS do not belong together.
         """
         if self._launcher is not None:
             raise ServerError(f"the embedded server is already running with process id {self.pid}.")
@@ -259,12 +256,12 @@ class EmbeddedServer:
                 _LOGGER.warning("%s It is started again.", error)
 
     def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
-        grpc_port, http_port, metrics_port = choose_ports(
-            *(
-                Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
-                for name, number in self.config.ports.items()
-            )
-        )
+        client = OwnClient.of(self.config.tls) if self.config.tls else None
+        wanted = [
+            Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
+            for name, number in self.config.ports.items()
+        ]
+        ports = dict(zip(self.config.ports, choose_ports(*wanted), strict=True))
         self._begun_at = time.time()
         home = new_home("server")
         server_id = home.name
@@ -285,10 +282,10 @@ class EmbeddedServer:
             self._add_python_for(*self.config.models)
             make_stub_environment(home / "python")
             self._control = ModelControl(
-                host=self.config.http_host,
-                port=http_port,
+                address=f"{_in_url(self.config.own_host)}:{ports['grpc_port']}",
                 key=secrets.token_hex(16),
                 timeout_s=self.config.ready_timeout_s,
+                client=client,
             )
             self._pid = self._launcher.run(
                 str(installation.server),
@@ -300,12 +297,10 @@ class EmbeddedServer:
                     shm_prefix=server_id,
                 ),
                 f"--id={server_id}",
-                f"--grpc-port={grpc_port}",
-                f"--http-port={http_port}",
-                f"--metrics-port={metrics_port}",
+                *(f"--{name.replace('_', '-')}={number}" for name, number in ports.items()),
                 hidden=_keys(self.config, self._control.key, self.shared_memory_key),
             )
-            self._wait_until_ready(self._control, server_id, may_hang=may_hang)
+            self._wait_until_ready(self._control, server_id, ports.values(), may_hang=may_hang)
         except EOFError:
             reason = f"tritonserver could not be started{self._where()}. {self._reason()}"
             self.stop()
@@ -315,30 +310,33 @@ class EmbeddedServer:
             raise
         self._ready_at = time.time()
         self._num_processes = self._count_processes()
-        host = _in_url(self.config.host)
+        self._ports = ports
+        host, http_port = _in_url(self.config.host), ports.get("http_port")
         self._endpoints = Endpoints(
-            grpc=f"{host}:{grpc_port}",
-            http=f"http://{_in_url(self.config.http_host)}:{http_port}",
-            metrics=f"http://{host}:{metrics_port}/metrics",
+            grpc=f"{host}:{ports['grpc_port']}",
+            http=f"http://{_in_url(self.config.http_host)}:{http_port}" if http_port else "",
+            metrics=f"http://{host}:{ports['metrics_port']}/metrics",
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
-        """Start a server that has ended by itself again, at the same addresses; its log becomes `….old`.
+        """Start a server again, at the same addresses. The log of one that was ready becomes `….old`.
 
         Args:
             models: to load, in place of those of the config.
 
         Raises:
-            ServerError: as `start`, and it was not started before.
+            ServerError: as `start`, or it was never ready. Another call tries again.
+            OSError: its log cannot be renamed.
         """
-        endpoints = self.endpoints
-        grpc_port, http_port, metrics_port = map(_port_of, (endpoints.grpc, endpoints.http, endpoints.metrics))
+        if not self._ports:
+            raise ServerError("the embedded server was not started. Start it first.")
+        was_ready = self._ready_at is not None
         self.stop()
-        if self.config.log_path is not None:
-            self.config.log_path.replace(f"{self.config.log_path}.old")
-        self.config = replace(
-            self.config, models=models, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
-        )
+        if was_ready and self.config.log_path is not None:
+            with contextlib.suppress(FileNotFoundError):  # somebody has moved it
+                self.config.log_path.replace(f"{self.config.log_path}.old")
+        ports: dict[str, Any] = dict(self._ports)
+        self.config = replace(self.config, models=models, **ports)
         self.start()
 
     def why_ended(self) -> str | None:
@@ -353,16 +351,6 @@ class EmbeddedServer:
             name = signal.Signals(-status).name
             return f"tritonserver was ended by {name}{self._where()}, not by us{site and f'; it was in {site}'}."
         return f"tritonserver ended with status {status}{self._where()}. {self._reason()}"
-
-    def check_alive(self) -> None:
-        """Say why if the server has ended by itself.
-
-        Raises:
-            ServerError: it has, or it was not started.
-        """
-        if reason := self.why_ended():
-            raise ServerError(f"{reason} Start it again.")
-        _ = self.endpoints
 
     def load(self, model: str, config: str | None = None) -> None:
         """Load a model, or load it again if its files have changed; the old one serves until the new one is ready.
@@ -417,8 +405,8 @@ class EmbeddedServer:
         running = self._count_processes()
         return {model for model, count in self._num_processes.items() if running[model] < count}
 
-    def is_ready(self, model: str, version: int) -> bool:
-        """Whether the server has a version of a model ready; one that does not answer in a second is taken to.
+    def is_ready(self, model: str, version: int) -> bool | None:
+        """Whether the server has a version of a model ready; None where it does not answer within a second.
 
         Raises:
             ServerError: the server is not running.
@@ -429,6 +417,12 @@ class EmbeddedServer:
         """End the server without waiting for it, so that `start` or `load` in another thread fails; `stop` follows."""
         if (launcher := self._launcher) is not None:
             launcher.terminate()
+
+    def kill(self) -> None:
+        """End a server that does not answer any more, at once; `restart` or `stop` follows."""
+        if self._pid is not None and self.why_ended() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def _running_control(self) -> ModelControl:
         if self._control is None:
@@ -455,11 +449,13 @@ class EmbeddedServer:
             self._log.close()
         self._launcher = self._pid = self._endpoints = self._control = self._log = self._ready_at = None
 
-    def _wait_until_ready(self, control: ModelControl, server_id: str, *, may_hang: bool) -> None:
+    def _wait_until_ready(
+        self, control: ModelControl, server_id: str, ports: Collection[int], *, may_hang: bool
+    ) -> None:
         assert self._launcher is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
         cpu_s, look_at = 0.0, time.monotonic() + _IDLE_S
-        while not control.is_ready(server_id):
+        while not (control.is_ready(server_id) and _listens(self.pid, ports)):
             self._refuse_an_end()
             if time.monotonic() > deadline:
                 raise ServerError(
@@ -474,8 +470,9 @@ class EmbeddedServer:
             time.sleep(_POLL_INTERVAL_S)
         self._refuse_an_end()
         self._launcher.set_at_work()
-        if control.key in " ".join(psutil.Process(self.pid).cmdline()):
-            _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if control.key in " ".join(psutil.Process(self.pid).cmdline()):
+                _LOGGER.warning("This system forbids ptrace: other users can read the server's keys in its arguments.")
 
     def _cpu_seconds_of_models(self) -> float | None:
         """What the processes of models have used, as the server's own grows with each question; None without any."""
@@ -514,6 +511,15 @@ def _is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _listens(pid: int, ports: Collection[int]) -> bool:
+    """Whether a process has opened all ports: Triton opens HTTP and metrics after gRPC, and ends where one is taken."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN} >= set(ports)
 
 
 def failure_reason(log: str) -> str:
@@ -581,11 +587,12 @@ def _flags(
         "--strict-readiness=false",  # else one new version that cannot be loaded makes the old one look down
         f"--exit-timeout-secs={_STOP_TIMEOUT_S // 2}",
         f"--grpc-address={config.host}",
+        f"--allow-http={'false' if config.http_port is None else 'true'}",
         f"--http-address={config.http_host}",
+        "--allow-vertex-ai=false",  # a further HTTP, which AIP_MODE in the environment would open to the network
         f"--metrics-address={config.host}",
         "--allow-gpu-metrics=false",
         *_tls_flags(config.tls),
-        *_age_flags(config.max_connection_age_s),
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
         *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
@@ -606,13 +613,6 @@ def _keys(config: ServerConfig, key: str, shared_memory_key: str) -> list[str]:
     ]
 
 
-def _age_flags(max_connection_age_s: float) -> list[str]:
-    if not max_connection_age_s:
-        return []
-    age_ms = round(max_connection_age_s * 1_000)
-    return [f"--grpc-max-connection-age={age_ms}", f"--grpc-max-connection-age-grace={_LONGEST_REQUEST_MS}"]
-
-
 def _tls_flags(tls: Tls | None) -> list[str]:
     if tls is None:
         return []
@@ -623,12 +623,6 @@ def _tls_flags(tls: Tls | None) -> list[str]:
         f"--grpc-server-key={tls.key.absolute()}",
         *(mutual or ()),
     ]
-
-
-def _port_of(endpoint: str) -> int:
-    port = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").port
-    assert port is not None  # we have written it
-    return port
 
 
 def _in_url(host: str) -> str:

@@ -41,7 +41,8 @@ class FileLog:
     def __init__(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w+b")
+            self._file = path.open("a+b")  # so that it may be emptied while it is written
+            self._file.truncate(0)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
             raise ServerError(f"the log {path} cannot be written ({reason}). Choose another path.") from None
@@ -53,8 +54,8 @@ class FileLog:
         pass
 
     def text(self) -> str:
-        size = os.fstat(self.fileno()).st_size
-        return os.pread(self.fileno(), size, 0).decode("utf-8", errors="replace")  # it writes at the same position
+        begin = max(0, os.fstat(self.fileno()).st_size - _MOST_BYTES)
+        return os.pread(self.fileno(), _MOST_BYTES, begin).decode("utf-8", errors="replace")
 
     def close(self) -> None:
         self._file.close()

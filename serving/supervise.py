@@ -1,5 +1,6 @@
 """What a server that stays up needs: it switches to new versions, and comes back when it or a model's process ended."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -7,9 +8,14 @@ from contextlib import suppress
 
 from serving.ensemble import ExportedEnsemble, active_version
 from serving.server import EmbeddedServer, ServerConfig
-from workflows.errors import ArtifactError, ServerError
+from workflows.errors import ArtifactError, RanklineError, ServerError
 
 INTERVAL_S = 0.5
+_MOST_MISSES = 10  # checks in a row that a server did not answer, each within a second, until it is started again
+_STEADY_S = 10.0
+# With the start itself less than the time in which our client tries again. What ran is started again sooner: between
+# two crashes it answers.
+_LONGEST_PAUSE_AFTER_RUN_S, _LONGEST_PAUSE_AFTER_START_S = 2.0, 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0  # between two tries to switch to a version that was refused
 
 
@@ -68,21 +74,55 @@ class Follower:
         self._trouble = line
 
 
+class Backoff:
+    """When to start again what ended: at once if it ran for a while before, else after pauses that double.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_failures, self._start_s = 0, -math.inf
+        self._running_since_s: float | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the pause is over."""
+        return self._clock() >= self._start_s
+
+    def note_end(self) -> float:
+        """It has ended, or a start has failed; the pause until the next start, in seconds."""
+        now_s, longest_s = self._clock(), _LONGEST_PAUSE_AFTER_START_S
+        if self._running_since_s is not None:
+            longest_s = _LONGEST_PAUSE_AFTER_RUN_S
+            if now_s - self._running_since_s >= _STEADY_S:
+                self._num_failures = 0
+        pause_s = min(2.0 ** (min(self._num_failures, 30) - 1), longest_s) if self._num_failures else 0.0
+        self._num_failures, self._start_s, self._running_since_s = self._num_failures + 1, now_s + pause_s, None
+        return pause_s
+
+    def note_start(self) -> None:
+        """It has been started."""
+        self._running_since_s = self._clock()
+
+
 class Supervisor:
     """Looks after a server of one ensemble.
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
-    is answered. A server that has ended by itself is started again with the active version, at the same addresses:
-    Triton 24.10 ends when a request is cancelled at the wrong moment (triton-inference-server/server#7840), and when a
-    Python model's process is killed while it holds a lock in the memory that it shares with the server (#8882).
+    is answered. A server that has ended by itself, or does not answer any more, is started again with the active
+    version, at the same addresses, and again until that succeeds, see `Backoff`. Triton 24.10 ends when a request is
+    cancelled at the wrong moment (triton-inference-server/server#7840), when a Python model's process is killed while
+    it holds a lock in the memory that it shares with the server (#8882), and when HTTP is open and gets large JSON.
 
     Args:
         server: runs, with the config of `config_of`.
         ensemble: the version that it loaded.
         follow_versions: switch to what becomes the active version on disk.
         report: is given a line for each event.
-        least_up_s: a server that ends sooner after its start is not started again.
+        clock: seconds.
     """
 
     def __init__(
@@ -92,63 +132,51 @@ class Supervisor:
         *,
         follow_versions: bool,
         report: Callable[[str], None],
-        least_up_s: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.serving = ensemble
         """The active version."""
         self._server, self._report = server, report
         self._use = ensemble.use()  # so that no export deletes what this server may have to load again
-        self._follower = Follower(ensemble, report) if follow_versions else None
+        self._follower = Follower(ensemble, report, clock=clock) if follow_versions else None
+        self._backoff, self._is_ended = Backoff(clock), False
+        self._num_misses = 0
         self._down: set[str] = set()
         self._rejected: ExportedEnsemble | None = None  # Triton may yet finish loading it
-        self._trouble = ""
-        self._least_up_s, self._started = least_up_s, time.monotonic()
+        self._troubles: dict[str, str] = {}
+        """What could not be started or loaded, and why, until it can."""
+        self._backoff.note_start()
 
     def run(self, stop: threading.Event) -> None:
-        """Look twice a second until `stop` is set.
-
-        Raises:
-            ServerError: as `step`.
-        """
+        """Look twice a second until `stop` is set."""
         while not stop.wait(INTERVAL_S):
             self.step()
 
     def step(self) -> None:
-        """Look once, and act.
-
-        Raises:
-            ServerError: the server has ended soon after its start, or cannot be started again.
-        """
-        if time.monotonic() < self._started + self._least_up_s:
-            self._server.check_alive()
-        elif reason := self._server.why_ended():
-            self._restart(reason)
-        for model in sorted(self._look_for_down()):
+        """Look once, and act. Returns at once in a pause between two starts."""
+        self._look_for_end()
+        if self._is_ended and not self._start_again():
+            return
+        down = self._look_for_down()
+        if self._num_misses:  # whatever it is asked for would wait, too
+            return
+        for model in sorted(down):
             self._revive(model)
-        if self.has_to_go_back:
-            with suppress(ServerError):  # at the next step, then
+        if self._rejected is not None:
+            with suppress(ServerError, OSError):  # at the next step, then
                 self._go_back()
         if self._follower is not None:
             self._follower.step(self.switch_to)
 
-    @property
-    def has_to_go_back(self) -> bool:
-        """Whether a takeover failed and the server has not yet said that it has the old ensemble."""
-        return self._rejected is not None
-
-    def find_down(self) -> set[str]:
+    def _look_for_down(self) -> set[str]:
         """Steps that have lost a process and are not yet back; the ensemble, where the server does not have it ready.
 
-        Raises:
-            ServerError: the server has ended.
+        The server may end meanwhile; the next step finds that.
         """
-        self._server.check_alive()
-        return self._look_for_down()
-
-    def _look_for_down(self) -> set[str]:
-        """As `find_down`, of a server that may end meanwhile, which the next step finds."""
         self._down = (self._down | self._server.dead_models()) & set(self.serving.steps)
-        if not self._server.is_ready(self.serving.name, self.serving.version):
+        is_ready = self._server.is_ready(self.serving.name, self.serving.version)
+        self._num_misses = self._num_misses + 1 if is_ready is None else 0
+        if is_ready is False:
             self._down.add(self.serving.name)
         return set(self._down)
 
@@ -168,7 +196,7 @@ class Supervisor:
                 self._server.load(step)
             self._rejected = new
             self._server.load(new.name, new.config)  # not what the file says by now
-        except ServerError:
+        except (ServerError, OSError):
             if self._rejected is None:
                 self._server.unload(*new.steps)
             else:
@@ -197,19 +225,43 @@ class Supervisor:
         self._rejected = None
         self._server.unload(*sorted(steps))
 
-    def _restart(self, reason: str) -> None:
-        self._report(f"{reason} Starting it again.")
-        self._server.restart(self.serving.steps)
-        self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
-        self._started = time.monotonic()
+    def _look_for_end(self) -> None:
+        """Report the end of a server that has ended, or hangs, and plan its start."""
+        if self._is_ended:
+            return
+        reason = self._server.why_ended()
+        if reason is None and self._num_misses > _MOST_MISSES:
+            reason = f"tritonserver did not answer {self._num_misses} checks in a row."
+            self._server.kill()  # it would not end if it was asked to
+        if reason is not None:
+            self._is_ended = True
+            pause_s = self._backoff.note_end()
+            self._report(f"{reason} Starting it again{f' in {pause_s:g} s' if pause_s else ''}.")
+
+    def _start_again(self) -> bool:
+        """Start a server that has ended, if the pause is over; whether it runs."""
+        if not self._backoff.is_due:
+            return False
+        try:
+            self._server.restart(self.serving.steps)
+            self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
+        except (RanklineError, OSError) as error:
+            self._backoff.note_end()
+            self._report_trouble("tritonserver", f"cannot be started again, trying until it can: {error}")
+            return False
+        self._backoff.note_start()
+        self._is_ended, self._num_misses = False, 0
         self._down.clear()
+        self._troubles.clear()
         self._rejected = None
         self._report(f"version {self.serving.version} is active again")
+        return True
 
     def _revive(self, model: str) -> None:
         is_whole = model == self.serving.name
         reason = "is not ready" if is_whole else "has lost a process"
-        self._report_trouble(f"{model} {reason}; loading it again")
+        if model not in self._troubles:
+            self._report(f"{model} {reason}; loading it again")
         try:
             if is_whole:
                 for step in self.serving.steps:
@@ -218,17 +270,18 @@ class Supervisor:
             else:
                 self._server.unload(model)  # loading alone would find nothing new in its files
                 self._server.load(model)
-        except ServerError as error:
-            self._report_trouble(f"{model} cannot be loaded, trying again: {error}")
+        except (RanklineError, OSError) as error:
+            self._report_trouble(model, f"cannot be loaded, trying again: {error}")
             return
         self._down.discard(model)
+        self._troubles.pop(model, None)
         self._report(f"{model} is back")
 
-    def _report_trouble(self, line: str) -> None:
+    def _report_trouble(self, what: str, trouble: str) -> None:
         """Report it once, not at every step."""
-        if line != self._trouble:
-            self._report(line)
-        self._trouble = line
+        if self._troubles.get(what) != trouble:
+            self._report(f"{what} {trouble}")
+        self._troubles[what] = trouble
 
 
 def config_of(ensemble: ExportedEnsemble, **choices: object) -> ServerConfig:

@@ -33,6 +33,14 @@ Url = Annotated[
         "--url", metavar="HOST:PORT", help="gRPC of a running server; without it the model runs in this process."
     ),
 ]
+TlsRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-root",
+        metavar="FILE",
+        help="With --url, of a server that speaks TLS: the certificates (PEM) that its own must be signed by.",
+    ),
+]
 BenchUrl = Annotated[
     str | None,
     typer.Option(

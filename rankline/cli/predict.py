@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import OldRecipe, Repository, Url, recipe_of
+from rankline.cli.arguments import OldRecipe, Repository, TlsRoot, Url, recipe_of
 from rankline.cli.checks import check_writable
 from rankline.cli.completion import recipes
 from rankline.display import ERRORS, STDOUT, Stages, note
@@ -46,6 +46,7 @@ def predict_command(
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Default: stdout.")] = None,
     repository: Repository = REPOSITORY,
     url: Url = None,
+    tls_root: TlsRoot = None,
 ) -> None:
     """Score rows: one from options, or any number from a CSV, Parquet or JSON lines file.
 
@@ -75,7 +76,7 @@ def predict_command(
         typed_row,
     )
     from rankline.scores import check_columns, score_blocks, scores_to
-    from serving.client import Client, ModelSchema
+    from serving.client import ModelSchema
     from serving.client.requests import check
     from serving.ensemble import ExportedEnsemble
 
@@ -94,9 +95,9 @@ def predict_command(
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
     check_writable(output)
-    ensemble, name = workspace.ensemble, workspace.recipe
+    ensemble = workspace.ensemble
     with ExitStack() as stack:
-        client = None if url is None else stack.enter_context(Client(url, name))
+        client = None if url is None else stack.enter_context(client_for(ensemble, url, tls_root))
         if client is None:
             exported = ExportedEnsemble.load(ensemble)
             if requests is not None:
@@ -121,7 +122,7 @@ def predict_command(
         check(sent, schema)  # now, not after the model is loaded
         if missing := missing_columns(sent.column_names, optional, first.rows.column_names):
             note(missing)
-        client = client or stack.enter_context(client_for(ensemble, None))
+        client = client or stack.enter_context(client_for(ensemble, None, tls_root))
         progress: Progress = SILENT
         if input_file is not None:
             progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import OldRecipe, RecipeName, Repository, Url, WorkDir, recipe_of
+from rankline.cli.arguments import OldRecipe, RecipeName, Repository, TlsRoot, Url, WorkDir, recipe_of
 from rankline.display import CONSOLE, say
 from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
@@ -28,6 +28,7 @@ def recommend_command(
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     url: Url = None,
+    tls_root: TlsRoot = None,
 ) -> None:
     """Score all items for one user but those that the user has in the data, and show the best.
 
@@ -57,7 +58,7 @@ def recommend_command(
         schema = ModelSchema.from_config(ensemble.model_config)
         typed_user(user, schema, user_column)
         check_context(prepared, schema, context_of(context or (), schema))
-    with client_for(workspace.ensemble, url) as client:
+    with client_for(workspace.ensemble, url, tls_root) as client:
         given = context_of(context or (), client.schema)
         items = best_items(client, prepared, user, top, context=given, with_known=with_known, report=say)
     print_items(items, CONSOLE)

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +17,6 @@ from workflows.errors import ConfigError
 if TYPE_CHECKING:
     from rankline.tracking.follow import AliasFollower
     from serving.ensemble import ExportedEnsemble
-    from serving.replicas import ReplicaSet
-    from serving.server import EmbeddedServer
 
 
 def serve_command(
@@ -31,13 +28,14 @@ def serve_command(
     repository: Repository = REPOSITORY,
     port: Annotated[
         int,
-        typer.Option(
-            min=0, max=65534, help="gRPC port; HTTP uses the port below it, metrics the one above. 0 picks free ports."
-        ),
+        typer.Option(min=0, max=65534, help="gRPC port; metrics use the port above it. 0 picks free ports."),
     ] = GRPC_PORT,
-    replicas: Annotated[
-        int, typer.Option(min=1, help="Number of servers behind one address; more than one needs nginx.")
-    ] = 1,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Also open HTTP, which large JSON can crash, at this port; 0 picks a free one."
+        ),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Switch to what `rankline export` and `rankline rollback` make active.")
     ] = False,
@@ -59,12 +57,11 @@ def serve_command(
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(help="Write the server's log here; with replicas, -1, -2, … and -balancer go before the suffix."),
-    ] = None,
+    log_file: Annotated[Path | None, typer.Option(help="Write the server's log here.")] = None,
 ) -> None:
     """Run a real Triton on this machine, on loopback, until Ctrl-C.
+
+    A server that crashes is started again.
 
     **Examples**
 
@@ -72,14 +69,16 @@ def serve_command(
 
     rankline serve movielens --port 0 --watch
 
+    rankline serve movielens --http-port 8000
+
     rankline serve --follow models:/movielens@champion
 
-    rankline serve movielens --replicas 2 --log-file triton.log
+    rankline serve movielens --log-file triton.log
     """
     from serving.ensemble import ExportedEnsemble
+    from serving.server import EmbeddedServer
+    from serving.supervise import Supervisor, config_of
 
-    if port == 1:
-        raise ConfigError("--port is 1, and HTTP uses the port below it. Give 0 for free ports, or 2 and above.")
     follows = watch or follow is not None
     if follows and expect_fingerprint:
         raise ConfigError(
@@ -93,41 +92,36 @@ def serve_command(
         follower, ensemble = _follower(follow, recipe, work_dir, repository)
         recipe = ensemble.name
     ensemble.check_fingerprint(expect_fingerprint)
-    server, run = _server(ensemble, port, replicas, log_file, follows=follows)
+    stop = threading.Event()
+    ports = {"grpc_port": port, "http_port": http_port, "metrics_port": port and port + 1}
+    server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
+
+    def report(line: str) -> None:
+        if not stop.is_set():  # a start that is interrupted has not failed
+            say(line)
+
+    supervisor = Supervisor(server, ensemble, follow_versions=follows, report=report)
     with CONSOLE.status(f"starting tritonserver with {ensemble.path}, version {ensemble.version}"):
         server.start()
-    stop = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: stop.set())
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def end(*_: object) -> None:
+        stop.set()
+        server.interrupt()  # it may be starting, or loading a version
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
     try:
         say(f"gRPC     {server.endpoints.grpc}")
-        say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
-        say(f"metrics  {' '.join(server.metrics_urls)}")
+        if server.endpoints.http:
+            say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
+        say(f"metrics  {server.endpoints.metrics}")
         say(f"Ctrl-C stops it. Try it with: rankline predict {recipe} --url {server.endpoints.grpc} …")
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
-        run(stop)
+        supervisor.run(stop)
     finally:
         server.stop()
     say("stopped")
-
-
-def _server(
-    ensemble: "ExportedEnsemble", port: int, num_replicas: int, log_path: Path | None, *, follows: bool
-) -> "tuple[EmbeddedServer | ReplicaSet, Callable[[threading.Event], None]]":
-    """One server, or several behind one address, and what looks after it until an event is set."""
-    from serving.balancer import BalancerConfig
-    from serving.replicas import ReplicasConfig, ReplicaSet
-    from serving.server import EmbeddedServer
-    from serving.supervise import Supervisor, config_of
-
-    ports = {"grpc_port": port, "http_port": port and port - 1, "metrics_port": port and port + 1}
-    if num_replicas == 1:
-        server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_path))
-        return server, Supervisor(server, ensemble, follow_versions=follows, report=say).run
-    config = ReplicasConfig(num_replicas=num_replicas, balancer=BalancerConfig(**ports), log_path=log_path)
-    several = ReplicaSet(ensemble, config, follow_versions=follows, report=say)
-    return several, several.run
 
 
 def _follower(

@@ -82,7 +82,7 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
         raise ConfigError(f"port is {port!r}, expected a whole number.")
     RanklineDeployments(f"rankline:{repository}").deploy(name, model_uri, flavor, options)
     with api.serve(name, port=int(port), repository=repository) as endpoints:
-        say(f"{repository / name}: gRPC {endpoints.grpc}, HTTP {endpoints.http}; Ctrl-C stops it")
+        say(f"{repository / name}: gRPC {endpoints.grpc}; Ctrl-C stops it")
         threading.Event().wait()
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.client.failures import CallError
+from serving.tls import check_readable
 from workflows.errors import ConfigError
 
 GRPC, HTTP = "grpc", "http"
 TRANSPORTS = (GRPC, HTTP)
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 0.5
 # Why not gRPC's own retry policy: it knows statuses alone, and Triton says UNAVAILABLE also of a full queue and of what
 # is restricted; it ends after five times; and HTTP has none.
 
@@ -30,9 +31,7 @@ class ClientTls:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("a client's certificate and its key belong together. Give both files or neither.")
-        for file in filter(None, (self.root, self.certificate, self.key)):
-            if not file.is_file():
-                raise ConfigError(f"{file} does not exist. Give certificates and keys as PEM files.")
+        check_readable(self.root, self.certificate, self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class ClientConfig:
             again, or (over gRPC) its machine has been silent for a third of `timeout_s` and then for another. Scoring
             changes nothing, so sending twice does no harm.
         retry_busy: send again what a server refused for its full queue, too. It has answered, and asks for less load.
-        backoff_s: pause before a message is sent again; it doubles each time, up to 1 s.
+        backoff_s: pause before a message is sent again; it doubles each time, up to 0.5 s.
         connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a
             wrong address is told at once.
         transport: "grpc" or "http".

@@ -12,6 +12,8 @@ _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "R
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
 _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
 _RESET = "RST_STREAM"
+_NOT_CONNECTED, _HUNG_UP = "failed to connect", ("Socket closed", "reset by peer")
+_TLS_TROUBLE = ("handshake failed", "erification")
 _UNKNOWN_REGION, _REGION_IN_USE = "Unable to find shared memory region", "it is currently in use"
 
 
@@ -93,9 +95,16 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
     if failure.is_unknown_model:
         return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")
     if failure.status == UNAVAILABLE:
-        return ServerError(
-            f"no Triton server answers at {url} ({details}). Start one with `rankline serve`, or correct the address."
-        )
+        return ServerError(f"no Triton server answers at {url} ({details}). {_remedy(details)}")
     if failure.status in _REFUSED:
         return RequestError(f"model {model_name!r} refused the request: {details}")
     return ServerError(f"model {model_name!r} failed ({failure.status}): {details}")
+
+
+def _remedy(details: str) -> str:
+    """What to do about a server that could not be reached."""
+    if any(word in details for word in _TLS_TROUBLE):
+        return "Check that it speaks TLS, and that the root that was given has signed its certificate for this name."
+    if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):
+        return "It may speak TLS (`--tls-root`, ClientConfig.tls) or ask for a certificate; else correct the address."
+    return "Start one with `rankline serve`, or correct the address."

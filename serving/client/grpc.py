@@ -15,11 +15,10 @@ from serving.client.requests import decode
 from serving.client.schema import ModelSchema
 from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import Array, WireTensor
-from serving.control import KEY_HEADER
+from serving.control import GRPC_KEY_HEADER
 from workflows.tensors import Tensor
 
-_KEY_PREFIX = "triton-grpc-protocol-"
-_RECONNECT_MS = (100, 1_000)
+_RECONNECT_MS = (100, 250)
 _CONNECT_TIMEOUT_MS = 5_000
 _RELEASE_S, _POLL_S = 1.0, 0.01  # in which a server lets go of memory once it has answered; it would keep it for ever
 _SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another server
@@ -38,7 +37,7 @@ class GrpcTransport:
         self._config = config
         self._options: dict[str, Any] = {}
         if config.key is not None:
-            self._options["metadata"] = ((_KEY_PREFIX + KEY_HEADER, config.key),)
+            self._options["metadata"] = ((GRPC_KEY_HEADER, config.key),)
         channels = grpc.aio if is_async else grpc
         credentials, options = _credentials(config), _channel_options(url, config)
         self._channel = (

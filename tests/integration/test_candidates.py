@@ -154,7 +154,7 @@ def ensemble(prepared: PreparedData, trained: TrainedModel) -> ExportedEnsemble:
 
 @pytest.fixture(scope="module")
 def server(ensemble: ExportedEnsemble) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(config_of(ensemble)) as running:
+    with EmbeddedServer(config_of(ensemble, http_port=0)) as running:
         yield running
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 import urllib.request
@@ -31,7 +30,9 @@ from serving.client.failures import CallError
 from serving.client.transport import connect
 from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
-from serving.server import EmbeddedServer, ServerConfig, Tls
+from serving.server import EmbeddedServer, ServerConfig
+from serving.tls import Tls
+from tests.support.certificates import make_certificates
 from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
 from tests.support.vanishing import vanishing
 from tests.support.waiting import wait_until
@@ -116,7 +117,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as running:
+    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,), http_port=0)) as running:
         yield running
 
 
@@ -344,7 +345,7 @@ def test_a_server_that_comes_up_later_is_waited_for(repository: Path, free_port:
 
 def test_a_server_that_is_killed_and_comes_back_costs_no_request(repository: Path) -> None:
     """Neither one that it had begun, nor one that waited, nor one that is sent while it is away."""
-    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), http_port=0)
     with EmbeddedServer(config) as server, ExitStack() as stack, ThreadPoolExecutor(4) as pool:
         shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
         over_http = ClientConfig(transport="http")
@@ -380,6 +381,25 @@ def test_a_machine_that_vanishes_without_closing_connections_costs_no_request(
         assert client.predict({"x": [2]}).tolist() == [2]
 
 
+def test_several_servers_are_asked_in_turn_and_one_that_is_lost_costs_no_request(
+    server: EmbeddedServer, repository: Path
+) -> None:
+    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,))
+    with (
+        EmbeddedServer(config) as other,
+        Client(f"ipv4:{server.endpoints.grpc},{other.endpoints.grpc}", "echo") as client,
+    ):
+        earlier = executions(server, "echo")
+
+        def has_asked_both() -> bool:
+            assert client.predict({"x": [1]}).tolist() == [1]
+            return executions(server, "echo") > earlier and executions(other, "echo") > 0
+
+        wait_until(has_asked_both)
+        os.kill(other.pid, signal.SIGKILL)
+        assert [client.predict({"x": [number]}).tolist() for number in range(20)] == [[number] for number in range(20)]
+
+
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_what_is_sent_again_has_what_is_left_of_the_deadline(
     server: EmbeddedServer, repository: Path, transport: str
@@ -397,7 +417,7 @@ def test_what_is_sent_again_has_what_is_left_of_the_deadline(
 
 
 def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> None:
-    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,))) as server:
+    with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,), http_port=0)) as server:
         shared = ClientConfig(shared_memory=True, key=server.shared_memory_key, retry_lost=False)
         over_grpc = Client(server.endpoints.grpc, "wait", shared)
         over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http", retry_lost=False))
@@ -592,34 +612,18 @@ def test_a_cancelled_task_does_not_keep_its_shared_memory(server: EmbeddedServer
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """root.pem, and server.pem and client.pem that it signed, with their keys; other.pem is a stranger's root."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
-
-    for name in ("root", "other"):
-        openssl(
-            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"),
-            *("-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"),
-        )
-    (directory / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    for name in ("server", "client"):
-        openssl(
-            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"),
-        )
-        openssl(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "root.pem", "-CAkey", "root.key", "-CAcreateserial"),
-            *("-days", "1", "-extfile", "names", "-out", f"{name}.pem"),
-        )
-    return directory
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def test_connections_are_encrypted_and_both_sides_show_who_they_are(repository: Path, certificates: Path) -> None:
     root, other = certificates / "root.pem", certificates / "other.pem"
-    tls = Tls(certificate=certificates / "server.pem", key=certificates / "server.key", client_root=root)
     own = {"certificate": certificates / "client.pem", "key": certificates / "client.key"}
+    tls = Tls(
+        certificate=certificates / "server.pem",
+        key=certificates / "server.key",
+        client_root=root,
+        **{f"own_{name}": file for name, file in own.items()},
+    )
     config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), tls=tls)
     with EmbeddedServer(config) as server:
         url = server.endpoints.grpc

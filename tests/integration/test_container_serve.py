@@ -6,6 +6,7 @@ Each scenario runs with the network for itself, since the image's ports are fixe
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import pytest
 from bench.asking import asking
 from serving.client import Client, ClientConfig
 from serving.ensemble import MANIFEST, ExportedEnsemble
-from tests.support.image_on_host import GRPC, RunningImage, in_own_network, running_image
+from tests.support.image_on_host import GRPC, RunningImage, in_own_network, make_image, running_image
 from tests.support.tiny_ensembles import NAME, damage, point_to, publish_tiny
 from tests.support.waiting import wait_until
 from workflows.artifacts import files_below, sha256_of
@@ -247,6 +248,14 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
     in_own_network(__name__, name)
+
+
+def test_a_key_that_may_not_be_read_is_named_before_the_start(tmp_path: Path) -> None:
+    make_image(tmp_path)
+    command = [tmp_path / "bin/serve", tmp_path, f"--grpc-server-key={tmp_path}/server.key"]
+    done = subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"may not read {tmp_path}/server.key of --grpc-server-key" in done.stderr
 
 
 if __name__ == "__main__":

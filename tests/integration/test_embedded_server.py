@@ -40,14 +40,6 @@ def alive(process_ids: tuple[int, ...]) -> list[int]:
     return [pid for pid in process_ids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
 
 
-def trouble(server: EmbeddedServer) -> str:
-    try:
-        server.check_alive()
-    except ServerError as error:
-        return str(error)
-    return ""
-
-
 def pid_of(server: EmbeddedServer) -> int:
     """0 while it is not launched."""
     try:
@@ -87,9 +79,9 @@ def test_cleans_up_after_a_server_that_was_killed(identity: ServerConfig) -> Non
     server = EmbeddedServer(identity)
     server.start()
     process_ids = server.process_ids()
-    server.check_alive()
+    assert server.why_ended() is None
     os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its model process and shared memory
-    wait_until(lambda: "tritonserver was ended by SIGKILL" in trouble(server))
+    wait_until(lambda: "tritonserver was ended by SIGKILL" in (server.why_ended() or ""))
     assert leftovers() == before
     server.stop()
     assert alive(process_ids) == []
@@ -255,7 +247,7 @@ class AlwaysReady(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The HTTP port of the first start, which another server takes as soon as it was found free."""
+    """The second port of the first start, which another server takes as soon as it was found free."""
     ports: list[int] = []
     with ThreadPoolExecutor() as pool, ExitStack() as at_end:
 
@@ -287,7 +279,7 @@ def test_a_server_whose_chosen_port_another_takes_has_others_then(
 ) -> None:
     with EmbeddedServer(identity) as server, Client(server.endpoints.grpc, "identity") as client:
         assert client.predict({"x": [7]}).tolist() == [7]
-        assert not server.endpoints.http.endswith(f":{taken[0]}")
+        assert f":{taken[0]}/" not in server.endpoints.metrics
     assert f":{taken[0]}' already in use" in caplog.text
 
 
@@ -302,8 +294,8 @@ def test_a_path_may_have_blanks_and_quotes(tmp_path: Path) -> None:
 def test_port_in_use_is_named(identity: ServerConfig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        config = ServerConfig(repositories=identity.repositories, http_port=port)
-        with pytest.raises(ServerError, match=f"http_port {port} on 127.0.0.1 .*in use"):
+        config = ServerConfig(repositories=identity.repositories, metrics_port=port)
+        with pytest.raises(ServerError, match=f"metrics_port {port} on 127.0.0.1 .*in use"):
             EmbeddedServer(config).start()
 
 

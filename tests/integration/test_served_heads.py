@@ -88,7 +88,7 @@ def ensembles(prepared: PreparedData, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def server(ensembles: dict[str, ExportedEnsemble]) -> Iterator[EmbeddedServer]:
     repositories = tuple(ensemble.path for ensemble in ensembles.values())
-    with EmbeddedServer(ServerConfig(repositories=repositories)) as server:
+    with EmbeddedServer(ServerConfig(repositories=repositories, http_port=0)) as server:
         yield server
 
 

@@ -33,7 +33,6 @@ HERE = {
     "--max-workers 8": "--max-workers 2",
     "local:8": "local:2",
     "/shared/": "",
-    "--watch": "--watch --port 0",
 }
 """What stands for what in the document's commands."""
 

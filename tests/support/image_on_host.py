@@ -38,7 +38,7 @@ def make_image(directory: Path) -> None:
     programs, backends = directory / "bin", directory / "backends"
     programs.mkdir()
     (directory / "state").mkdir()
-    shutil.copy(need_program("busybox", package="busybox-static"), programs / "busybox")
+    shutil.copy(need_program("busybox", package="busybox"), programs / "busybox")
     subprocess.run([programs / "busybox", "--install", "-s", programs], check=True)
     for script in (CONTAINER / "bin").iterdir():
         text = script.read_text(encoding="utf-8").replace("/opt/rankline", str(directory))

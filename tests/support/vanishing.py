@@ -7,18 +7,16 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def vanishing(url: str, wait: Callable[[], object] = lambda: None) -> Iterator[tuple[str, Callable[[], None]]]:
+def vanishing(url: str) -> Iterator[tuple[str, Callable[[], None]]]:
     """An address in front of a server, and what makes the machine behind it vanish; another takes its place.
 
     Args:
         url: HOST:PORT of the server.
-        wait: called for each connection, once the server has it too: what comes through it waits for the return.
     """
     host, _, port = url.rpartition(":")
     generation, open_sockets = 0, list[socket.socket]()
 
     def pump(source: socket.socket, target: socket.socket, born: int) -> None:
-        wait()
         with suppress(OSError):
             while data := source.recv(65_536):
                 if born == generation:

@@ -245,7 +245,12 @@ def found(stack: Stack, expression: str) -> list[dict[str, Any]]:
 # What each may do, seen from inside
 
 USERS = {"triton": 1000, "mlflow": 1000, "postgres": 999, "prometheus": 65534, "grafana": 472}
-VOLUMES = {"triton": "/var/lib/rankline", "mlflow": "/artifacts", "postgres": "/var/lib/postgresql", "prometheus": "/prometheus"}
+VOLUMES = {
+    "triton": "/var/lib/rankline",
+    "mlflow": "/artifacts",
+    "postgres": "/var/lib/postgresql",
+    "prometheus": "/prometheus",
+}
 
 
 def test_each_has_its_user_no_rights_and_a_read_only_root(stack: Stack) -> None:

@@ -239,7 +239,7 @@ def test_serve_prints_its_endpoints_and_stops_on_ctrl_c_without_orphans(workplac
 @pytest.fixture(scope="module")
 def addresses(workplace: Workplace) -> Iterator[tuple[str, str]]:
     """HOST:PORT of gRPC and of HTTP, of a server for the tests that only ask it."""
-    with served(workplace) as (process, address):
+    with served(workplace, "--http-port", "0") as (process, address):
         assert process.stdout is not None
         match = re.match(r"HTTP\s+http://([^/]+)/", process.stdout.readline())
         assert match

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serving.server import EmbeddedServer, ServerConfig, Tls, crash_site, failure_reason
+from serving.server import EmbeddedServer, ServerConfig, crash_site, failure_reason
 from workflows.errors import ConfigError
 
 PROJECT = Path(__file__).parents[3]
@@ -30,17 +30,12 @@ def test_a_release_with_known_holes_stays_on_this_machine(tmp_path: Path) -> Non
     assert config(host="::1").is_local
     for host in ("0.0.0.0", "192.168.0.7"):
         network = config(repositories=(tmp_path,), host=host)
-        assert network.http_host == "127.0.0.1"  # where models are loaded and unloaded
+        assert network.http_host == "127.0.0.1"
+        assert network.own_host == ("127.0.0.1" if host == "0.0.0.0" else host)
         with pytest.raises(ConfigError, match=f"host {host} is not a loopback address .* known vulnerabilities"):
             EmbeddedServer(network).start()
     with pytest.raises(ConfigError, match=r"host is 'localhost\.example', expected an IP address"):
         config(host="localhost.example")
-
-
-def test_a_missing_certificate_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cert.pem").touch()
-    with pytest.raises(ConfigError, match=r"key\.pem does not exist"):
-        Tls(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
 
 
 def test_refuses_what_cannot_be_served() -> None:

@@ -107,7 +107,7 @@ def test_a_deployment_is_served_from_mlflow_until_ctrl_c(origin: Path, store: St
     wait_until(lambda: "Ctrl-C stops it" in log.read_text() or process.poll() is not None)
     assert process.poll() is None, log.read_text()
     servers = psutil.Process(process.pid).children(recursive=True)
-    url = log.read_text().partition("gRPC ")[2].split(",")[0]
+    url = log.read_text().partition("gRPC ")[2].split(";")[0]
     with Client(url, NAME) as client:
         assert list(client.predict(pa.table({"x": [2]}))) == [12]  # version 1, where 2 was active
     process.send_signal(signal.SIGINT)

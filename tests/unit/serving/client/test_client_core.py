@@ -96,11 +96,11 @@ def test_the_same_core_waits_in_an_event_loop() -> None:
 
 def test_what_was_lost_is_sent_again_after_pauses_that_grow_until_the_deadline() -> None:
     pauses_s: list[float] = []
-    core = connected(transport := Scripted(), pauses_s, timeout_s=10.0, backoff_s=0.25)
+    core = connected(transport := Scripted(), pauses_s, timeout_s=10.0, backoff_s=0.125)
     request = core.prepare({"x": [1.0]})
     transport.failures += [LOST, UNKNOWN, RESET]  # a server that has just started has no model yet
     assert run(core.infer(request)).tolist() == [2]
-    assert [0.125 * 2**n <= pause_s <= 0.25 * 2**n for n, pause_s in enumerate(pauses_s)] == [True] * 3
+    assert [0.0625 * 2**n <= pause_s <= 0.125 * 2**n for n, pause_s in enumerate(pauses_s)] == [True] * 3
     assert transport.timeouts_s[-1] == pytest.approx(10.0 - sum(pauses_s))  # what is left of the deadline
     pauses_s.clear()
     transport.failures += [LOST] * 99
