@@ -119,8 +119,8 @@ def _change(
     path.parent.chmod(0o755)  # user 1000 of the container reads it
     away_s: dict[str, list[float]] = {killed: [] for killed in _KILLS}
     with _container(tag, "--volume", f"{path}:/models:ro") as url:
-        with _until_it_answers(url, name):
-            pass
+        while not _num_logged(" is active"):
+            time.sleep(_LOOK_S)
         with asking(url, name, rows) as asked:
             for _ in range(repeats):
                 _until_logged(" is active", export)
@@ -146,14 +146,14 @@ def _break_newest(path: Path) -> None:
 
 def _until_logged(words: str, change: Callable[[], object]) -> None:
     """Make a change, and wait until the container has said so once more."""
-
-    def count() -> int:
-        return _docker("logs", _NAME, error=subprocess.STDOUT).count(words)
-
-    before_change = count()
+    before_change = _num_logged(words)
     change()
-    while count() == before_change:
+    while _num_logged(words) == before_change:
         time.sleep(_LOOK_S)
+
+
+def _num_logged(words: str) -> int:
+    return _docker("logs", _NAME, error=subprocess.STDOUT).count(words)
 
 
 @contextmanager

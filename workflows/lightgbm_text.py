@@ -1,12 +1,14 @@
 """Forests in LightGBM's text form, `Booster.model_to_string`, and the exact branches of their trees for float32.
 
-A file is read here before LightGBM sees it: where a text is damaged, LightGBM ends the process.
+A file is read here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself trusts the
+numbers of a text, and some of them corrupt its memory.
 """
 
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +18,14 @@ from workflows.onnx_trees import LEQ, Tree, TreeNode, by_depth
 _IS_CATEGORICAL, _DEFAULT_LEFT = 1, 2  # bits of decision_type in LightGBM's tree.h
 _MISSING_TYPE = 12  # two bits: what is missing
 _ZERO_IS_MISSING, _NAN_IS_MISSING = 4, 8
-_OF_SPLITS = (
-    "split_feature", "split_gain", "threshold", "decision_type", "left_child", "right_child", "internal_value",
-    "internal_weight", "internal_count",
-)  # fmt: skip
-_OF_LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
+_END_OF_BITS = 16
+_OF_SPLITS: dict[str, type[int | float]] = {
+    "split_feature": int,
+    "threshold": float,
+    "decision_type": int,
+    "left_child": int,
+    "right_child": int,
+}
 _END = re.compile(r"^(?:end of trees|feature[ _]importances:)$", re.MULTILINE)
 _TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
 _ZERO = np.float32(1e-35)  # kZeroThreshold in LightGBM's meta.h
@@ -36,15 +41,36 @@ class LightGBMForest:
         features: names of the columns.
         width: scores of a row; one for each class.
         trees: tree n adds to score n % width.
-        text: what LightGBM needs of it to predict, and all of which was looked at: behind the trees are the parameters
-            of the training, and LightGBM ends the process where one is damaged.
+        blocks: a text for each tree, made of what was checked.
+        is_average: whether scores are the mean of the trees, as in random forests.
     """
 
     objective: str
     features: tuple[str, ...]
     width: int
     trees: tuple[Tree, ...]
-    text: str
+    blocks: tuple[str, ...]
+    is_average: bool
+
+    def text(self, objective: str) -> str:
+        """What LightGBM loads to predict.
+
+        Args:
+            objective: checked; "" for none.
+        """
+        features = range(len(self.features))
+        header = {
+            "num_class": self.width,
+            "num_tree_per_iteration": self.width,
+            "label_index": 0,
+            "max_feature_idx": len(features) - 1,
+            **({"objective": objective} if objective else {}),
+            "feature_names": " ".join(f"Column_{number}" for number in features),
+            "feature_infos": " ".join("none" for _ in features),
+            "tree_sizes": " ".join(str(len(block)) for block in self.blocks),
+        }
+        lines = ["tree", "version=v4", *_lines(header), *(["average_output"] if self.is_average else [])]
+        return "\n".join([*lines, "", "".join(self.blocks) + "end of trees\n"])
 
 
 def read_forest(text: str, source: str) -> LightGBMForest:
@@ -77,17 +103,19 @@ def _read(text: str, source: str) -> LightGBMForest:
         raise ValueError(f"it names {len(features)} features, expected {int(header['max_feature_idx']) + 1}")
     if width < 1 or len(blocks) % width or width != int(header["num_class"]):
         raise ValueError(f"it has {len(blocks)} trees for {header['num_class']} classes, {width} for each step")
-    # LightGBM goes from tree to tree by these.
     if "tree_sizes" in header and header["tree_sizes"].split() != [str(len(block)) for block in blocks]:
         raise ValueError("its trees are not as long as it says")
-    trees = (_tree(_fields(block), len(features), source) for block in blocks)
-    weight = width / len(blocks) if "average_output" in header else 1.0  # of random forests
+    numbers = [_numbers(_fields(block), source) for block in blocks]
+    trees = (_nodes(tree, len(features), source) for tree in numbers)
+    is_average = "average_output" in header
+    weight = width / len(blocks) if is_average else 1.0
     return LightGBMForest(
         objective=header.get("objective", ""),
         features=features,
         width=width,
         trees=tuple(Tree(target=n % width, nodes=_weighted(nodes, weight)) for n, nodes in enumerate(trees)),
-        text=text[: end.start()] + "end of trees\n",
+        blocks=tuple(_block(number, tree) for number, tree in enumerate(numbers)),
+        is_average=is_average,
     )
 
 
@@ -101,8 +129,8 @@ def _weighted(nodes: tuple[TreeNode, ...], weight: float) -> tuple[TreeNode, ...
     return nodes if weight == 1 else tuple(replace(node, weight=weight * node.weight) for node in nodes)
 
 
-def _tree(fields: Mapping[str, str], num_features: int, source: str) -> tuple[TreeNode, ...]:
-    """The nodes of one tree, in the order of their depth."""
+def _numbers(fields: Mapping[str, str], source: str) -> dict[str, list[Any]]:
+    """The numbers of a tree that scores depend on."""
     if int(fields.get("is_linear", "0")):
         raise ArtifactError(f"{source} has linear trees, which ONNX does not. Train it without linear_tree.")
     if int(fields["num_cat"]):
@@ -112,28 +140,45 @@ def _tree(fields: Mapping[str, str], num_features: int, source: str) -> tuple[Tr
     num_leaves = int(fields["num_leaves"])
     if num_leaves < 1:
         raise ValueError(f"a tree has {num_leaves} leaves")
-    _check_lengths(fields, num_leaves)
-    names = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
-    splits = zip(*(fields[name].split() for name in names), strict=True) if num_leaves > 1 else ()
-    leaves = [TreeNode(weight=float(value)) for value in fields["leaf_value"].split()]
+    made = {"leaf_value": list(map(float, fields["leaf_value"].split()))}
+    for name, kind in _OF_SPLITS.items():
+        made[name] = [kind(value) for value in fields[name].split()] if num_leaves > 1 else []
+    for name, values in made.items():
+        expected = num_leaves - (name != "leaf_value")
+        if len(values) != expected:
+            raise ValueError(f"{name} has {len(values)} values, expected {expected}")
+    return made
+
+
+def _block(number: int, numbers: Mapping[str, list[Any]]) -> str:
+    """A tree in LightGBM's text form."""
+    num_leaves = len(numbers["leaf_value"])
+    splits = {name: " ".join(map(repr, values)) for name, values in numbers.items()}
+    fields = {"Tree": number, "num_leaves": num_leaves, "num_cat": 0, **splits, "shrinkage": 1}
+    return "\n".join([*_lines(fields), "", "", ""])
+
+
+def _lines(fields: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in fields.items()]
+
+
+def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> tuple[TreeNode, ...]:
+    """The nodes of one tree, in the order of their depth."""
+    num_leaves = len(numbers["leaf_value"])
+    splits = zip(*(numbers[name] for name in _OF_SPLITS), strict=True)
+    leaves = [TreeNode(weight=value) for value in numbers["leaf_value"]]
     nodes = [_split(values, num_leaves, source) for values in splits] + leaves
-    return by_depth(nodes, num_features)
+    made = by_depth(nodes, num_features)
+    if len(made) < len(nodes):
+        raise ValueError(f"its root leads to {len(made)} of {len(nodes)} nodes of a tree")
+    return made
 
 
-def _check_lengths(fields: Mapping[str, str], num_leaves: int) -> None:
-    """All lists of numbers, also those that say nothing of scores: LightGBM reads them too."""
-    float(fields.get("shrinkage", 1))
-    for names, expected in ((_OF_SPLITS, num_leaves - 1), (_OF_LEAVES, num_leaves)):
-        for name in names:
-            values = [float(value) for value in fields.get(name, "").split()]
-            is_left_out = name not in fields or (num_leaves == 1 and not values)
-            if not is_left_out and len(values) != expected:
-                raise ValueError(f"{name} has {len(values)} values, expected {expected}")
-
-
-def _split(values: tuple[str, ...], num_leaves: int, source: str) -> TreeNode:
-    """A split from its feature, threshold, type of decision and children."""
-    feature, value, bits = int(values[0]), float(values[1]), int(values[2])
+def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
+    """A split from its numbers, in the order of `_OF_SPLITS`."""
+    feature, value, bits, left, right = values
+    if not 0 <= bits < _END_OF_BITS:  # LightGBM reads the lowest eight of any number
+        raise ValueError(f"a split has the decision_type {bits}")
     if bits & _IS_CATEGORICAL:
         raise ValueError("a split is at categories, and the tree has none")
     missing = bits & _MISSING_TYPE
@@ -141,19 +186,20 @@ def _split(values: tuple[str, ...], num_leaves: int, source: str) -> TreeNode:
         raise ArtifactError(f"{source} takes zeros for missing. Train it without zero_as_missing.")
     # Where training lacked no value, LightGBM reads NaN as 0.
     goes_left = bool(bits & _DEFAULT_LEFT) if missing == _NAN_IS_MISSING else value >= 0
-    left, right = (_place(int(child), num_leaves) for child in values[3:])
     return TreeNode(
         mode=LEQ,
         feature=feature,
         threshold=_threshold32(value),
-        left=left,
-        right=right,
+        left=_place(left, num_leaves),
+        right=_place(right, num_leaves),
         missing_goes_left=goes_left,
     )
 
 
 def _place(child: int, num_leaves: int) -> int:
     """LightGBM counts splits from 0 up, leaves from -1 down; here leaves come behind the splits."""
+    if not -num_leaves <= child < num_leaves - 1:
+        raise ValueError(f"a split leads to node {child}, and there are {num_leaves - 1} splits, {num_leaves} leaves")
     return child if child >= 0 else num_leaves - 2 - child
 
 

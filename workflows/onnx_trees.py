@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 LEQ, LT, LEAF = "BRANCH_LEQ", "BRANCH_LT", "LEAF"
+MAX_DEPTH = 2000
+"""ONNX Runtime walks a tree recursively when it loads it, and overflows its stack at some 10,000."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,21 +55,26 @@ def by_depth(nodes: Sequence[TreeNode], num_features: int) -> tuple[TreeNode, ..
     Raises:
         ValueError: they are no tree, or do not fit the columns: what walks them would read elsewhere, or without end.
     """
-    places, made = [0], list[TreeNode]()
-    for place in places:
+    places, depths, made = [0], [0], list[TreeNode]()
+    for place, depth in zip(places, depths, strict=True):
         if not 0 <= place < len(nodes):
             raise ValueError(f"a split leads to node {place}, and there are {len(nodes)}")
         node = nodes[place]
         if node.mode != LEAF:
             if not 0 <= node.feature < num_features:
                 raise ValueError(f"a split compares feature {node.feature}, and there are {num_features}")
+            if depth >= MAX_DEPTH:
+                raise ValueError(f"a tree is deeper than {MAX_DEPTH} splits")
             places += [node.left, node.right]
+            depths += [depth + 1, depth + 1]
             node = replace(node, left=len(places) - 2, right=len(places) - 1)
         if math.isnan(node.threshold) or not math.isfinite(node.weight):
             raise ValueError("a threshold or the value of a leaf is not a number")
         if len(places) > len(nodes):
             raise ValueError("a node has two parents")
         made.append(node)
+    if len(set(places)) < len(places):
+        raise ValueError("a node has two parents")
     return tuple(made)
 
 

@@ -105,6 +105,8 @@ def open_model(path: Path) -> ForeignModel:
     """
     if not path.exists():
         raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
+    if not (path.is_file() or path.is_dir()):  # reading a FIFO or a device may never end
+        raise ArtifactError(f"{path} is neither a file nor a directory. Expected a model: {', '.join(_formats())}.")
     for module in _modules():
         if module.takes(path):
             model: ForeignModel = module.Model(path)

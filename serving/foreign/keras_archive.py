@@ -20,8 +20,11 @@ from workflows.errors import ArtifactError
 MAX_JSON_BYTES = 64 << 20
 """Of a description; those of the largest models take some megabytes."""
 
-MAX_RATIO = 100
-"""Of what an archive holds to its own size; Keras does not compress."""
+MAX_RATIO = 10
+"""Of what an archive holds to its own size, beside a MiB; Keras does not compress."""
+
+MAX_MEMBERS = 10_000
+"""Of an archive, all of which Keras unpacks: a few, and those of layers with words."""
 
 _CONFIG, _METADATA = "config.json", "metadata.json"
 _NAMESPACES = (
@@ -199,7 +202,9 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     if outside := [m.filename for m in members if m.filename[:1] in "/\\" or ".." in PurePosixPath(m.filename).parts]:
         raise ArtifactError(f"{path} has files that lead outside of it: {outside}. Save the model again.")
-    total, limit = sum(member.file_size for member in members), MAX_JSON_BYTES + MAX_RATIO * path.stat().st_size
+    if len(members) > MAX_MEMBERS:
+        raise ArtifactError(f"{path} holds {len(members)} files, expected at most {MAX_MEMBERS}. Save it again.")
+    total, limit = sum(member.file_size for member in members), (1 << 20) + MAX_RATIO * path.stat().st_size
     if total > limit:
         raise ArtifactError(f"{path} unpacks to {total >> 20} MiB, expected at most {limit >> 20}. Save it again.")
 
@@ -216,11 +221,17 @@ def _check_weights(content: bytes, path: Path) -> None:
     import h5py
 
     with h5py.File(BytesIO(content), "r") as file:
-        if outside := sorted(_leading_outside(file, set())):
+        datasets: dict[int, int] = {}
+        if outside := sorted(_leading_outside(file, datasets)):
             raise ArtifactError(f"{path} has weights that are links to elsewhere: {outside}. Save the model again.")
+    if (total := sum(datasets.values())) > len(content):  # compressed, or never written
+        raise ArtifactError(
+            f"{path} has {total} bytes of weights in a file of {len(content)}, expected no compression. Save it again."
+        )
 
 
-def _leading_outside(group: Any, visited: set[int]) -> Iterator[str]:
+def _leading_outside(group: Any, visited: dict[int, int]) -> Iterator[str]:
+    """Names of links and weights that are not in the file; `visited` gets the bytes of what is in it, by address."""
     import h5py
 
     for name in group:
@@ -231,7 +242,7 @@ def _leading_outside(group: Any, visited: set[int]) -> Iterator[str]:
         address = h5py.h5o.get_info(part.id).addr
         if address in visited:
             continue
-        visited.add(address)
+        visited[address] = part.nbytes if isinstance(part, h5py.Dataset) else 0
         if isinstance(part, h5py.Group):
             yield from _leading_outside(part, visited)
         elif isinstance(part, h5py.Dataset) and (part.external or part.is_virtual):

@@ -19,6 +19,9 @@ from workflows.extras import require
 from workflows.heads import Head
 from workflows.trained import SAVED_MODEL
 
+_MAX_GROWTH, _SPARE_BYTES = 4, 64 << 20
+"""Bytes of variables for each byte of the file, which may have them in a smaller type, and beside them."""
+
 
 def takes(path: Path) -> bool:
     """A zip archive with Keras' description of layers."""
@@ -36,9 +39,12 @@ class Model(ForeignModel):
 
     def __init__(self, path: Path) -> None:
         require("tensorflow", feature=f"serving {path}", extra="cpu")
+        import tensorflow as tf
+
         keras = _keras_of(path)
         try:
-            self._model = keras.saving.load_model(str(path), compile=False, safe_mode=True)
+            with tf.variable_creator_scope(_Creator(_MAX_GROWTH * path.stat().st_size + _SPARE_BYTES)):
+                self._model = keras.saving.load_model(str(path), compile=False, safe_mode=True)
         except Exception as error:  # layers raise anything
             reason = " ".join(str(error).split())[:200]
             raise ArtifactError(f"{path} cannot be loaded by Keras ({type(error).__name__}: {reason}).") from None
@@ -75,6 +81,34 @@ class Model(ForeignModel):
         if len(set(names)) < len(names):
             names = [f"{name}_{place}" for place, name in enumerate(names)]
         return dict(zip(names, outputs, strict=True))
+
+
+class _Creator:
+    """Refuses variables for which the file has no values, before TensorFlow allocates them.
+
+    Args:
+        max_bytes: of all of them.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._num_bytes = max_bytes, 0
+
+    def __call__(self, create: Any, **options: Any) -> Any:
+        import tensorflow as tf
+
+        initial, shape = options["initial_value"], options.get("shape")
+        if shape is None:  # of Keras 3; tracing allocates nothing
+            shape = (
+                tf.function(initial).get_concrete_function().output_shapes if callable(initial) else np.shape(initial)
+            )
+        dtype = tf.as_dtype(options.get("dtype") or tf.float32)
+        self._num_bytes += dtype.size * (tf.TensorShape(shape).num_elements() or 0)
+        if self._num_bytes > self._max_bytes:
+            raise ValueError(
+                f"its layers have more than {self._num_bytes} bytes of variables, expected at most {self._max_bytes} "
+                "for a file of its size"
+            )
+        return create(**options)
 
 
 def _keras_of(path: Path) -> Any:

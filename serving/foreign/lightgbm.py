@@ -1,5 +1,6 @@
 """LightGBM's text files, of `Booster.save_model` and of its scikit-learn classes' `booster_.save_model`."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,10 +70,10 @@ class Model(ForeignModel):
         except UnicodeDecodeError as error:
             raise ArtifactError(f"{path} is a damaged LightGBM model: {error}. Save it again by save_model.") from None
         read = read_forest(text, str(path))
-        transform, scale = _transform(read.objective, path)
+        objective, transform, scale = _objective(read.objective, read.width, path)
         self._forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
         try:
-            self._booster = lightgbm.Booster(model_str=read.text)
+            self._booster = lightgbm.Booster(model_str=read.text(objective))
         except (lightgbm.basic.LightGBMError, ValueError) as error:
             raise ArtifactError(f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save it again.") from None
         are_unnamed = all(_UNNAMED.fullmatch(name) for name in read.features)
@@ -90,23 +91,41 @@ class Model(ForeignModel):
         write_forest(self._forest, feeds, heads, target)
 
 
-def _transform(objective: str, path: Path) -> tuple[str, float]:
-    """What makes scores of the sum of the trees, and what the sum is multiplied with before.
+def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
+    """What makes scores of the sum of the trees.
 
     Args:
-        objective: with its options: `binary sigmoid:2`.
+        said: an objective with its options: `binary sigmoid:2`.
+        width: number of classes, which LightGBM reads a second time from the options, and writes as many scores.
         path: for messages.
 
+    Returns:
+        The objective with the options that prediction uses, the transform, and what the sum is multiplied with before.
+
     Raises:
-        ArtifactError: it is not known.
+        ArtifactError: it is not known, or contradicts the number of classes.
     """
-    name, *words = objective.split() or [""]
+    name, *words = said.split() or [""]
     options = dict(word.partition(":")[::2] for word in words)
     if name not in _TRANSFORMS:
         known = ", ".join(filter(None, _TRANSFORMS))
         raise ArtifactError(f"{path} has the objective {name!r}, expected one of {known}.")
-    transform = SIGNED_SQUARE if _SQUARE_ROOT in options else _TRANSFORMS[name]
+    made, transform, scale = [name], _TRANSFORMS[name], 1.0
+    if name.startswith("multiclass"):
+        made.append(f"num_class:{width}")
+    if _SQUARE_ROOT in options:
+        transform = SIGNED_SQUARE
+        made.append(_SQUARE_ROOT)
     try:
-        return transform, float(options.get("sigmoid", 1.0))
+        if int(options.get("num_class", width)) != width:
+            raise ArtifactError(
+                f"{path} has {width} classes, and {options['num_class']} in its objective. Save it again."
+            )
+        if "sigmoid" in options:
+            scale = float(options["sigmoid"])
+            if not 0 < scale < math.inf:
+                raise ValueError
+            made.append(f"sigmoid:{scale!r}")
     except ValueError:
-        raise ArtifactError(f"{path} has the objective {objective!r}, expected a number. Save it again.") from None
+        raise ArtifactError(f"{path} has the objective {said!r}, expected numbers above 0. Save it again.") from None
+    return " ".join(made), transform, scale

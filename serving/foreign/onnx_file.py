@@ -5,7 +5,9 @@ What a converter of scikit-learn adds for Python, a map of class names to probab
 probabilities are a tensor before, and the names become those of its columns.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +25,11 @@ from workflows.trained import ONNX
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 _FIRST_OPSET = 11  # with a cumulative sum, and ranges
 _INT64, _STRING = 7, 8  # of TensorProto
+_MAX_INLINED_BYTES, _NODE_BYTES = 64 << 20, 1 << 10
+"""Of functions in place of their calls; each node takes memory beside what it holds."""
+_TRIAL_BYTES, _TRIAL_CPU_S = 1 << 30, 3
+"""Of the first row, beside some of each for the size of the model."""
+_TOO_LARGE = 2  # exit status of the trial
 _LABELS = frozenset({"label", "output_label"})
 """What converters call the class of the highest probability."""
 
@@ -49,24 +56,8 @@ class Model(ForeignModel):
         given = {tensor.name for tensor in self._model.graph.initializer}
         given |= {part.values.name for part in self._model.graph.sparse_initializer}
         self.inputs = tuple(_input(path, tensor) for tensor in self._model.graph.input if tensor.name not in given)
-        self._session = self._open(path)
+        self._session = _open(path, self._model)
         self._names = [tensor.name for tensor in _scores(self._model, has_classes=bool(self._classes))]
-
-    def _open(self, path: Path) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        try:
-            return onnxruntime.InferenceSession(
-                self._model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # of ONNX Runtime, likewise
-            versions = {entry.domain or "ai.onnx": entry.version for entry in self._model.opset_import}
-            raise ArtifactError(
-                f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
-                f"{_line(error)}. Convert the model to an older opset, or install a newer onnxruntime."
-            ) from None
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Without the class of the highest probability, which says nothing more."""
@@ -95,6 +86,9 @@ def _load(path: Path) -> Any:
 
     try:
         model = onnx.load(str(path), load_external_data=False)
+        model.DiscardUnknownFields()
+        model.ClearField("training_info")  # which ONNX Runtime does not run
+        _check_functions(path, model)
         _check_places(path, model)
         onnx.load_external_data_for_model(model, str(path.parent))
         onnx.checker.check_model(model)
@@ -104,9 +98,86 @@ def _load(path: Path) -> Any:
         raise
     except Exception as error:  # of protobuf and of onnx, without a common base
         raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
+    if any(tensor.data_location for tensor in _tensors(model)):  # which ONNX Runtime would look for
+        raise ArtifactError(f"{path} has weights in other files that onnx did not load. Save it with them inside.")
     if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
         raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
     return model
+
+
+def _check_functions(path: Path, model: Any) -> None:
+    """Refuse functions that call themselves, or that take too much memory in place of their calls.
+
+    Functions that call each other twice grow with the power of their number.
+    """
+    functions = {_key(function, function.name): function for function in model.functions}
+    sizes: dict[tuple[str, str, str], int | None] = {}
+
+    def size_of(nodes: Iterable[Any]) -> int:
+        """Bytes that calls among these nodes, and in their branches and loops, become."""
+        called = (_key(node, node.op_type) for outer in nodes for node in _with_inner(outer))
+        return sum(inlined(key) for key in called if key in functions)
+
+    def inlined(key: tuple[str, str, str]) -> int:
+        if key not in sizes:
+            sizes[key] = None
+            nodes = functions[key].node
+            sizes[key] = sum(node.ByteSize() + _NODE_BYTES for node in nodes) + size_of(nodes)
+        size = sizes[key]
+        if size is None:
+            raise ArtifactError(f"{path} has a function {key[1]!r} that calls itself. Convert the model again.")
+        return size
+
+    if len(functions) < len(model.functions):
+        raise ArtifactError(f"{path} has two functions of one name. Convert the model again.")
+    if (size := size_of(model.graph.node)) > _MAX_INLINED_BYTES:
+        raise ArtifactError(
+            f"{path} takes {float(size):.1g} bytes with its functions in place of their calls, expected at most "
+            f"{_MAX_INLINED_BYTES:.1g}. Convert the model again, without functions."
+        )
+
+
+def _key(part: Any, name: str) -> tuple[str, str, str]:
+    """What tells functions apart."""
+    return part.domain, name, getattr(part, "overload", "")  # since onnx 1.16
+
+
+def _open(path: Path, model: Any) -> Any:
+    import onnxruntime
+
+    content = model.SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        _try(path, content)
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except ArtifactError:
+        raise
+    except Exception as error:  # of ONNX Runtime, likewise
+        versions = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+        raise ArtifactError(
+            f"{path}, of opset {versions}, cannot be run by ONNX Runtime {onnxruntime.__version__}: "
+            f"{_line(error)}. Convert the model to an older opset, or install a newer onnxruntime."
+        ) from None
+
+
+def _try(path: Path, content: bytes) -> None:
+    """Refuse a model that takes much memory or time for its size; see `serving.foreign.onnx_trial`.
+
+    Raises:
+        ArtifactError: it does.
+        RuntimeError: ONNX Runtime says why it cannot be loaded.
+    """
+    max_bytes, max_cpu_s = _TRIAL_BYTES + 6 * len(content), _TRIAL_CPU_S + (len(content) >> 25)
+    command = [sys.executable, str(Path(__file__).with_name("onnx_trial.py")), str(max_bytes), str(max_cpu_s)]
+    done = subprocess.run(command, input=content, capture_output=True, check=False)
+    if done.returncode < 0 or done.returncode == _TOO_LARGE:
+        raise ArtifactError(
+            f"{path} takes more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and to score one row, "
+            "or crashes ONNX Runtime. Convert the model again, without constants or loops of that size."
+        )
+    if done.returncode:
+        raise RuntimeError((done.stdout or done.stderr[-200:]).decode(errors="replace"))
 
 
 def _check_places(path: Path, model: Any) -> None:
@@ -153,14 +224,18 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _with_inner(node: Any) -> Iterator[Any]:
-    yield node
-    for attribute in node.attribute:
-        for graph in _inner(attribute):
-            yield from _nodes(graph)
+    """A node, and those of its branches and loops at any depth."""
+    waiting = [node]
+    while waiting:
+        outer = waiting.pop()
+        yield outer
+        waiting += (inner for attribute in outer.attribute for graph in _inner(attribute) for inner in graph.node)
 
 
 def _inner(attribute: Any) -> Iterator[Any]:
-    yield from (attribute.g, *attribute.graphs)
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
 
 
 def _without_maps(model: Any) -> dict[str, tuple[str, ...]]:
@@ -324,5 +399,5 @@ def _values(graph: Any, name: str) -> str:
     return made
 
 
-def _line(error: Exception) -> str:
+def _line(error: object) -> str:
     return " ".join(str(error).split()).removeprefix("[ONNXRuntimeError] : ")[:200].rstrip(".")

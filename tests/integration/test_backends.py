@@ -112,7 +112,7 @@ KINDS = {
         out_of_range="PyTorch could not run the request: RuntimeError: index out of range",
         faults={
             "missing": Fault(reason=r"model\.pt does not exist\. Export the model again"),
-            "damaged": Fault(reason=r"model\.pt cannot be loaded: "),
+            "damaged": Fault(reason=r"model\.pt (cannot be loaded|has bytes)"),
             "other_type": Fault(
                 edit=lambda message: setattr(message.input[1], "data_type", message.input[0].data_type),
                 reason="cannot run a row of zeros of the types in config.pbtxt.*Expected tensor for argument",
@@ -137,7 +137,8 @@ KINDS = {
         out_of_range="ONNX Runtime could not run the request: indices element out of data bounds, idx=5",
         faults={
             "missing": Fault(reason=r"model\.onnx does not exist\. Export the model again"),
-            "damaged": Fault(reason=r"model\.onnx cannot be loaded: Load model from .* failed:Protobuf parsing failed"),
+            "damaged": Fault(reason=r"model\.onnx cannot be loaded: it (has|is) "),
+            "functions": Fault(reason=r"model\.onnx cannot be loaded: it has the field 25 of a model"),
             "other_type": Fault(edit=take_int64, reason="has 'ids__nnzs' as int32, config.pbtxt says int64"),
             "other_result": Fault(edit=give_int64, reason="has 'score' as float32, config.pbtxt says int64"),
             "other_names": Fault(
@@ -287,6 +288,9 @@ def test_says_why_a_model_cannot_be_loaded(models: Mapping[str, Path], tmp_path:
                 damaged = version / kind.file_name
                 file = damaged / "saved_model.pb" if damaged.is_dir() else damaged
                 file.write_bytes(b"\xff not a model")
+            if name == "functions":
+                with (version / kind.file_name).open("ab") as appended:
+                    appended.write(b"\xca\x01\x00")
     reasons = reasons_of_refusal(tmp_path)
     assert not any("File " in reason or "At:" in reason for reason in reasons.values())
     for backend, kind in KINDS.items():

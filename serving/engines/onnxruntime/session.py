@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from serving.engines.onnxruntime.file_check import check_file
+
 _SAY_NOTHING = 4  # what is wrong is raised, too
 _CUDA = "CUDAExecutionProvider"
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -39,8 +41,10 @@ def open_model(
             takes the work.
 
     Raises:
+        ValueError: the file has what Rankline does not write.
         Exception: of ONNX Runtime; the file is missing or damaged.
     """
+    check_file(path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SAY_NOTHING
     options.intra_op_num_threads = intra_op_threads or len(os.sched_getaffinity(0))

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "mapped_file.h"
 #include "triton/engine.h"
 #include "triton/workflow.h"
 
@@ -30,7 +31,7 @@ enum Place : size_t {
   kGetErrorCode = 1,
   kGetErrorMessage = 2,
   kCreateEnv = 3,
-  kCreateSession = 7,
+  kCreateSessionFromArray = 8,
   kRun = 9,
   kCreateSessionOptions = 10,
   kSetSessionExecutionMode = 13,
@@ -121,6 +122,79 @@ int64_t NumCores() {
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
 }
 
+// --- what a file may hold, as `serving/engines/onnxruntime/file_check.py` has it ---
+
+// Messages that lead to tensors.
+enum Message : uint8_t { kModel, kGraph, kNode, kAttribute, kSparse, kTensor };
+struct MessageField {
+  Message message;
+  uint64_t number;
+  Message type;
+};
+constexpr MessageField kMessageFields[] = {
+    {kModel, 7, kGraph},      {kGraph, 1, kNode},        {kGraph, 5, kTensor},      {kGraph, 15, kSparse},
+    {kNode, 5, kAttribute},   {kAttribute, 5, kTensor},  {kAttribute, 6, kGraph},   {kAttribute, 10, kTensor},
+    {kAttribute, 11, kGraph}, {kAttribute, 22, kSparse}, {kAttribute, 23, kSparse}, {kSparse, 1, kTensor},
+    {kSparse, 2, kTensor},
+};
+// Fields of a model: not 20, training, nor 25, functions.
+constexpr std::string_view kOfModel = "\1\2\3\4\5\6\7\10\16", kRepeatedOfModel = "\10\16";
+constexpr uint64_t kExternalData = 13, kDataLocation = 14;  // of a tensor
+constexpr size_t kTagBytes = 5, kVarintBytes = 10;
+
+uint64_t Varint(std::string_view& bytes, size_t max_bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < max_bytes && i < bytes.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(bytes[i]);
+    value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
+    if (byte < 0x80) {
+      bytes.remove_prefix(i + 1);
+      return value;
+    }
+  }
+  throw ArtifactError("it is cut off, or has a number that is too long");
+}
+
+// Throws ArtifactError: the file is damaged, or has what Rankline does not write.
+void CheckFile(std::string_view content) {
+  std::vector<std::pair<Message, std::string_view>> parts{{kModel, content}};
+  std::string seen;
+  while (!parts.empty()) {
+    auto [message, bytes] = parts.back();
+    parts.pop_back();
+    while (!bytes.empty()) {
+      const uint64_t tag = Varint(bytes, kTagBytes), number = tag >> 3, wire = tag & 7;
+      uint64_t value = 0, size = 0;
+      if (tag > UINT32_MAX) throw ArtifactError("it has the tag " + std::to_string(tag) + " of a field");
+      if (wire == 0) {
+        value = Varint(bytes, kVarintBytes);
+      } else if (wire == 1 || wire == 5) {
+        size = wire == 1 ? 8 : 4;
+      } else if (wire == 2) {
+        size = Varint(bytes, kTagBytes);
+      } else {
+        throw ArtifactError("it has a field of the unknown wire type " + std::to_string(wire));
+      }
+      if (size > bytes.size()) throw ArtifactError("it is cut off");
+      if (message == kModel) {
+        const char name = number < 32 ? static_cast<char>(number) : '\0';
+        const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
+        if (kOfModel.find(name) == std::string_view::npos || is_twice)
+          throw ArtifactError("it has the field " + std::to_string(number) +
+                              " of a model, which Rankline does not write, or twice");
+        seen += name;
+      }
+      if (message == kTensor && (number == kExternalData || (number == kDataLocation && value != 0)))
+        throw ArtifactError("it has weights in another file");
+      for (const MessageField& field : kMessageFields) {
+        if (wire == 2 && field.message == message && field.number == number)
+          parts.emplace_back(field.type, bytes.substr(0, size));
+      }
+      bytes.remove_prefix(size);
+    }
+  }
+}
+
 class OnnxModel;
 
 class Session : public Runner {
@@ -154,7 +228,10 @@ class OnnxModel : public LoadedModel {
     }
     OrtSession* opened = nullptr;
     try {
-      Do(kCreateSession, static_cast<const OrtEnv*>(environment), path.c_str(),
+      const MappedFile file(path);
+      CheckFile(file.bytes());
+      Do(kCreateSessionFromArray, static_cast<const OrtEnv*>(environment),
+         static_cast<const void*>(file.bytes().data()), file.bytes().size(),
          static_cast<const OrtSessionOptions*>(made), &opened);
     } catch (const std::exception& error) {
       throw ArtifactError(path + " cannot be loaded: " + error.what());

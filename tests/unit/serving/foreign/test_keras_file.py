@@ -320,6 +320,14 @@ def external(config: dict[str, Any], members: dict[str, bytes], link: Any = None
     members["model.weights.h5"] = content.getvalue()
 
 
+def weights_of(members: dict[str, bytes], **options: Any) -> None:
+    """More of them than the file has bytes."""
+    content = io.BytesIO(members["model.weights.h5"])
+    with h5py.File(content, "a") as weights:
+        weights.create_dataset("more", (1 << 20,), "f4", **options)
+    members["model.weights.h5"] = content.getvalue()
+
+
 DAMAGED: dict[str, tuple[Change, str]] = {
     "no version": (lambda _, members: members.update({"metadata.json": b"{}"}), "cannot be read .*keras_version"),
     "a version that is none": (lambda _, members: members.update({"metadata.json": b"[1]"}), "cannot be read"),
@@ -335,6 +343,19 @@ DAMAGED: dict[str, tuple[Change, str]] = {
     "a description without end": (
         lambda _, members: members.update({"config.json": b"[" * 200_000}),
         r"cannot be read \(RecursionError",
+    ),
+    "weights that are compressed": (
+        lambda _, members: weights_of(members, compression="gzip"),
+        "expected no compression",
+    ),
+    "weights that are not there": (lambda _, members: weights_of(members, chunks=(9,)), "expected no compression"),
+    "more variables than weights": (
+        lambda config, _: dense(config)["config"].update(units=10**9),
+        "layers have more than .* bytes of variables",
+    ),
+    "many members": (
+        lambda _, members: members.update({f"assets/{number}": b"" for number in range(10_001)}),
+        "holds 1000. files, expected at most 10000",
     ),
     "no layers": (lambda config, _: config.pop("config") and None, "(cannot be loaded by Keras|does not say what)"),
 }

@@ -37,6 +37,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "rank_xendcg": {},
 }
 
+MULTICLASS = ("multiclass", "multiclassova")
+
 
 def labels(rows: NDArray[np.float32], objective: str) -> NDArray[np.float64]:
     signal = signal_of(rows)
@@ -222,7 +224,9 @@ def with_first_tree(text: str, pattern: str, by: Any) -> str:
         (r"^split_feature=\S+", "split_feature=4", "compares feature 4, and there are 4"),
         (r"^threshold=\S+", "threshold=nan", "not a number"),
         (r"^threshold=\S+", "threshold=four", "'four'"),
-        (r"^split_gain=\S+", "split_gain=1 2", "split_gain has 8 values, expected 7"),
+        (r"^left_child=\S+", "left_child=1 2", "left_child has 8 values, expected 7"),
+        (r"^(right_child=.*) \S+$", r"\1 9", "leads to node 9, and there are 7 splits, 8 leaves"),
+        (r"^decision_type=\S+", "decision_type=257", "decision_type 257"),
         (r"^leaf_value=\S+", "leaf_value=inf", "not a number"),
         (r"^num_leaves=.*\n", "", "no 'num_leaves'"),
         (r"^num_leaves=8$", "num_leaves=0", "has 0 leaves"),
@@ -231,7 +235,7 @@ def with_first_tree(text: str, pattern: str, by: Any) -> str:
 def test_a_damaged_tree_is_refused_before_lightgbm_walks_it(
     pattern: str, by: str, message: str, tmp_path: Path
 ) -> None:
-    """LightGBM would end the process."""
+    """LightGBM would read and write elsewhere."""
     path = saved(train(random_rows(np.random.default_rng(10), 300), trees=2), tmp_path)
     path.write_text(with_first_tree(path.read_text(), pattern, by))
     with pytest.raises(ArtifactError, match=f"damaged LightGBM model: .*{message}"):
@@ -252,10 +256,31 @@ def test_a_file_that_is_cut_off_or_changed_is_refused(tmp_path: Path) -> None:
             lightgbm_file.Model(path)
 
 
-def test_what_only_lightgbm_looks_at_is_refused_by_its_words(tmp_path: Path) -> None:
-    path = saved(train(random_rows(np.random.default_rng(12), 100), trees=1), tmp_path)
-    path.write_text(re.sub(r"feature_infos=.*", "feature_infos=none", path.read_text()))
-    with pytest.raises(ArtifactError, match="cannot be loaded by LightGBM: .*feature_infos"):
+def test_what_scores_do_not_depend_on_does_not_reach_lightgbm(tmp_path: Path) -> None:
+    rows = random_rows(np.random.default_rng(12), 100)
+    path = saved(train(rows, trees=1), tmp_path)
+    expected = lightgbm_file.Model(path).run({"matrix": rows})["score"]
+    path.write_text(with_first_tree(path.read_text(), r"^leaf_count=.*", "leaf_count=9 nonsense"))
+    np.testing.assert_array_equal(lightgbm_file.Model(path).run({"matrix": rows})["score"], expected)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        *(
+            (f"{name} num_class:{count}", f"has 3 classes, and {count}")
+            for name in MULTICLASS
+            for count in (1, 4, 10**9)
+        ),
+        *((f"multiclassova num_class:3 sigmoid:{value}", "numbers above 0") for value in ("0", "nan", "inf", "two")),
+        ("multiclass num_class:three", "numbers above 0"),
+    ],
+)
+def test_an_objective_that_contradicts_the_file_is_refused(objective: str, message: str, tmp_path: Path) -> None:
+    """LightGBM writes as many scores as the objective says."""
+    path = saved(train(random_rows(np.random.default_rng(14), 100), "multiclass", trees=1, num_class=3), tmp_path)
+    path.write_text(re.sub("^objective=.*", f"objective={objective}", path.read_text(), flags=re.MULTILINE))
+    with pytest.raises(ArtifactError, match=message):
         lightgbm_file.Model(path)
 
 

@@ -82,6 +82,58 @@ def test_functions_of_a_model_are_put_in_place(tmp_path: Path) -> None:
     check_scores(model, {"a": X}, tmp_path)
 
 
+def functions_that_call(count: int, last: str) -> str:
+    """Each calls the next one twice."""
+    bodies = [*(f"f.f{place + 1}" for place in range(count - 1)), last]
+    return " ".join(
+        f"""<domain: "f", opset_import: ["" : 17, "f" : 1]> f{place} (x) => (z) {{ y = {body} (x) z = {body} (y) }}"""
+        for place, body in enumerate(bodies)
+    )
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (functions_that_call(40, "Neg"), r"takes \d+e\+\d+ bytes with its functions in place of their calls"),
+        (functions_that_call(3, "f.f0"), "a function 'f0' that calls itself"),
+        (functions_that_call(1, "Neg") * 2, "two functions of one name"),
+    ],
+    ids=["growth", "circle", "twice"],
+)
+def test_functions_that_grow_without_bound_are_refused(functions: str, message: str, tmp_path: Path) -> None:
+    body = f"g (float[N, 1] a) => (float[N, 1] y) {{ y = f.f0 (a) }} {functions}"
+    with pytest.raises(ArtifactError, match=message):
+        Model(text_model(body, tmp_path, opsets='"" : 17, "f" : 1'))
+
+
+def test_weights_in_a_branch_of_a_function_are_looked_at_too(tmp_path: Path) -> None:
+    """Onnx neither loads nor refuses them."""
+    body = """g (float[N, 1] a) => (float[N, 1] y) { y = f.f (a) }
+        <domain: "f", opset_import: ["" : 17]> f (x) => (z) {
+            c = Constant <value = bool {1}> ()
+            z = If (c) <then_branch = t () => (float[1] r) <float[1] w = {1}> { r = Identity (w) },
+                        else_branch = e () => (float[N, 1] r) { r = Identity (x) }>
+        }"""
+    model = onnx.load(str(text_model(body, tmp_path, opsets='"" : 17, "f" : 1')))
+    branch = next(a.g for a in model.functions[0].node[1].attribute if a.name == "then_branch")
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="weights.bin")
+    branch.initializer[0].CopyFrom(weight)
+    (tmp_path / "weights.bin").write_bytes(b"\0" * 4)
+    with pytest.raises(ArtifactError, match="weights in other files that onnx did not load|cannot be read"):
+        Model(saved(model, tmp_path))
+
+
+def test_a_constant_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
+    body = """g (float[N, 1] a) => (float[N, 1] y) <int64[1] shape = {5000000000}> {
+        c = ConstantOfShape (shape)
+        t = ReduceSum <keepdims = 0> (c)
+        y = Add (a, t)
+    }"""
+    with pytest.raises(ArtifactError, match=r"takes more than \d+ MiB"):
+        Model(text_model(body, tmp_path))
+
+
 @pytest.mark.parametrize("where", ["graph", "branch"])
 def test_operators_of_others_are_refused_wherever_they_are(where: str, tmp_path: Path) -> None:
     node = "y = their.own.Twice (a)"
