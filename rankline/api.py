@@ -295,8 +295,9 @@ def serve(
 
     Args:
         ensemble: what `export` returned, or its name.
-        port: of gRPC; metrics use the port above it; 0 for free ones.
-        http_port: opens HTTP, too; 0 for a free port. Large JSON ends the server, which is then started again.
+        port: gRPC port; metrics use the next one. 0 picks free ports.
+        http_port: also open HTTP on this port; 0 picks a free one. A large JSON request crashes the server, which is
+            then restarted.
         watch: switch to what `export` makes active.
         log_file: for the server's log.
         repository: directory of the exported ensembles, for a name.

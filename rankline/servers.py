@@ -52,7 +52,7 @@ def client_for(repository: Path, url: str | None, tls_root: Path | None = None) 
             yield client
         return
     if tls_root is not None:
-        raise ConfigError("--tls-root is for a server, and there is no --url. Give --url HOST:PORT, too.")
+        raise ConfigError("--tls-root is given without --url. Pass --url HOST:PORT as well.")
     from serving.ensemble import ExportedEnsemble
     from serving.in_process import open_ensemble
 

@@ -1,7 +1,7 @@
-"""What only the process that started a server may do: load and unload its models. Over gRPC, with a key.
+"""Loads and unloads a server's models over gRPC.
 
-Triton's protocol "model repository" is restricted to requests that carry the key, which nobody but the process that
-started the server knows.
+Triton's "model repository" protocol is restricted to requests with a key that only the process that started the server
+knows.
 """
 
 import re

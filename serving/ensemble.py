@@ -43,6 +43,7 @@ from workflows.artifacts import (
 )
 from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
+from workflows.regular_files import read_regular
 from workflows.words import listed
 
 KIND = "ensemble"
@@ -52,6 +53,8 @@ REGISTRY = ".registry.json"
 _LOCK = ".lock"
 _STAGING = ".export-"
 _REPLACES = "replaces"  # in a manifest's details: the version that was active before
+_MOST_CONFIG_BYTES = 1 << 20
+_MOST_INSTANCES = 999
 _STEP_FIELDS = {
     "name", "backend", "platform", "max_batch_size", "input", "output", "instance_group", "dynamic_batching",
     "parameters", "runtime",
@@ -99,7 +102,7 @@ class ExportedEnsemble:
         directory = path / name / str(version)
         manifest = Manifest.read(directory)
         steps = _read_steps(path, directory)
-        if is_pointed_to and (path / name / CONFIG).read_bytes() != (directory / CONFIG).read_bytes():
+        if is_pointed_to and _config_bytes(path / name) != _config_bytes(directory):
             raise ArtifactError(
                 f"{path / name / CONFIG} is not what version {version} says. Roll back, or export again."
             )
@@ -501,6 +504,7 @@ def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
             _fields(config) - _STEP_FIELDS
             or config.parameters[MANIFEST_PARAMETER].string_value != manifest
             or config.parameters.keys() - _parameters()
+            or any(not 0 < group.count <= _MOST_INSTANCES for group in config.instance_group)
             or config.runtime not in ("", PYTHON_RUNTIME)
         ):
             raise ArtifactError(f"{path / step / CONFIG} is not as `rankline export` writes it. Export again.")
@@ -536,8 +540,12 @@ def _refuse_entries(directory: Path, expected: set[str]) -> None:
         raise ArtifactError(f"{directory / foreign[0]} is not of the ensemble. Remove it.")
 
 
+def _config_bytes(directory: Path) -> bytes:
+    return read_regular(directory / CONFIG, _MOST_CONFIG_BYTES)
+
+
 def _read_config(path: Path) -> Any:
     try:
-        return text_format.Parse(path.read_text(encoding="utf-8"), pb.ModelConfig())
+        return text_format.Parse(read_regular(path, _MOST_CONFIG_BYTES).decode(), pb.ModelConfig())
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise ArtifactError(f"{path} cannot be read ({error}). Export again.") from None

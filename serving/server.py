@@ -79,9 +79,9 @@ class ServerConfig:
         backends: directories of further backend folders, searched like `serving/backends`.
         host: address for gRPC and metrics; HTTP, which Triton cannot encrypt, is on loopback in any case. Anything but
             loopback is refused for a release with known holes.
-        grpc_port, metrics_port: 0 takes a free one.
-        http_port: as these. None, the default, does not open HTTP: one request of a few hundred kilobytes of JSON ends
-            a server of release 24.10.
+        grpc_port, metrics_port: 0 picks a free port.
+        http_port: likewise. None, the default, leaves HTTP closed, because a JSON request of a few hundred kilobytes
+            crashes Triton 24.10.
         tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
         ready_timeout_s: longest wait for all models to be loaded.

@@ -92,7 +92,11 @@ class Backoff:
         return self._clock() >= self._start_s
 
     def note_end(self) -> float:
-        """It has ended, or a start has failed; the pause until the next start, in seconds."""
+        """Record an end or a failed start.
+
+        Returns:
+            Seconds until the next start.
+        """
         now_s, longest_s = self._clock(), _LONGEST_PAUSE_AFTER_START_S
         if self._running_since_s is not None:
             longest_s = _LONGEST_PAUSE_AFTER_RUN_S
@@ -112,10 +116,10 @@ class Supervisor:
 
     A new version is loaded beside the active one: its steps first, so that one that cannot be loaded changes
     nothing, then the ensemble, which Triton changes between two requests, and the old steps go when their last request
-    is answered. A server that has ended by itself, or does not answer any more, is started again with the active
-    version, at the same addresses, and again until that succeeds, see `Backoff`. Triton 24.10 ends when a request is
-    cancelled at the wrong moment (triton-inference-server/server#7840), when a Python model's process is killed while
-    it holds a lock in the memory that it shares with the server (#8882), and when HTTP is open and gets large JSON.
+    is answered. A server that crashes or hangs is restarted with the active version, at the same addresses; see
+    `Backoff`. Failed restarts are retried. Triton 24.10 crashes if a request is cancelled at the wrong moment
+    (triton-inference-server/server#7840), if a Python model's process is killed while it holds a lock in shared memory
+    (#8882), or if it receives large JSON over HTTP.
 
     Args:
         server: runs, with the config of `config_of`.
@@ -247,7 +251,7 @@ class Supervisor:
             self._server.load(self.serving.name, self.serving.config)  # not what the file says by now
         except (RanklineError, OSError) as error:
             self._backoff.note_end()
-            self._report_trouble("tritonserver", f"cannot be started again, trying until it can: {error}")
+            self._report_trouble("tritonserver", f"could not be restarted, retrying until it can: {error}")
             return False
         self._backoff.note_start()
         self._is_ended, self._num_misses = False, 0

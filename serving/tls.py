@@ -36,9 +36,9 @@ class Tls:
 
     Attributes:
         certificate, key: of the server.
-        client_root: certificates that those of clients must be signed by; None asks clients for none.
-        own_certificate, own_key: what the process that started the server shows it as a client where there is a
-            `client_root`; None shows those of the server.
+        client_root: root certificates that must have signed client certificates; None does not request any.
+        own_certificate, own_key: client certificate and key of the process that starts the server, used with
+            `client_root`; None uses those of the server.
 
     Raises:
         ConfigError: a file is missing or may not be read.
@@ -74,7 +74,7 @@ class Tls:
             certificate = self._shake_hands()
         except (ssl.SSLError, OSError, ValueError) as error:
             files = ", ".join(map(str, filter(None, dict.fromkeys((*self._pair, self.client_root, *self.own_pair)))))
-            raise ConfigError(f"TLS does not work with {files}: {error}. Give files that belong together.") from None
+            raise ConfigError(f"TLS cannot be set up with {files}: {error}. Pass files that match.") from None
         names = [name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
         names += [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
         return str(names[0]).replace("*", "any") if names else ""

@@ -95,7 +95,7 @@ _MOST_EMPTY = 1 << 16  # rows or columns of an array without values
 
 
 def check_extent(tree: Any, num_bytes: int) -> None:
-    """Refuse a tree in which parts are referred to so often that it stands for much more than its file holds.
+    """Refuse a tree that repeats its parts so often that it expands to much more than the size of its file.
 
     Args:
         tree: what `read_inert` gives.
@@ -130,7 +130,7 @@ def check_extent(tree: Any, num_bytes: int) -> None:
             seen.add(id(node))
             total += extent(node)
         if total > max(_LEAST_BYTES, _MOST_TIMES * num_bytes):
-            raise ArtifactError(f"it has {num_bytes} bytes and stands for more than {_MOST_TIMES} times as many")
+            raise ArtifactError(f"it has {num_bytes} bytes, but expands to more than {_MOST_TIMES} times as many")
 
 
 def _contents_of(part: Any) -> Iterable[Any]:

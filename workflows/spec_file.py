@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from workflows.choices import MOST
 from workflows.errors import ConfigError, SpecError
 from workflows.regular_files import read_regular
 from workflows.yaml_nodes import MOST_BYTES, compose
@@ -30,6 +29,7 @@ TFRECORD = "tfrecord"
 CSV = "csv"
 FILE_TYPES = (PARQUET, TFRECORD, CSV)
 
+_MOST_ID = (1 << 63) - 1  # an int64
 _PARTS = ("feature_spec", "source_spec", "channel_spec", "metadata")
 _WHOLE_DTYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES = ("bool", *_WHOLE_DTYPES, "float16", "float32", "float64")
@@ -74,8 +74,8 @@ class Feature:
             raise SpecError(f"feature {self.name!r}: dtype {self.dtype!r} is not a NumPy dtype name.") from None
         for name in ("cardinality", "embedding_dim", "max_length"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or not 1 <= value <= MOST):
-                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of 1 to {MOST}.")
+            if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_ID):
+                raise SpecError(f"feature {self.name!r}: {name} is {value!r}, expected a whole number of at least 1.")
         if self.is_list != (self.max_length is not None):
             raise SpecError(f"feature {self.name!r}: max_length belongs to list features, and every list needs one.")
 

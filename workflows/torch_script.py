@@ -166,7 +166,7 @@ def _records(archive: zipfile.ZipFile, file: IO[bytes], end: int) -> dict[str, z
 
 
 def _check_gap(num_bytes: int) -> None:
-    """Between two records there may be one that repeats the sizes of the first."""
+    """Allow nothing between two records but a data descriptor, which repeats the sizes of the first."""
     if num_bytes not in (0, 12, 16, 20, 24):
         raise ArtifactError("has records that overlap, or bytes between them. Save it again.")
 
@@ -211,9 +211,9 @@ def _memory_file() -> IO[bytes]:
 
 @contextmanager
 def _limited_memory(size: int, device: Any) -> Iterator[None]:
-    """Make allocations fail that a model of this size does not need: compiling runs what has constant arguments.
+    """Limit memory to what a model of this size needs, because constant folding could allocate any amount.
 
-    A GPU's driver reserves memory of its own, so nothing is limited for one.
+    Loading onto a GPU is not limited, because its driver reserves memory of its own.
     """
     status = Path("/proc/self/status")
     if str(device) != "cpu" or not status.exists():

@@ -20,8 +20,8 @@ _REFUSED = re.compile(
 _PRIM = re.compile(r"[a-z_]\w*|RaiseException|NumToTensor|Print|EnumName|EnumValue|ModuleContainerIndex|IfThenElse")
 """Operators of `prim`; others with a capital need a graph of their own, which code cannot give."""
 _MAX_DEPTH = 800
-"""Of functions that call each other and expressions in them. PyTorch's compiler holds twice as many in 4 MiB of stack;
-programs have 8 MiB."""
+"""Nesting of function calls and of the expressions in them. PyTorch's compiler handles twice this depth with a stack of
+4 MiB; the default stack has 8 MiB."""
 _TOKEN = re.compile(
     r"""(?P<space>\ +)
     |(?P<line>\n[\ ]*)
@@ -68,8 +68,8 @@ def check_code(sources: Mapping[str, str]) -> None:
                 loading |= set(_done_at_load(definition))
     if found:
         raise ArtifactError(
-            f"holds {sorted(found)}, which do more than compute. Only what computes is served. If a method or a value "
-            "of your own is called so, rename it."
+            f"holds {sorted(found)}, which do more than compute. Remove them from the model. If your own method or "
+            "value has such a name, rename it."
         )
     if loading:
         raise ArtifactError(f"runs {sorted(loading)} in __setstate__, when loaded. Save it without that method.")
@@ -170,7 +170,7 @@ def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:
 
 
 def _depth(tokens: Iterable[tuple[str, str]]) -> int:
-    """How deeply statements and expressions are nested: brackets, and signs and words of one after another."""
+    """Nesting depth of statements and expressions: indentation, brackets, and runs of tokens without a comma."""
     deepest = run = indentation = 0
     outer: list[int] = []
     for kind, text in tokens:

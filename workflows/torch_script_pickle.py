@@ -109,9 +109,9 @@ def _counted(load: Callable[[Any], None]) -> Callable[["_Unpickler"], None]:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Takes PyTorch's instructions only, and does with a stack what PyTorch does.
+    """Accepts only the instructions that PyTorch's unpickler has, and handles the stack as it does.
 
-    PyTorch knows one instruction with two names for what REDUCE and BUILD do, and NEWOBJ does nothing.
+    To PyTorch, REDUCE and BUILD are the same instruction, and NEWOBJ does nothing.
     """
 
     stack: list[Any]

@@ -72,7 +72,11 @@ def _opened(stream: Any, **options: Any) -> pq.ParquetFile:
 
 
 def _check_footer(path: Path, footer: pq.FileMetaData, num_bytes: int) -> list[str]:
-    """Refuse what the footer says already, as no more values are read than it says; returns the columns of texts."""
+    """Check the sizes in the footer, which limits how many values are read.
+
+    Returns:
+        Names of the text columns, whose sizes the footer does not have.
+    """
     size, texts = 0, set[str]()
     for place in range(footer.num_columns):
         if footer.schema.column(place).max_repetition_level:

@@ -13,7 +13,7 @@ def compose(text: str) -> yaml.Node | None:
     """The document in a text; None where it is empty.
 
     Raises:
-        yaml.YAMLError: it is not YAML, it is too long, or its aliases stand for too much.
+        yaml.YAMLError: it is not YAML, it is too long, or its aliases expand to too many characters.
         RecursionError: it holds lists in lists without end.
     """
     if len(text.splitlines()) + sum(text.count(sign) for sign in ",[]{}") > _MOST_ENTRIES:
@@ -36,5 +36,5 @@ def _extent(node: yaml.Node, extents: dict[int, int]) -> int:
         inner = (side for pair in node.value for side in pair) if isinstance(node, yaml.MappingNode) else node.value
         extents[id(node)] = 1 + sum(_extent(part, extents) for part in inner)
     if not 0 <= extents[id(node)] <= _MOST_CHARACTERS:
-        raise yaml.MarkedYAMLError(None, None, "its aliases stand for too much", node.start_mark)
+        raise yaml.MarkedYAMLError(None, None, "its aliases expand to too many characters", node.start_mark)
     return extents[id(node)]

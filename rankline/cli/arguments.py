@@ -38,7 +38,7 @@ TlsRoot = Annotated[
     typer.Option(
         "--tls-root",
         metavar="FILE",
-        help="With --url, of a server that speaks TLS: the certificates (PEM) that its own must be signed by.",
+        help="With --url, connect over TLS and verify the server with these root certificates (PEM).",
     ),
 ]
 BenchUrl = Annotated[

@@ -33,7 +33,7 @@ def serve_command(
     http_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Also open HTTP, which large JSON can crash, at this port; 0 picks a free one."
+            min=0, max=65535, help="Also open HTTP on this port (0 picks a free one). Large JSON can crash it."
         ),
     ] = None,
     watch: Annotated[

@@ -104,7 +104,7 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
 def _remedy(details: str) -> str:
     """What to do about a server that could not be reached."""
     if any(word in details for word in _TLS_TROUBLE):
-        return "Check that it speaks TLS, and that the root that was given has signed its certificate for this name."
+        return "Check that it uses TLS, and that the given root has signed its certificate for this host name."
     if _NOT_CONNECTED in details and any(word in details for word in _HUNG_UP):
-        return "It may speak TLS (`--tls-root`, ClientConfig.tls) or ask for a certificate; else correct the address."
+        return "If it requires TLS or a client certificate, set `--tls-root` or ClientConfig.tls; else fix the address."
     return "Start one with `rankline serve`, or correct the address."

@@ -92,11 +92,11 @@ class Model(ForeignModel):
 
 
 def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
-    """What makes scores of the sum of the trees.
+    """The objective, and how it turns the sum of the trees into scores.
 
     Args:
         said: an objective with its options: `binary sigmoid:2`.
-        width: number of classes, which LightGBM reads a second time from the options, and writes as many scores.
+        width: number of classes. LightGBM also reads it from the options, and writes that many scores.
         path: for messages.
 
     Returns:
@@ -119,7 +119,7 @@ def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:
     try:
         if int(options.get("num_class", width)) != width:
             raise ArtifactError(
-                f"{path} has {width} classes, and {options['num_class']} in its objective. Save it again."
+                f"{path} has {width} classes, but its objective has {options['num_class']}. Save it again."
             )
         if "sigmoid" in options:
             scale = float(options["sigmoid"])

@@ -99,7 +99,7 @@ def _load(path: Path) -> Any:
     except Exception as error:  # of protobuf and of onnx, without a common base
         raise ArtifactError(f"{path} cannot be read as ONNX: {_line(error)}. Convert the model again.") from None
     if any(tensor.data_location for tensor in _tensors(model)):  # which ONNX Runtime would look for
-        raise ArtifactError(f"{path} has weights in other files that onnx did not load. Save it with them inside.")
+        raise ArtifactError(f"{path} has external data that onnx did not load. Save it with all weights inside.")
     if foreign := sorted({node.domain for node in _nodes(model.graph)} - _DOMAINS):
         raise ArtifactError(f"{path} has operators of {foreign}, expected those of ONNX and ONNX Runtime.")
     return model
@@ -132,7 +132,7 @@ def _check_functions(path: Path, model: Any) -> None:
         raise ArtifactError(f"{path} has two functions of one name. Convert the model again.")
     if (size := size_of(model.graph.node)) > _MAX_INLINED_BYTES:
         raise ArtifactError(
-            f"{path} takes {float(size):.1g} bytes with its functions in place of their calls, expected at most "
+            f"{path} takes {float(size):.1g} bytes after its functions are inlined, expected at most "
             f"{_MAX_INLINED_BYTES:.1g}. Convert the model again, without functions."
         )
 

@@ -1,7 +1,7 @@
-"""Opens an ONNX model from stdin and scores one row, within limits; run by `serving.foreign.onnx_file`, not imported.
+"""Opens an ONNX model from stdin and scores one row, within limits. Run as a script by `serving.foreign.onnx_file`.
 
-Constants and loops of a small file may take any memory and time, also while ONNX Runtime folds constants, and only the
-end of a process stops that. Exits with 1 and says why if the model cannot be opened, with 2 if memory does not suffice.
+Constants and loops in a small file can use any amount of memory and time, even during constant folding, and only ending
+the process stops them. Exits with 1 and prints the error if the model cannot be opened, and with 2 if memory runs out.
 """
 
 import resource

@@ -20,11 +20,14 @@ import pytest
 from bench.asking import asking
 from serving.client import Client, ClientConfig
 from serving.ensemble import MANIFEST, ExportedEnsemble
+from tests.support import tiny_ensembles
 from tests.support.image_on_host import GRPC, RunningImage, in_own_network, make_image, running_image
 from tests.support.tiny_ensembles import NAME, damage, point_to, publish_tiny
 from tests.support.waiting import wait_until
 from workflows.artifacts import files_below, sha256_of
 
+if __name__ == "__main__":
+    tiny_ensembles.NAME = NAME = "short_v1"  # which looks like a step of version 1
 ROWS = pa.table({"x": np.zeros(1, np.int64)})
 KEEP = 3  # the default of --keep-versions
 NUM_KILLS = int(os.environ.get("RANKLINE_TEST_KILLS", "2"))
@@ -123,16 +126,28 @@ def a_version_may_be_copied_while_it_is_active(directory: Path) -> None:
         for offset in (40, 50, 60):
             publish_tiny(repository, offset)
         wait_until(lambda: offset_of(client) == 60)
+        # One that cannot be loaded, though its files are whole, leaves the one of its number.
+        shutil.rmtree(repository)
+        for offset in (70, 80, 90):
+            version = publish_tiny(directory / "models.new", offset)
+        for plan in version.path.rglob("plan.json"):
+            plan.write_text("{}")
+        list_files(version)
+        version.path.rename(repository)
+        wait_until(lambda: any("ended while loading it" in line for line in image.said))
+        wait_until(lambda: image.is_healthy and offset_of(client) == 60)
 
 
 def a_start_with_a_broken_version_serves_another(directory: Path) -> None:
+    """The version before it: a later one was never promoted."""
     repository = directory / "models"
     publish_tiny(repository, 10)
     damage(publish_tiny(repository, 20), "transform")
+    publish_tiny(repository, 30, promote=False)
     with serving(directory, 0) as (image, _, client):
         assert offset_of(client) == 10
         assert "version 2 cannot be served" in image.said[0]
-        publish_tiny(repository, 30)
+        ExportedEnsemble.load(repository, 3).activate()
         wait_until(lambda: offset_of(client) == 30)
 
 
@@ -196,6 +211,12 @@ def edit_manifest(version: ExportedEnsemble, old: str, new: str) -> None:
     manifest_of(version).write_text(text.replace(old, new, 1))
 
 
+def claim_bytes(version: ExportedEnsemble, num_bytes: int) -> None:
+    manifest = json.loads(manifest_of(version).read_text())
+    manifest["files"][f"{NAME}_predict_v{version.version}/1/plan/plan.json"]["num_bytes"] = num_bytes
+    manifest_of(version).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
 def replace_by_fifo(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
@@ -224,8 +245,23 @@ CHANGES: dict[str, tuple[Callable[[ExportedEnsemble], object], str]] = {
     **{new: (lambda version, new=new: edit_config(version, new), NOT_OURS) for new in CONFIGS},
     "a library that the manifest lists": (lambda version: add_file(version, "1/batchstrategy.so"), NOT_OURS),
     "a library beside the config": (lambda version: add_file(version, "libtriton_nvtabular.so"), NOT_OURS),
+    "another manifest": (
+        lambda version: edit_config(version, '"/dev/zero"', f'"{NAME}/{version.version}/manifest.json"'),
+        NOT_OURS,
+    ),
+    "another manifest behind its value": (
+        lambda version: edit_config(
+            version,
+            '  value {\n    string_value: "/dev/zero"\n  }\n  key: "MANIFEST"\n',
+            f'  key: "MANIFEST"\n  value {{\n    string_value: "{NAME}/{version.version}/manifest.json"\n  }}\n',
+        ),
+        NOT_OURS,
+    ),
+    "many instances": (lambda version: edit_config(version, "count: 1000000000", "count: 1"), NOT_OURS),
+    "an octal size": (lambda version: edit_manifest(version, '"num_bytes": ', '"num_bytes": 0'), NOT_OURS),
+    "more than there is room for": (lambda version: claim_bytes(version, 10**12), "has no room for it"),
     "a path that leads out": (lambda version: edit_manifest(version, f'"{NAME}_predict', '"../predict'), NOT_OURS),
-    "an empty manifest": (lambda version: manifest_of(version).write_text("{}"), NOT_OURS),
+    "an empty manifest": (lambda version: manifest_of(version).write_text("{}\n}"), NOT_OURS),
     "a FIFO as manifest": (lambda version: replace_by_fifo(manifest_of(version)), "cannot be read"),
     "a FIFO as config": (
         lambda version: replace_by_fifo(version.path / f"{NAME}_predict_v{version.version}/config.pbtxt"),
@@ -247,7 +283,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
-    in_own_network(__name__, name)
+    in_own_network(f"tests.integration.{Path(__file__).stem}", name)
 
 
 def test_a_key_that_may_not_be_read_is_named_before_the_start(tmp_path: Path) -> None:
@@ -255,7 +291,7 @@ def test_a_key_that_may_not_be_read_is_named_before_the_start(tmp_path: Path) ->
     command = [tmp_path / "bin/serve", tmp_path, f"--grpc-server-key={tmp_path}/server.key"]
     done = subprocess.run(command, env={"PATH": f"{tmp_path}/bin"}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert f"may not read {tmp_path}/server.key of --grpc-server-key" in done.stderr
+    assert f"cannot read {tmp_path}/server.key (--grpc-server-key)" in done.stderr
 
 
 if __name__ == "__main__":

@@ -386,7 +386,7 @@ def test_a_server_is_started_again_however_often_it_ends_and_its_start_fails(
         "tritonserver did not answer  checks in a row. Starting it again in  s.",
         "version  is active again",
         "tritonserver was ended by SIGKILL, not by us. Starting it again.",  # it had run for a while
-        "tritonserver cannot be started again, trying until it can: grpc_port  on ... is already in use. "
+        "tritonserver could not be restarted, retrying until it can: grpc_port  on ... is already in use. "
         "Stop what uses it, or try another, or  for a free one.",
         "version  is active again",
     ]
@@ -401,10 +401,10 @@ def test_a_server_with_tls_is_looked_after_and_asked(tmp_path: Path) -> None:
         url, root = server.endpoints.grpc, certificates / "root.pem"
         with client_for(tmp_path / NAME, url, root) as client:
             assert client.predict({"x": [0]}).tolist() == [20]
-        for wrong, remedy in ((None, "It may speak TLS"), (certificates / "other.pem", "Check that it speaks TLS")):
+        for wrong, remedy in ((None, "If it requires TLS"), (certificates / "other.pem", "Check that it uses TLS")):
             with pytest.raises(ServerError, match=f"no Triton server answers at {url} .*{remedy}"):
                 client_for(tmp_path / NAME, url, wrong).__enter__()
-        with pytest.raises(ConfigError, match="--tls-root is for a server, and there is no --url"):
+        with pytest.raises(ConfigError, match="--tls-root is given without --url"):
             client_for(tmp_path / NAME, None, root).__enter__()
 
 

@@ -113,9 +113,9 @@ def check_memory(spec: FeatureSpec, model: ModelConfig, *, copies: int, num_byte
     if needed > num_bytes:
         largest = max(weights, key=weights.__getitem__)
         raise ConfigError(
-            f"model {model.name!r} needs {needed / 1e9:,.1f} GB for its weights and the optimizer, of it "
-            f"{4 * copies * weights[largest] / 1e9:,.1f} GB for {largest}, and {num_bytes / 1e9:,.1f} GB are free. "
-            "Choose smaller layers or embeddings, or fewer ids: a frequency_threshold, fewer hash_buckets."
+            f"model {model.name!r} needs {needed / 1e9:,.1f} GB for its weights and optimizer state, including "
+            f"{4 * copies * weights[largest] / 1e9:,.1f} GB for {largest}, but only {num_bytes / 1e9:,.1f} GB are "
+            "free. Choose smaller layers or embeddings, a higher frequency_threshold or fewer hash_buckets."
         )
 
 

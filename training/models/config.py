@@ -73,7 +73,7 @@ class ModelConfig:
         return spec if self.uses_negatives else spec.for_scoring
 
     def num_weights(self, spec: FeatureSpec) -> Mapping[str, int]:  # noqa: ARG002  (some are for columns)
-        """How many weights the network has at least, by the column or option that asks for most of them."""
+        """A lower bound on the number of weights, by the column or option that determines them."""
         return {
             entry.name: dense_weights(*units)
             for entry in fields(self)

@@ -2,7 +2,7 @@
 # field, and any parameter that our backends do not read, is an error: Triton would load libraries that a `runtime` or a
 # parameter such as TRITON_BATCH_STRATEGY_PATH names.
 #
-#     awk -f config.awk config.pbtxt
+#     awk -v manifest=NAME/N/manifest.json -f config.awk config.pbtxt
 
 function refuse() { status = 1; exit }
 
@@ -50,6 +50,7 @@ text ~ /^[a-z_]+ \{$/ {
     field = substr(text, 1, length(text) - 2)
     if (!((block field) in known)) refuse()
     block = block field "."
+    if (block == "parameters.") key = ""
     print indent field " {"
     next
 }
@@ -57,7 +58,13 @@ text ~ ("^[a-z_]+: (" number "|" quoted "|" word ")$") {
     field = substr(text, 1, index(text, ":") - 1)
     value = substr(text, index(text, ":") + 2)
     if (!((block field) in known)) refuse()
-    if (block field == "parameters.key" && !(value in parameters)) refuse()
+    if (block field == "parameters.key" && !((key = value) in parameters)) refuse()
+    if (block field == "parameters.value.string_value") { # whose key comes first
+        if (key == "") refuse()
+        if (key == "\"MANIFEST\"" && value != "\"" manifest "\"") refuse()
+        if (tolower(key) ~ /thread/ && value !~ /^"-?[0-9][0-9]?[0-9]?"$/) refuse()
+    }
+    if (block field == "instance_group.count" && value !~ /^[1-9][0-9]?[0-9]?$/) refuse()
     if (block field == "backend" && value !~ /^"(nvtabular|tensorflow|onnxruntime)"$/) refuse()
     print indent field ": " value
     next

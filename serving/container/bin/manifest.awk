@@ -35,7 +35,8 @@ is_inside {
     path = substr($0, 6, length($0) - 9)
     sum = value_of("sha256")
     size = value_of("num_bytes")
-    if (sum !~ /^"[0-9a-f]+",$/ || length(sum) != 67 || size !~ /^[0-9]+$/ || length(size) > 13) refuse()
+    if (sum !~ /^"[0-9a-f]+",$/ || length(sum) != 67 || size !~ /^(0|[1-9][0-9]*)$/ || length(size) > 13) refuse()
+    if (path ~ /\/config\.pbtxt$/ && size + 0 > 1048576) refuse()
     if ((getline) <= 0 || $0 !~ /^    },?$/ || path in seen || !is_known(path)) refuse()
     seen[path] = 1
     print substr(sum, 2, 64), size, path

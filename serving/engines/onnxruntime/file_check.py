@@ -61,7 +61,7 @@ def _check(content: mmap.mmap) -> None:
             if place + size > end:
                 raise ValueError("it is cut off")
             if message == "model" and (number not in _OF_MODEL or number in seen - _REPEATED):
-                raise ValueError(f"it has the field {number} of a model, which Rankline does not write, or twice")
+                raise ValueError(f"it has the field {number} of a model, which is repeated or not written by Rankline")
             if message == "model":
                 seen.add(number)
             if message == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value)):

@@ -20,15 +20,15 @@ _LISTS = Path(serving.native.__file__).parent / "backends" / "tensorflow_operati
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _OF_CHECKPOINTS = ("__inference__traced_save_", "__inference__traced_restore_")
 _OWN_FILES = re.compile(
-    r"saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+"
+    r"saved_model\.pb|fingerprint\.pb|keras_metadata\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+"
 )
 _FOLDERS = ("variables", "assets", "debug")
 _READ_INSTEAD = ("saved_model.", "variables/")
 _MOST_ELEMENTS = 1 << 25
-"""Elements of constants beyond what the file has bytes for: a shape takes no room in the file, but in memory."""
+"""Elements that constants may have in addition to the bytes of the file. A shape takes memory, but no space on disk."""
 
 _MOST_NODES, _MOST_NESTED = 1 << 18, 100
-"""Nodes of a graph with those of the functions that it calls, each time that it does, and calls inside of calls."""
+"""Limits for a graph after inlining: nodes, with those of a function counted at every call, and depth of calls."""
 
 
 def _listed(name: str) -> frozenset[str]:
@@ -117,7 +117,7 @@ def _check_files(path: Path, *, is_served: bool) -> None:
             else:
                 is_fine = file.is_file() and (is_own or not name.startswith(_READ_INSTEAD))
             if not is_fine:
-                raise ArtifactError(f"{file} is a link, or no file that belongs in a SavedModel. Remove it.")
+                raise ArtifactError(f"{file} is a link or does not belong in a SavedModel. Remove it.")
         _check_variables(path / "variables" / "variables")
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read ({error.strerror}).") from None
@@ -151,8 +151,8 @@ def _read(path: Path) -> Any:
     saved.DiscardUnknownFields()
     if saved.ByteSize() != len(content):
         raise ArtifactError(
-            f"{path / 'saved_model.pb'} holds fields twice, or fields that this TensorFlow does not know. Save the "
-            "model again, by this release of TensorFlow or an older one."
+            f"{path / 'saved_model.pb'} has duplicate fields, or fields that this TensorFlow does not know. Save the "
+            "model again with this release of TensorFlow or an older one."
         )
     for graph in saved.meta_graphs:
         _check_graph(path, graph.graph_def, len(content))
@@ -185,9 +185,12 @@ def _check_calls(path: Path, nodes: Mapping[str, Sequence[Any]]) -> None:
             num_nodes[name] = len(nodes.get(name, ())) + sum(num_nodes[called] for called in inner)
             depths[name] = 1 + max((depths[called] for called in inner), default=0)
             if num_nodes[name] > _MOST_NODES or depths[name] > _MOST_NESTED:
-                raise ArtifactError(f"{path} calls functions {depths[name]} deep, of {num_nodes[name]} nodes together.")
+                raise ArtifactError(
+                    f"{path} nests function calls {depths[name]} deep, with {num_nodes[name]} nodes in all, expected "
+                    f"at most {_MOST_NESTED} and {_MOST_NODES}. Save a simpler model."
+                )
     except CycleError:
-        raise ArtifactError(f"{path} has functions that call themselves. Write them as loops.") from None
+        raise ArtifactError(f"{path} has recursive functions, expected none. Use a loop instead.") from None
 
 
 def _check_variables(prefix: Path) -> None:
@@ -210,7 +213,7 @@ def _check_variables(prefix: Path) -> None:
     has = sum(file.stat().st_size for file in prefix.parent.glob("variables.data-*"))
     if num_bytes > has:
         raise ArtifactError(
-            f"{prefix}.index is of variables of {num_bytes} bytes, their files have {has}. Save the model again."
+            f"{prefix}.index lists {num_bytes} bytes of variables, but their files have {has}. Save the model again."
         )
 
 
@@ -246,10 +249,10 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _refused(graph: Any) -> Iterator[str]:
-    """Operations that are not taken: what restores may read the variables' files besides.
+    """Operations that are not accepted; a restore may also read the variables' files.
 
-    Of the whole graph, since TensorFlow runs any node without a state while it works out shapes; what saves and
-    restores has a state, and may be there as long as nothing leads to it.
+    The whole graph is checked, because TensorFlow runs stateless nodes during shape inference. Save and restore
+    operations are stateful, and are accepted if no signature or initialiser reaches them.
     """
     functions = {function.signature.name for function in graph.graph_def.library.function}
     operations = {node.op for node in _nodes(graph.graph_def)} - functions - _CHECKPOINT

@@ -181,7 +181,7 @@ void CheckFile(std::string_view content) {
         const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
         if (kOfModel.find(name) == std::string_view::npos || is_twice)
           throw ArtifactError("it has the field " + std::to_string(number) +
-                              " of a model, which Rankline does not write, or twice");
+                              " of a model, which is repeated or not written by Rankline");
         seen += name;
       }
       if (message == kTensor && (number == kExternalData || (number == kDataLocation && value != 0)))

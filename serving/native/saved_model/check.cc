@@ -307,13 +307,13 @@ std::set<std::string> Refused(const Graph& graph, const Operations& known) {
 // Only files that TensorFlow is known to read may lie there.
 void CheckFiles(const std::string& directory) {
   static const std::regex kKnown(
-      R"(saved_model\.pb|fingerprint\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)");
+      R"(saved_model\.pb|fingerprint\.pb|keras_metadata\.pb|variables/variables\.(index|data-\d{5}-of-\d{5})|assets/[^/]+)");
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory)) {
     const std::string name = entry.path().lexically_relative(directory);
     const fs::file_type type = entry.symlink_status().type();
     if (type == fs::file_type::regular && std::regex_match(name, kKnown)) continue;
     if (type == fs::file_type::directory && (name == "variables" || name == "assets")) continue;
-    throw ArtifactError("it holds " + name + ", which is a link, or no file that belongs in a SavedModel. Remove it.");
+    throw ArtifactError("it contains " + name + ", which is a link or does not belong in a SavedModel. Remove it.");
   }
 }
 

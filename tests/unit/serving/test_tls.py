@@ -38,7 +38,7 @@ def test_files_that_belong_together_are_for_a_name(files: Path) -> None:
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(files: Path, names: dict[str, str], reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"^TLS does not work with .*{reason}.* Give files that belong together"):
+    with pytest.raises(ConfigError, match=f"^TLS cannot be set up with .*{reason}.* Pass files that match"):
         tls(files, **names).check()
 
 

@@ -293,5 +293,5 @@ def test_weights_are_counted_before_there_are_any(name: str) -> None:
 def test_a_model_that_does_not_fit_into_memory_is_refused(config: ModelConfig, largest: str) -> None:
     needed = 4 * sum(config.num_weights(SCALARS).values())
     check_memory(SCALARS, config, copies=1, num_bytes=needed)
-    with pytest.raises(ConfigError, match=rf"needs [\d,.]+ GB .* GB for {largest}, and 0\.0 GB are free"):
+    with pytest.raises(ConfigError, match=rf"needs [\d,.]+ GB .* GB for {largest}, but only 0\.0 GB are free"):
         check_memory(SCALARS, config, copies=1, num_bytes=1_000_000)

@@ -296,7 +296,7 @@ def test_what_asks_for_more_than_a_machine_has_is_refused(tmp_path: Path, name: 
         load_workflow(tmp_path)
 
 
-STANDS_FOR_MORE = r"stands for more than 32 times as many"
+STANDS_FOR_MORE = r"expands to more than 32 times as many"
 UNEXPECTED = "stands there with arguments or contents"
 OF_MUCH = {
     "tuples that hold each other twice": (twice_in_each_other(pickle.TUPLE), STANDS_FOR_MORE),

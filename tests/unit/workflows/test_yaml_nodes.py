@@ -9,8 +9,8 @@ LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}']
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (LAUGHS, "its aliases stand for too much"),
-        ("&a [*a]", "its aliases stand for too much"),
+        (LAUGHS, "its aliases expand to too many characters"),
+        ("&a [*a]", "its aliases expand to too many characters"),
         ("a: " + "9" * 101, "a number has more than 100 digits"),
         ("a: 1" + ":59" * 101, "a number has more than 100 digits"),
         ("[" + "[]," * 50_000 + "]", "more than 100000 lines and values"),

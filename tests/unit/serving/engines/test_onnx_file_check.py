@@ -59,7 +59,7 @@ REFUSED = {
     "a weight": (with_initializer().SerializeToString(), "weights in another file"),
     "a constant": (with_constant_in_a_branch().SerializeToString(), "weights in another file"),
     "a sparse weight": (with_sparse_initializer().SerializeToString(), "weights in another file"),
-    "two graphs": (HONEST + HONEST, "the field 1 of a model, which Rankline does not write, or twice"),
+    "two graphs": (HONEST + HONEST, "the field 1 of a model, which is repeated or not written by Rankline"),
     "a graph behind it": (HONEST + b"\x3a\x00", "the field 7 of a model"),
     "a group": (b"\x0b", "wire type 3"),
     "a tag beyond 32 bits": (b"\xba\x80\x80\x80\x7f\x00", "the tag"),

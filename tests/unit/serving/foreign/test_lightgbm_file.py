@@ -268,7 +268,7 @@ def test_what_scores_do_not_depend_on_does_not_reach_lightgbm(tmp_path: Path) ->
     ("objective", "message"),
     [
         *(
-            (f"{name} num_class:{count}", f"has 3 classes, and {count}")
+            (f"{name} num_class:{count}", f"has 3 classes, but its objective has {count}")
             for name in MULTICLASS
             for count in (1, 4, 10**9)
         ),

@@ -99,7 +99,7 @@ def test_what_cannot_be_done_to_lists_is_refused_by_name(tmp_path: Any, graph: A
 
 @pytest.mark.parametrize(("start", "end"), [(0, None), (2, -1)])
 def test_padding_needs_a_longest_slice(start: int, end: int | None) -> None:
-    with pytest.raises(ConfigError, match="has no longest slice of 1 to 65536 values to pad to"):
+    with pytest.raises(ConfigError, match="has no maximum length, expected 1 to 65536 values"):
         PaddedListSlice(start, end)
 
 
