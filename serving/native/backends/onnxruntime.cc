@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "mapped_file.h"
+#include "protobuf.h"
 #include "triton/engine.h"
 #include "triton/workflow.h"
 
@@ -140,42 +141,18 @@ constexpr MessageField kMessageFields[] = {
 // Fields of a model: not 20, training, nor 25, functions.
 constexpr std::string_view kOfModel = "\1\2\3\4\5\6\7\10\16", kRepeatedOfModel = "\10\16";
 constexpr uint64_t kExternalData = 13, kDataLocation = 14;  // of a tensor
-constexpr size_t kTagBytes = 5, kVarintBytes = 10;
-
-uint64_t Varint(std::string_view& bytes, size_t max_bytes) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < max_bytes && i < bytes.size(); ++i) {
-    const auto byte = static_cast<uint8_t>(bytes[i]);
-    value |= static_cast<uint64_t>(byte & 0x7f) << (7 * i);
-    if (byte < 0x80) {
-      bytes.remove_prefix(i + 1);
-      return value;
-    }
-  }
-  throw ArtifactError("it is cut off, or has a number that is too long");
-}
+constexpr uint64_t kMostField = UINT32_MAX >> 3;
 
 // Throws ArtifactError: the file is damaged, or has what Rankline does not write.
 void CheckFile(std::string_view content) {
   std::vector<std::pair<Message, std::string_view>> parts{{kModel, content}};
   std::string seen;
   while (!parts.empty()) {
-    auto [message, bytes] = parts.back();
+    const auto [message, bytes] = parts.back();
     parts.pop_back();
-    while (!bytes.empty()) {
-      const uint64_t tag = Varint(bytes, kTagBytes), number = tag >> 3, wire = tag & 7;
-      uint64_t value = 0, size = 0;
-      if (tag > UINT32_MAX) throw ArtifactError("it has the tag " + std::to_string(tag) + " of a field");
-      if (wire == 0) {
-        value = Varint(bytes, kVarintBytes);
-      } else if (wire == 1 || wire == 5) {
-        size = wire == 1 ? 8 : 4;
-      } else if (wire == 2) {
-        size = Varint(bytes, kTagBytes);
-      } else {
-        throw ArtifactError("it has a field of the unknown wire type " + std::to_string(wire));
-      }
-      if (size > bytes.size()) throw ArtifactError("it is cut off");
+    for (ProtoReader reader(bytes); reader.Next();) {
+      const uint64_t number = reader.field;
+      if (number > kMostField) throw ArtifactError("it has the field " + std::to_string(number));
       if (message == kModel) {
         const char name = number < 32 ? static_cast<char>(number) : '\0';
         const bool is_twice = seen.find(name) != std::string::npos && kRepeatedOfModel.find(name) == std::string::npos;
@@ -184,13 +161,12 @@ void CheckFile(std::string_view content) {
                               " of a model, which is repeated or not written by Rankline");
         seen += name;
       }
-      if (message == kTensor && (number == kExternalData || (number == kDataLocation && value != 0)))
+      if (message == kTensor && (number == kExternalData || (number == kDataLocation && reader.number != 0)))
         throw ArtifactError("it has weights in another file");
       for (const MessageField& field : kMessageFields) {
-        if (wire == 2 && field.message == message && field.number == number)
-          parts.emplace_back(field.type, bytes.substr(0, size));
+        if (reader.wire == ProtoReader::kBytes && field.message == message && field.number == number)
+          parts.emplace_back(field.type, reader.text);
       }
-      bytes.remove_prefix(size);
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "backends/tensorflow_operations.h"
 #include "mapped_file.h"
+#include "protobuf.h"
 #include "saved_model/fields.h"
 #include "tensor.h"
 
@@ -27,62 +28,6 @@ constexpr double kMostNodes = 1 << 18;     // of a graph, with those of the func
   throw ArtifactError(std::string("saved_model.pb is not as TensorFlow writes it (") + why +
                       "). Save the model again.");
 }
-
-// Reads protobuf's wire format.
-class ProtoReader {
- public:
-  explicit ProtoReader(std::string_view bytes) : bytes_(bytes) {}
-
-  // Reads the next field: its number, and its bytes or its value. False at the end.
-  bool Next() {
-    if (bytes_.empty()) return false;
-    const uint64_t tag = TakeVarint();
-    field = tag >> 3;
-    wire = tag & 7;
-    text = {};
-    number = 0;
-    switch (wire) {
-      case 0:
-        number = TakeVarint();
-        break;
-      case 1:
-        text = Take(8);
-        break;
-      case 2:
-        text = Take(TakeVarint());
-        break;
-      case 5:
-        text = Take(4);
-        break;
-      default:
-        RefuseProto("a group, or another type of fields that is out of use");
-    }
-    return true;
-  }
-
-  uint64_t field = 0, wire = 0, number = 0;
-  std::string_view text;
-
- private:
-  uint64_t TakeVarint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(Take(1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (byte < 0x80 && (byte > 0 || shift == 0)) return value;
-    }
-    RefuseProto("a number that is too long");
-  }
-
-  std::string_view Take(uint64_t size) {
-    if (size > bytes_.size()) RefuseProto("it is cut off");
-    const std::string_view taken = bytes_.substr(0, size);
-    bytes_.remove_prefix(size);
-    return taken;
-  }
-
-  std::string_view bytes_;
-};
 
 // The key of an entry of a map, as it is written.
 std::string KeyOf(std::string_view entry) {
@@ -352,7 +297,11 @@ void CheckServed(const std::string& directory, const std::string& tag, const Ope
   try {
     CheckFiles(directory);
     const MappedFile file(directory + "/saved_model.pb");
-    CheckMessage(file.bytes(), 0);
+    try {
+      CheckMessage(file.bytes(), 0);
+    } catch (const ProtoError& error) {
+      RefuseProto(error.what());
+    }
     double num_elements = 0;
     for (const std::string_view meta_graph : FieldsOf(file.bytes(), 2)) {
       const std::string_view about = FieldOf(meta_graph, 1);
