@@ -171,6 +171,15 @@ def killed_processes_come_back_and_clients_lose_nothing(directory: Path) -> None
             image.kill_all()
             image.start()
             wait_until(lambda offset=offset: image.is_healthy and offset_of(client) == offset)
+        # A version that ended the container while it was loaded is not the first to be loaded again.
+        version = publish_tiny(repository, 60)
+        wait_until(lambda: offset_of(client) == 60)
+        image.kill_all()
+        interrupted = f"{version.version} {sha256_of(manifest_of(version))}\n"
+        (directory / "image/state/trying").write_text(interrupted)
+        image.start()
+        wait_until(lambda: image.is_healthy and offset_of(client) == offset)
+        assert f"version {version.version} cannot be served: the container ended while loading it" in image.said
 
 
 # What is done to a version, and why it is refused
@@ -283,7 +292,8 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
-    in_own_network(f"tests.integration.{Path(__file__).stem}", name)
+    done = in_own_network(f"tests.integration.{Path(__file__).stem}", name)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_key_that_may_not_be_read_is_named_before_the_start(tmp_path: Path) -> None:

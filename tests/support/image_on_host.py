@@ -3,12 +3,11 @@
 The ports are those of the image, so `python -m MODULE` runs in a network namespace of its own: `in_own_network`.
 """
 
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -21,16 +20,11 @@ from tests.support.programs import need_program
 GRPC = "127.0.0.1:8001"
 
 
-def in_own_network(module: str, *arguments: str) -> None:
-    """Run a module as a program that has the network and the processes for itself.
-
-    Raises:
-        AssertionError: it failed.
-    """
+def in_own_network(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a module as a program in its own network and process namespaces."""
     isolated = ["--unshare-net", "--unshare-pid", "--dev-bind", "/", "/", "--proc", "/proc", "--die-with-parent"]
     command = [need_program("bwrap", package="bubblewrap"), *isolated, sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def make_image(directory: Path) -> None:
@@ -98,11 +92,14 @@ class RunningImage:
 
     def kill_all(self) -> None:
         """As an engine ends a container whose first process was killed."""
-        processes = psutil.Process(self._process.pid).children(recursive=True)
+        first = psutil.Process(self._process.pid)
+        first.suspend()  # it starts no more
+        processes = first.children(recursive=True)
         self._process.kill()
         self._process.wait()
         for process in processes:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # such as the `sleep` of a pause
+                process.kill()
         psutil.wait_procs(processes)
 
     def stop(self) -> int:
@@ -119,8 +116,9 @@ def running_image(directory: Path, repository: Path) -> Iterator[RunningImage]:
     image.start()
     try:
         yield image
+    except BaseException:
+        print(image.log)
+        raise
     finally:
         status = image.stop()
-        if os.environ.get("RANKLINE_SHOW_LOG"):
-            print(image.log)
     assert status == 0, image.log
