@@ -40,7 +40,7 @@ class ProtoReader {
         text = Take(4);
         break;
       default:
-        throw ProtoError("a group, or another type of fields that is out of use");
+        throw ProtoError("it has a group, or another type of field that is out of use");
     }
     return true;
   }
@@ -58,7 +58,7 @@ class ProtoReader {
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80 && (byte > 0 || shift == 0)) return value;
     }
-    throw ProtoError("a number that is too long");
+    throw ProtoError("it has a number that is too long");
   }
 
   std::string_view Take(uint64_t size) {
