@@ -313,9 +313,8 @@ def serve(
     from serving.supervise import Supervisor, config_of
 
     ensemble = _ensemble(ensemble, repository)
-    ports = {"grpc_port": port, "http_port": http_port, "metrics_port": port and port + 1}
     log_path = None if log_file is None else Path(log_file)
-    with EmbeddedServer(config_of(ensemble, **ports, log_path=log_path)) as server:
+    with EmbeddedServer(config_of(ensemble, port=port, http_port=http_port, log_path=log_path)) as server:
         stop = threading.Event()
         supervisor = Supervisor(server, ensemble, follow_versions=watch, report=lambda _: None)
         thread = threading.Thread(target=supervisor.run, args=(stop,), name="rankline-serve", daemon=True)

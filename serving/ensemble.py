@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from serving.backends.checksums import MANIFEST_PARAMETER
+from serving.backends.checksums import MANIFEST_PARAMETER, check_step_files
 from serving.engines import engines
 from serving.installation import backend_names
 from serving.model_config import PYTHON_RUNTIME
@@ -36,7 +36,6 @@ from workflows.artifacts import (
     Manifest,
     check_files,
     describe,
-    refuse_links,
     refuse_unlisted,
     remedy,
     write_whole,
@@ -136,13 +135,11 @@ class ExportedEnsemble:
         Raises:
             ArtifactError: one is missing, damaged or not in the manifest.
         """
+        files = self.manifest.files
         for step in self.steps:
-            refuse_links(self.path / step, KIND)
-        check_files(self.path, self.manifest.files, KIND)
-        for step in self.steps:
-            prefix = f"{step}/"
-            listed_files = {name.removeprefix(prefix) for name in self.manifest.files if name.startswith(prefix)}
-            refuse_unlisted(self.path / step, listed_files, KIND)
+            check_step_files(self.path / step, files)
+        others = {name: record for name, record in files.items() if name.partition("/")[0] not in self.steps}
+        check_files(self.path, others, KIND)
 
     def activate(self, *, in_place_of: int | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Make this the active version; a server that watches the directory switches to it.

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from serving.ensemble import ExportedEnsemble, active_version
 from serving.server import EmbeddedServer, ServerConfig
@@ -288,11 +289,13 @@ class Supervisor:
         self._troubles[what] = trouble
 
 
-def config_of(ensemble: ExportedEnsemble, **choices: object) -> ServerConfig:
+def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
     """How to serve an ensemble and nothing else.
 
     Args:
         ensemble: any of its versions; the active one is served.
+        port: gRPC port; metrics use the next one. 0 picks free ports.
         choices: further fields of `ServerConfig`.
     """
-    return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **choices)  # type: ignore[arg-type]
+    ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
+    return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]

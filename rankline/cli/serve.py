@@ -61,7 +61,7 @@ def serve_command(
 ) -> None:
     """Run a real Triton on this machine, on loopback, until Ctrl-C.
 
-    A server that crashes is started again.
+    Restarts the server if it crashes or hangs.
 
     **Examples**
 
@@ -93,8 +93,7 @@ def serve_command(
         recipe = ensemble.name
     ensemble.check_fingerprint(expect_fingerprint)
     stop = threading.Event()
-    ports = {"grpc_port": port, "http_port": http_port, "metrics_port": port and port + 1}
-    server = EmbeddedServer(config_of(ensemble, **ports, log_path=log_file))
+    server = EmbeddedServer(config_of(ensemble, port=port, http_port=http_port, log_path=log_file))
 
     def report(line: str) -> None:
         if not stop.is_set():  # a start that is interrupted has not failed

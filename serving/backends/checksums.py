@@ -1,8 +1,9 @@
 """A backend's own check that it loads what was exported: the manifest lies beside the steps in the model repository."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from workflows.artifacts import Manifest, check_files, refuse_links, refuse_unlisted
+from workflows.artifacts import FileRecord, Manifest, check_files, refuse_links, refuse_unlisted
 
 MANIFEST_PARAMETER = "MANIFEST"
 """Parameter of a step: path of its version's manifest in the model repository."""
@@ -18,9 +19,12 @@ def check_step(model: Path, manifest: str) -> None:
     Raises:
         ArtifactError: a file is missing, damaged or not of the export, or there is no manifest.
     """
-    repository = model.parent
-    files = Manifest.read((repository / manifest).parent).files
+    check_step_files(model, Manifest.read((model.parent / manifest).parent).files)
+
+
+def check_step_files(model: Path, files: Mapping[str, FileRecord]) -> None:
+    """The same with the files of the manifest, those of other steps among them."""
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     refuse_links(model, "ensemble")
-    check_files(repository, own, "ensemble")
+    check_files(model.parent, own, "ensemble")
     refuse_unlisted(model, {name.removeprefix(f"{model.name}/") for name in own}, "ensemble")
