@@ -109,10 +109,10 @@ def _medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> d
 def _change(
     tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int
 ) -> tuple[Asked, dict[str, list[float]]]:
-    """New versions, rollbacks, broken versions and kills under load, on a repository beside the container.
+    """Export, roll back, break and kill under load, with a repository mounted into the container.
 
     Returns:
-        What clients have seen, which send again what was lost; and for how many seconds the server was away, each time.
+        What the clients saw, which retry lost requests; and by killed process, how long each outage took, in seconds.
     """
     ensemble = export()
     path, name = ensemble.path, ensemble.name

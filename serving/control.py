@@ -28,7 +28,7 @@ _LONGEST_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnClient:
-    """How the process that started a server with TLS connects to it.
+    """Connection settings of the process that started a server with TLS.
 
     Attributes:
         credentials: trust the server's certificate and nothing else.

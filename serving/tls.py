@@ -1,4 +1,4 @@
-"""TLS of a server: its files, and what this process needs to ask a server that has them."""
+"""TLS files of a server, and checks of them before it starts."""
 
 import os
 import ssl
@@ -57,18 +57,18 @@ class Tls:
 
     @property
     def own_pair(self) -> tuple[Path, Path]:
-        """The certificate and the key that the process that started the server shows it."""
+        """Client certificate and key of the process that started the server."""
         return self.own_certificate or self.certificate, self.own_key or self.key
 
     def check(self) -> str:
-        """Check the files against each other, as a client that connects would.
+        """Check that the files match, by a handshake in memory.
 
         Returns:
             A name that the certificate is for.
 
         Raises:
-            ConfigError: they are damaged, have expired, do not belong together, or `client_root` has not signed the
-                certificate that this process would show.
+            ConfigError: they are damaged, expired or do not match, or `client_root` has not signed the certificate
+                that this process presents.
         """
         try:
             certificate = self._shake_hands()
@@ -84,7 +84,7 @@ class Tls:
         return self.certificate, self.key
 
     def _shake_hands(self) -> Mapping[str, Any]:
-        """Connect a client to a server in memory; what the certificate of the server says."""
+        """Connect a client to a server in memory. Returns the decoded certificate of the server."""
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         server.load_cert_chain(*self._pair, password="")  # else it would be asked for
         client.check_hostname = False

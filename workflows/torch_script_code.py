@@ -77,7 +77,7 @@ def check_code(sources: Mapping[str, str]) -> None:
 
 
 def check_type(annotation: object) -> None:
-    """Refuse a type, such as "Dict[str, Tensor]", that is not one, or is nested too deeply.
+    """Refuse a type annotation that is malformed or nested too deeply.
 
     Raises:
         ArtifactError: it is.

@@ -125,7 +125,9 @@ def _check_functions(path: Path, model: Any) -> None:
             sizes[key] = sum(node.ByteSize() + _NODE_BYTES for node in nodes) + size_of(nodes)
         size = sizes[key]
         if size is None:
-            raise ArtifactError(f"{path} has a function {key[1]!r} that calls itself. Convert the model again.")
+            raise ArtifactError(
+                f"{path} has a function {key[1]!r} that calls itself, expected none. Convert the model again."
+            )
         return size
 
     if len(functions) < len(model.functions):
@@ -173,7 +175,7 @@ def _try(path: Path, content: bytes) -> None:
     done = subprocess.run(command, input=content, capture_output=True, check=False)
     if done.returncode < 0 or done.returncode == _TOO_LARGE:
         raise ArtifactError(
-            f"{path} takes more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and to score one row, "
+            f"{path} takes more than {max_bytes >> 20} MiB or {max_cpu_s} s of CPU time to load and score one row, "
             "or crashes ONNX Runtime. Convert the model again, without constants or loops of that size."
         )
     if done.returncode:

@@ -208,7 +208,7 @@ def _num_best(model: Mapping[str, Any], attributes: Mapping[str, Any], width: in
     ends = model.get("iteration_indptr") or range(0, count + 1, step)
     best = int(attributes["best_iteration"])
     if not 0 <= best < len(ends) - 1 or not 0 < ends[best + 1] <= count:
-        raise ValueError(f"its best iteration is {best}, and there are {len(ends) - 1}")
+        raise ValueError(f"its best iteration is {best}, and there are {len(ends) - 1} iterations")
     return index(ends[best + 1])
 
 
