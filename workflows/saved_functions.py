@@ -58,7 +58,7 @@ class CodeInFile:
         if self._where.startswith("Bucketize"):
             raise ArtifactError(
                 f"{self._where} keeps its boundaries in a function that was saved with its code, which is not run; "
-                "workflows.operators.Bucketize keeps them as data, and so does a graph.json."
+                "workflows.operators.Bucketize keeps them as data."
             )
         raise ArtifactError(
             f"{self._where} was saved with its code, which is not run; move the function into a module of an installed "

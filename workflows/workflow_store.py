@@ -1,9 +1,9 @@
 """Saved NVTabular workflows, loaded without running code from the file.
 
 NVTabular 23.8 saves a workflow as a pickle, and a pickle can call anything. Ours are read as data and made by rules of
-ours (`workflows/saved_parts.py`); what is loaded reads no file but those beside it. What NVTabular's main branch saves
-since then, as JSON, is loaded too (`workflows/saved_graph.py`). A function that an operator holds, such as that of a
-`LambdaOp`, is not run (`workflows/saved_functions.py`): the workflow loads, and is refused where it would be called.
+ours (`workflows/saved_parts.py`); what is loaded reads no file but those beside it. A function that an operator holds,
+such as that of a `LambdaOp`, is not run (`workflows/saved_functions.py`): the workflow loads, and is refused where it
+would be called.
 
 An installed package brings operator classes by the entry-point group `rankline.operators`, one class each, as
 `log_price = "shop.operators:LogPrice"`. What may be imported is then said by the package that somebody installed, never
@@ -21,7 +21,6 @@ from workflows.errors import ArtifactError, ConfigError, in_short
 from workflows.inert_pickle import read_inert
 from workflows.regular_files import read_regular
 from workflows.saved_functions import say_whose_they_are
-from workflows.saved_graph import GRAPH_FILE, load_graph
 from workflows.saved_parts import GROUP, check_extent, has_rule, make_parts
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.vocabulary_files import check_vocabulary
@@ -75,20 +74,14 @@ def load_workflow(directory: Path) -> nvt.Workflow:
     """Load a saved NVTabular workflow, running no code from the file.
 
     Args:
-        directory: what `Workflow.save` made, of NVTabular 23.8 or of its main branch since then.
+        directory: what `Workflow.save` of NVTabular 23.8 wrote.
 
     Raises:
         ArtifactError: missing, damaged, or it refers to something that is not data.
     """
-    has_pickle, has_graph = ((directory / name).exists() for name in (_PICKLE, GRAPH_FILE))
-    if has_pickle and has_graph:
-        raise ArtifactError(
-            f"{directory} holds both {_PICKLE} and {GRAPH_FILE}, of two versions of NVTabular. Remove the older "
-            "one, or save into a new directory."
-        )
-    if not has_pickle and not has_graph:
-        raise ArtifactError(f"{directory} holds no {_PICKLE} and no {GRAPH_FILE}. Expected a saved NVTabular workflow.")
-    workflow = _load_pickle(directory) if has_pickle else _load_graph(directory)
+    if not (directory / _PICKLE).exists():
+        raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 has saved.")
+    workflow = _load_pickle(directory)
     try:
         _check_sizes(workflow)
     except ArtifactError as error:
@@ -115,19 +108,6 @@ def _check_sizes(workflow: nvt.Workflow) -> None:
     }
     for file in sorted(files):
         check_vocabulary(Path(file))
-
-
-def _load_graph(directory: Path) -> nvt.Workflow:
-    path = directory / GRAPH_FILE
-    try:
-        with quiet_nvtabular():
-            return load_graph(directory)
-    except ArtifactError as error:
-        remedy = "Expected what NVTabular's Workflow.save writes: save the workflow again."
-        raise ArtifactError(f"{path} was not loaded: {error}. {remedy}") from None
-    except Exception as error:  # damaged files raise anything
-        kind = type(error).__name__
-        raise ArtifactError(f"{path} cannot be read ({kind}: {error}). Save the workflow again.") from None
 
 
 def _load_pickle(directory: Path) -> nvt.Workflow:

@@ -23,13 +23,11 @@ import yaml
 from rankline.recipes.recipe_file import read_recipe
 from serving.ensemble import ExportedEnsemble
 from serving.plan import TransformPlan, tensor_call
-from tests.support.golden import graph_json
 from tests.support.specs import scalar_spec
 from tests.support.tiny_ensembles import NAME, lookup, publish_tiny
 from workflows.artifacts import Manifest, load_manifest, publish
 from workflows.errors import RanklineError
 from workflows.feature_spec import FeatureSpec
-from workflows.workflow_store import load_workflow
 
 _LONGEST_S = 30.0  # for one file; then it hangs
 ODD: tuple[Any, ...] = (
@@ -105,10 +103,6 @@ def _targets(root: Path) -> Iterator[tuple[str, Target]]:
     recipe = root / "rankline.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     yield "recipe", Target(file=recipe, read=lambda: read_recipe(recipe), parse=yaml.safe_load, render=yaml.safe_dump)
-
-    for number, graph in enumerate(sorted(graph_json.unpack(root / "graphs").values())):
-        read = lambda graph=graph: load_workflow(graph)  # noqa: E731  (bound now)
-        yield f"graph {number}", Target(file=graph / "graph.json", read=read, parse=json.loads)
 
     plan = root / "plan"
     lookup("x", "id", np.arange(5)).save(plan)

@@ -11,6 +11,6 @@ from tests.support.hostile import families
 
 @pytest.mark.parametrize("name", families())
 def test_hostile_artifacts_are_refused_and_do_nothing(name: str) -> None:
-    command = [sys.executable, "-m", "tests.support.hostile", name, "--every", "12"]
+    command = [sys.executable, "-m", "tests.support.hostile", name, "--every", "24"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

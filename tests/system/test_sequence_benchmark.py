@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench import amazon, sequences, serving
+from bench import amazon, sequences
 from workflows.errors import ConfigError
 from workflows.feature_spec import HISTORY, LABEL, TARGET, Feature, FeatureSpec
 
@@ -93,21 +93,3 @@ def test_the_records_of_the_document_hold_the_same_rows_in_full_blocks(tmp_path:
     np.testing.assert_array_equal(inputs["item_id_trgt"], [[3], [4], [5]])
     np.testing.assert_array_equal(inputs["item_id_pos__nnzs"], [[1], [3], [2]])
     np.testing.assert_array_equal(inputs["item_id_pos__values"], [[item] for row in histories[:3] for item in row])
-
-
-def test_the_serving_benchmark_of_amazon_has_full_histories_and_reports_its_ratios(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Criteo's trial has all of them.
-    monkeypatch.setattr(serving, "VARIANTS", {"python": serving.VARIANTS["python"]})
-    report = serving.run(
-        1,
-        recipe="amazon-din",  # with histories, as SIM, and built in a tenth of the time
-        num_rows=NUM_ROWS,
-        small_layers=True,
-        batch_sizes=(1, 8),
-        turn_s=0.1,
-        concurrent_turn_s=0.5,
-    )
-    ours, merlin = report.results["rankline"], report.results["merlin-systems"]
-    assert report.ratios["p50_vs_merlin_small_layers"] == pytest.approx(merlin["p50_ms@1"] / ours["p50_ms@1"])

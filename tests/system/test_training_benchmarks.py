@@ -114,13 +114,7 @@ def test_a_device_that_is_not_there_is_refused_before_rows_are_written(monkeypat
         loader.run(1, device="cuda")
 
 
-def test_the_tracking_benchmark_reports_its_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    report = tracking.run(1, num_rows=5_000, epochs=1, num_runs=3)
-    stores = ("file", "server", "server that never answers", "no server")
-    assert report.ratios["tracking_overhead"] == max(report.results[store]["overhead"] for store in stores)
-    for store in stores:
-        assert report.results[store]["logging_ms"] > 0
-        assert report.results[store]["threads_ms"] > 0
-    verbs = [report.results[verb]["seconds"] for verb in ("runs", "runs, all", "compare")]
-    assert report.ratios["looking_at_1000_runs_s"] == max(verbs)
+def test_the_tracking_benchmark_reports_its_ratios() -> None:
+    report = tracking.run(1, num_runs=3)
+    assert list(report.results) == ["runs", "runs, all", "compare"]
+    assert report.ratios == {"looking_at_1000_runs_s": max(side["seconds"] for side in report.results.values())}

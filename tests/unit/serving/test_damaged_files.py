@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fuzzing import Target, fuzz, targets
 
-KINDS = ("manifest", "spec", "recipe", "graph", "plan", "config")
+KINDS = ("manifest", "spec", "recipe", "plan", "config")
 FEW = 60
 
 
