@@ -1,7 +1,7 @@
 """The verb `sim`: the command line of NVIDIA's SIM for TensorFlow 2, its parameters, modes and log, on our training."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -83,66 +83,77 @@ def _prepared(config: SimOptions) -> "PreparedData":
         raise ConfigError(f"--model_type is {config.model_type!r}, expected a TensorFlow model, such as sim.")
     if config.dataset_dir is None:
         raise ConfigError("--dataset_dir is missing. Give the directory of prepared data.")
+    from training.transcode import KIND as TRANSCODED
     from workflows.prepared import KIND, PreparedData  # with all datasets, and pandas
 
     directory = config.dataset_dir
-    if not (directory / MANIFEST).is_file() and (directory / config.feature_spec).is_file():
-        return _imported(config, directory / config.feature_spec)
+    if not directory.is_dir():
+        raise ConfigError(
+            f"--dataset_dir: {directory} is not a directory. Give one of prepared data or of files with a feature spec."
+        )
+    if (kind := _kind(directory)) in (None, TRANSCODED):
+        if (directory / config.feature_spec).is_file():
+            return _imported(config, directory / config.feature_spec)
+        if kind is None:
+            raise ConfigError(
+                f"--dataset_dir: {directory} holds neither prepared data nor {config.feature_spec}. Give the name of "
+                "its feature spec (--feature_spec), or make prepared data of files with metadata.json: rankline import"
+            )
     manifest = load_manifest(directory, KIND)
     spec = FeatureSpec.read(directory / config.feature_spec)
     if _TEST in spec.sources:
         spec = replace(spec, sources={**spec.sources, _VALID: spec.source(_TEST)})
     check_rows(spec, model_named(config.model_type)())
     prepared = PreparedData(path=config.dataset_dir, spec=spec, manifest=manifest)
-    _check_prebatches(config, directory, {split: prepared.spec.source(split) for split in (_TRAIN, _VALID)}, spec.label)
+    for split in (_TRAIN, _VALID):
+        source = spec.source(split)
+        _check_prebatch(config, split, source, [directory / file for file in source.files], spec.labels)
     return prepared
 
 
 def _imported(config: SimOptions, spec: Path) -> "PreparedData":
     """Files of any kind with a feature spec, imported beside the results unless they were before."""
     from training.data_set import DataSet
-    from training.imported import import_data
+    from training.imported import import_data, mappings_of, spec_of
     from workflows.datasets.raw import fingerprint_of
     from workflows.prepared import PreparedData
 
     output = config.results_dir / _IMPORTED
     data = DataSet.read(spec)
-    chunks, (label, *_) = {name: chunks[0] for name, chunks in data.spec.mappings.items()}, data.spec.channels["label"]
-    sources = {_TRAIN: chunks[_TRAIN], _VALID: chunks.get(_TEST) or chunks[_VALID]}
-    _check_prebatches(config, spec.parent, sources, data.spec[label])
+    mappings = mappings_of(data)
+    check_rows(spec_of(data), model_named(config.model_type)())
+    for split, mapping in mappings.items():
+        for chunk in data.spec.mappings[mapping]:
+            columns = [data.spec[name] for name in chunk.features]
+            _check_prebatch(config, split, chunk, [spec.parent / file for file in chunk.files], columns)
     if (output / MANIFEST).is_file():
         found = PreparedData.load(output)
-        if found.manifest.made_from["files"] == fingerprint_of([data.path, *data.files]):
+        if found.manifest.made_from.get("files") == fingerprint_of([data.path, *data.files]):
             return found
     with Stages(["import"]) as stages, stages.stage("import") as progress:
-        prepared = import_data(spec, output, progress=progress)
-    check_rows(prepared.spec, model_named(config.model_type)())
-    return prepared
-
-
-def _check_prebatches(
-    config: SimOptions, directory: Path, sources: "Mapping[str, Source | Chunk]", label: Feature
-) -> None:
-    """Refuse numbers of rows per record that are not the files'. How they divide the batch does not matter."""
-    _check_prebatch(directory, _VALID, sources[_VALID], label, "prebatch_test_size", config.prebatch_test_size)
-    if config.mode == TRAIN:
-        _check_prebatch(directory, _TRAIN, sources[_TRAIN], label, "prebatch_train_size", config.prebatch_train_size)
+        return import_data(spec, output, progress=progress)
 
 
 def _check_prebatch(
-    directory: Path, split: str, source: "Source | Chunk", label: Feature, name: str, expected: int
+    config: SimOptions, split: str, source: "Source | Chunk", files: Sequence[Path], columns: Sequence[Feature]
 ) -> None:
-    if not expected:
+    """Refuse a number of rows per record that is not that of the files. How it divides the batch does not matter."""
+    name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
+    expected = getattr(config, name)
+    if not expected or (split == _TRAIN and config.mode != TRAIN):
         return
     if source.type != TFRECORD:
         raise ConfigError(
             f"--{name} is {expected}, and the {split} data is {source.type}, which has no records. Leave it out, or "
             f"convert the data: rankline convert RECIPE --to {TFRECORD} --prebatch {expected}"
         )
+    from training.data_set import counting_feature
     from training.loader.tfrecord import rows_per_record
 
-    found = rows_per_record([directory / file for file in source.files], label)
-    is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(source.files)
+    if (counted := counting_feature(columns)) is None:  # which importing refuses
+        return
+    found = rows_per_record(files, counted)
+    is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(files)
     if found > expected or (found < expected and not is_one_record_each):
         raise ConfigError(
             f"--{name} is {expected}, and the {split} data has {found} rows per record. Give {found}, or 0 to take "
@@ -315,7 +326,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
     if left is None:
         yield save
         return
-    _check_alike(left.config, choices, [name for name in plain(choices) if name not in _FREE], str(load))
+    _check_alike(left.config, config, choices, [name for name in plain(choices) if name not in _FREE], str(load))
     done = left.position.epoch - 1
     if done > config.epochs or (done == config.epochs and not left.best.weights):
         raise ConfigError(
@@ -330,13 +341,23 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
         yield place
 
 
-def _check_alike(before: Mapping[str, Any], choices: TrainConfig, names: Iterable[str], where: str) -> None:
-    """Refuse a checkpoint or a model of other choices, by the names that the parameters have here."""
+def _check_alike(
+    before: Mapping[str, Any], config: SimOptions, choices: TrainConfig, names: Iterable[str], where: str
+) -> None:
+    """Refuse a checkpoint or a model of other choices, by the names and values that the parameters have here."""
     from training.checkpoints import plain
 
     now = plain(choices)
+
+    def shown(name: str, value: Any) -> Any:
+        if name == "short_history" and value is not None:
+            return config.long_seq_length + now[name] - value
+        return value != "float32" if name == "precision" else value
+
     if odd := [
-        f"{ALIASES.get(n, n)} {now.get(n)!r}, there {before.get(n)!r}" for n in names if now.get(n) != before.get(n)
+        f"{ALIASES.get(n, n)} {shown(n, now.get(n))!r}, there {shown(n, before.get(n))!r}"
+        for n in names
+        if now.get(n) != before.get(n)
     ]:
         raise ConfigError(
             f"{where} is of another configuration: got {'; '.join(odd)}. Give the parameters as they were, or another "
@@ -410,15 +431,15 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     if config.random_weights:
         return inference.untrained(prepared.spec, choices)
     path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
-    if not config.load_checkpoint_path and not path.exists():
+    if not path.exists():
         raise ConfigError(
-            f"there is no model to score with: {path} does not exist. Train one, give --load_checkpoint_path, or "
+            f"there is no model to score with: {path} does not exist. Train one, correct --load_checkpoint_path, or "
             "measure one that nobody trained with --random_weights."
         )
     kind = _kind(path)
     if kind == CHECKPOINT:
         checkpoint = _loaded(path)
-        _check_alike(checkpoint.config, choices, _OF_THE_MODEL, str(path))
+        _check_alike(checkpoint.config, config, choices, _OF_THE_MODEL, str(path))
         return inference.from_checkpoint(checkpoint, prepared.spec, precision=choices.precision, xla=config.xla)
     if config.amp or config.xla:
         raise ConfigError(
@@ -427,7 +448,7 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
         )
     if kind == TRAINED:
         trained = TrainedModel.load(path)
-        _check_alike(trained.manifest.details["config"], choices, _OF_THE_MODEL, str(path))
+        _check_alike(trained.manifest.details["config"], config, choices, _OF_THE_MODEL, str(path))
         path = trained.saved_model
     check_loaded(path)
     return inference.saved(path, prepared.spec)

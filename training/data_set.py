@@ -10,6 +10,7 @@ The chunks of a mapping are put side by side, row by row.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyarrow import csv
 
 from training.loader import columns as arrays
 from training.loader.columns import arrow_schema, arrow_type
+from training.loader.files import check_fixed_lists
 from workflows.errors import DataError, SpecError
 from workflows.extras import require
 from workflows.lists import Ragged, arrow_lists, offsets_of
@@ -140,9 +142,10 @@ class DataSet:
 
     def _blocks(self, chunk: Chunk, place: str) -> Iterator["_Block"]:
         features = [self.spec[name] for name in chunk.features]
+        read = partial(_tfrecord, files=self._paths(chunk)) if chunk.type == TFRECORD else _READERS[chunk.type]
         for path in self._paths(chunk):
             start = 0
-            for num_bytes, table in _READERS[chunk.type](path, features, f"{place}.features"):
+            for num_bytes, table in read(path, features, f"{place}.features"):
                 columns = [_fitted(table[feature.name], feature, path, start) for feature in features]
                 if len(table):
                     fitted = pa.table(columns, schema=arrow_schema(features))
@@ -199,21 +202,25 @@ _Reader = Callable[[Path, Sequence[Feature], str], Iterator[tuple[float, pa.Tabl
 
 
 def _parquet(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[float, pa.Table]]:
+    schema = pa.schema([])
     try:
         with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
+            schema = file.schema_arrow
+            names = schema.names
             if missing := [feature.name for feature in features if feature.name not in names]:
                 raise SpecError(f"{place}: {path} lacks the columns {missing}. Available: {names}.")
             row_bytes = path.stat().st_size / max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_BLOCK_ROWS, columns=[feature.name for feature in features]):
                 yield row_bytes * len(batch), pa.Table.from_batches([batch])
     except (OSError, pa.ArrowException) as error:
+        check_fixed_lists(str(path), schema, error)
         raise DataError(f"{path} is not a whole Parquet file ({error}). Write it again.") from None
 
 
-def _tfrecord(path: Path, features: Sequence[Feature], place: str) -> Iterator[tuple[float, pa.Table]]:
-    single = [feature for feature in features if not feature.is_list]
-    if not single:
+def _tfrecord(
+    path: Path, features: Sequence[Feature], place: str, *, files: Sequence[Path]
+) -> Iterator[tuple[float, pa.Table]]:
+    if (counting := counting_feature(features)) is None:
         raise SpecError(
             f"{place} are lists only, which does not say how many rows a TFRecord has. "
             "Write a column of single values, such as the label, beside them."
@@ -222,8 +229,14 @@ def _tfrecord(path: Path, features: Sequence[Feature], place: str) -> Iterator[t
     from training.loader.tfrecord import tfrecord_tables  # it takes seconds to import
 
     stored = {feature.name: _as_stored(feature) for feature in features}
-    counted = stored[single[0].name]
-    yield from tfrecord_tables(path, list(stored.values()), counted=counted, block_rows=_BLOCK_ROWS)
+    counted = stored[counting.name]
+    yield from tfrecord_tables(path, list(stored.values()), counted=counted, block_rows=_BLOCK_ROWS, files=files)
+
+
+def counting_feature(features: Sequence[Feature]) -> Feature | None:
+    """The column whose values say how many rows a TFRecord has: a single one, if possible of the required ones."""
+    single = (feature for feature in features if not feature.is_list)
+    return min(single, key=lambda feature: feature.null_fill is not None, default=None)
 
 
 def _as_stored(feature: Feature) -> Feature:
@@ -286,7 +299,7 @@ def _first_fields(path: Path) -> list[str]:
         return [field.strip().strip('"') for field in file.readline().split(",")]
 
 
-_READERS: dict[str, _Reader] = {PARQUET: _parquet, TFRECORD: _tfrecord, CSV: _csv}
+_READERS: dict[str, _Reader] = {PARQUET: _parquet, CSV: _csv}
 
 
 # --- Values as the spec has them

@@ -89,7 +89,7 @@ def import_data(
     """
     refuse_foreign(output, KIND)
     data = _opened(path, num_user_features, num_item_features)
-    mappings = _mappings(data)
+    mappings = mappings_of(data)
     writer = _Writer(data, mappings, progress)
     details: dict[str, Any] = {"dataset": "imported", "source": str(path), "config": {}, "dropped": {}, "noticed": {}}
     details["channels"] = {name: ours for name in data.spec.channels if (ours := _channel_of(data, name)) != name}
@@ -116,15 +116,19 @@ def _opened(path: Path, num_user_features: int | None, num_item_features: int | 
     return DataSet.read(path)
 
 
-def _mappings(data: DataSet) -> dict[str, str]:
-    """Our split → mapping."""
+def mappings_of(data: DataSet) -> dict[str, str]:
+    """Our split → mapping.
+
+    Raises:
+        SpecError: one is missing.
+    """
     names = data.spec.mappings.keys()
     if TRAIN not in names or not names & {VALID, TEST}:
         raise SpecError(f"{data.path}: source_spec has {sorted(names)}, expected {TRAIN}, and {TEST} or {VALID}.")
     return {TRAIN: TRAIN, VALID: VALID if VALID in names else TEST}
 
 
-def _spec_of(data: DataSet) -> FeatureSpec:
+def spec_of(data: DataSet) -> FeatureSpec:
     """The spec of the prepared data, without sources.
 
     Raises:
@@ -207,7 +211,7 @@ class _Writer:
     """
 
     def __init__(self, data: DataSet, mappings: dict[str, str], progress: Progress) -> None:
-        self.spec = _spec_of(data)
+        self.spec = spec_of(data)
         self._data, self._mappings = data, mappings
         self._reading = Reading(data, list(mappings.values()), progress)
         self._histories, self._negatives = (self.spec.channels.get(channel, ()) for channel in (HISTORY, NEGATIVES))

@@ -22,6 +22,7 @@ from workflows.plain_values import holds_lists
 from workflows.prepared import CARDINALITIES
 from workflows.regular_files import read_regular
 from workflows.spec_file import PARQUET, Chunk, Feature, SpecFile
+from workflows.words import natural_order
 
 TRAIN, TEST = "train", "test"
 _MOST_CARDINALITIES_BYTES = 1 << 20
@@ -43,7 +44,10 @@ def parquet_data_set(directory: Path, num_user_features: int | None, num_item_fe
     """
     path = directory / CARDINALITIES
     cardinalities = _read_cardinalities(path)
-    found = {mapping: sorted((directory / mapping).glob("*.parquet"), key=_part) for mapping in (TRAIN, TEST)}
+    found = {
+        mapping: sorted((directory / mapping).glob("*.parquet"), key=lambda path: natural_order(path.name))
+        for mapping in (TRAIN, TEST)
+    }
     if empty := [mapping for mapping, paths in found.items() if not paths]:
         raise SpecError(f"{directory / empty[0]} holds no Parquet files. Expected some in {TRAIN} and in {TEST}.")
     schema = _schema_of(found[TRAIN][0])
@@ -74,12 +78,6 @@ def parquet_data_set(directory: Path, num_user_features: int | None, num_item_fe
         mappings[mapping] = (Chunk(type=PARQUET, features=tuple(schema.names), files=files),)
     spec = SpecFile(features=tuple(features), mappings=mappings, channels={LABEL: (label,), **channels})
     return DataSet(spec=spec, path=path)
-
-
-def _part(path: Path) -> tuple[int, str]:
-    """Order of `part.0.parquet`, `part.1.parquet`, …, `part.10.parquet`."""
-    number = path.name.removesuffix(".parquet").rpartition(".")[2]
-    return (int(number), path.name) if number.isdecimal() else (-1, path.name)
 
 
 def _read_cardinalities(path: Path) -> list[int]:

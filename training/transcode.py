@@ -150,7 +150,7 @@ def _tfrecord(path: Path, features: Sequence[Feature], prebatch: int) -> Iterato
 
         def write(table: pa.Table) -> None:
             batch = {name: from_arrow(table[name]) for name in table.column_names}
-            for record in serialize(batch, features, prebatch=prebatch, path=path).to_pylist():
+            for record in serialize(batch, features, prebatch=prebatch, path=path):
                 writer.write(record)
 
         yield write

@@ -7,7 +7,7 @@ channel is what a model does with its columns, and a split is one chunk with all
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, combinations
 from pathlib import Path
 
 from workflows.errors import SpecError
@@ -113,6 +113,7 @@ class FeatureSpec:
                 raise SpecError(f"channel {channel!r} holds {unknown}, which feature_spec lacks. Available: {names}.")
         for feature in self.categorical:
             _ = feature.embedding_shape
+        self._check_roles()
         self._check_sequences()
         if not self.channel(LABEL):
             raise SpecError("channel 'label' is empty: a model needs a label column.")
@@ -133,6 +134,13 @@ class FeatureSpec:
     def channel(self, name: str) -> tuple[Feature, ...]:
         """The features of a channel in its order; empty when the spec does not have the channel."""
         return tuple(self[member] for member in self.channels.get(name, ()))
+
+    def _check_roles(self) -> None:
+        """Refuse a column that is an id and a number, or an input and a label: a batch has one tensor of a name."""
+        roles = {"ids": self.categorical, CONTINUOUS: self.continuous, LABEL: self.labels}
+        for (one, some), (other, others) in combinations(roles.items(), 2):
+            if both := [feature.name for feature in some if feature in others]:
+                raise SpecError(f"{both} are in channels of {one} and of {other}, expected one role for each column.")
 
     def _check_sequences(self) -> None:
         """Refuse histories that do not fit the item they are held against."""

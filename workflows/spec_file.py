@@ -87,7 +87,10 @@ class Feature:
             SpecError: the feature is not an id.
         """
         if self.cardinality is None or self.embedding_dim is None:
-            raise SpecError(f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded.")
+            raise SpecError(
+                f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded. Add them, or "
+                "make prepared data of the files: rankline import RECIPE DIRECTORY"
+            )
         return self.cardinality, self.embedding_dim
 
 

@@ -1,5 +1,6 @@
-"""Figures and lists as people read them."""
+"""Figures, lists and numbered names as people read them."""
 
+import re
 from collections.abc import Sequence
 
 _LARGE = 100  # errors of a regression, of which nobody reads four decimals
@@ -18,3 +19,8 @@ def quality_interval(low: float, high: float) -> str:
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """The first few of some texts, and how many there are besides."""
     return separator.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def natural_order(name: str) -> tuple[list[str | int], str]:
+    """Sort key that compares the numbers in names by value: part_2 comes before part_10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name

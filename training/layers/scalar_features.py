@@ -58,10 +58,11 @@ class ScalarDenseFeatures(DenseFeatures):
                 f"aggregation 'stack' got columns of the widths {widths}, expected one width. Take 'concat'."
             )
         self.aggregation, self.fused = aggregation, fused
-        self._fused: dict[str, list[Any]] = {}
+        fused_columns: dict[str, list[Any]] = {}
         for column in self._columns:
             if (name := self._fused_name(column)) is not None:
-                self._fused.setdefault(name, []).append(column)
+                fused_columns.setdefault(name, []).append(column)
+        self._fused = fused_columns  # whole: Keras cannot save a model that holds a dictionary changed later
 
     def table(self, key: str) -> Any:
         """The table of one column, (num_buckets, dimension); a copy of it if it is fused."""

@@ -1,7 +1,7 @@
 """Prepared rows as arrays, for models that take NumPy arrays, not tensors."""
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,10 @@ class ArrayLoader(ParquetLoader[Arrays]):
     """
 
     def __init__(self, files: ParquetFiles, spec: FeatureSpec, batch_size: int, options: StreamOptions) -> None:
-        self._labels = [label.name for label in spec.labels]
-        dtypes: dict[str, Any] = {**spec.model_dtypes, **dict.fromkeys(self._labels, np.float32)}
-        self._set_up(files, batch_size, dtypes, options)
+        cats, conts, self._labels = (
+            [feature.name for feature in features] for features in (spec.categorical, spec.continuous, spec.labels)
+        )
+        self._set_up(files, batch_size, cats, conts, self._labels, options, stack_labels=len(self._labels) > 1)
 
     def __iter__(self) -> Iterator[Arrays]:
         """One epoch, or what is left of it after `load_state_dict`; the next call gives the next one."""
@@ -39,5 +40,5 @@ class ArrayLoader(ParquetLoader[Arrays]):
 
     def _tensors(self, batch: Batch) -> Arrays:
         labels = [np.asarray(batch[name]) for name in self._labels]
-        inputs = {name: column for name, column in batch.items() if name not in self._labels}
+        inputs = {name: batch[name] for name in self._input_names}
         return inputs, labels[0] if len(labels) == 1 else np.stack(labels, axis=1)

@@ -198,8 +198,15 @@ def _from_array(array: pa.Array) -> Column:
         return flat_of_arrow(array.flatten()).reshape(-1, kind.list_size)
     if not _is_list(kind):
         return flat_of_arrow(array)
+    if _is_view(kind):  # whose lists lie in any order; pyarrow 25 casts them to an array without its last offset
+        offsets = offsets_of(pc.list_value_length(array).to_numpy())
+        array = pa.LargeListArray.from_arrays(pa.array(offsets), array.flatten())
     return Ragged.of_arrow(array)
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_view(kind))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))

@@ -3,11 +3,12 @@
 And what the faces of the loader for each framework share.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from training.loader.files import ParquetFiles
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+_OPTIONS = tuple(StreamOptions.__annotations__)
 
 
 class Epochs(Generic[T]):
@@ -89,18 +91,46 @@ class ParquetLoader(Generic[T]):
     """
 
     def _set_up(
-        self, dataset: Any, batch_size: int, dtypes: Mapping[str, npt.DTypeLike], options: StreamOptions
+        self,
+        dataset: Any,
+        batch_size: int,
+        cats: Sequence[str],
+        conts: Sequence[str],
+        labels: Sequence[str],
+        options: StreamOptions,
+        *,
+        stack_labels: bool,
     ) -> None:
-        """Open the files.
+        """Check the options, and open the files.
 
         Args:
             dataset: `ParquetFiles`, or what they are made of.
             batch_size: rows per batch.
-            dtypes: the columns of a batch and the types of their values.
+            cats, conts, labels: names of id, number and label columns.
             options: of `BatchStream`.
+            stack_labels: labels become one tensor.
+
+        Raises:
+            ConfigError: an option is not known, or a column has two roles that one tensor cannot have.
         """
+        if unknown := [name for name in options if name not in _OPTIONS]:
+            raise ConfigError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(_OPTIONS)}.")
+        if both := sorted(set(cats) & set(conts)):
+            raise ConfigError(
+                f"columns {both} are named as ids (int64) and as numbers (float32), but a batch has one tensor of a "
+                "name. Name them once, or write the column twice under two names."
+            )
+        if stack_labels and (ids := sorted(set(cats) & set(labels))):
+            raise ConfigError(f"labels {ids} are ids, which stay int64, so they cannot be stacked with others.")
+        # A label that is an id too stays one: float32 has no whole numbers above 2**24 without gaps.
+        self._dtypes: dict[str, npt.DTypeLike] = {
+            **dict.fromkeys(cats, np.int64),
+            **dict.fromkeys(conts, np.float32),
+            **{name: np.float32 for name in labels if name not in cats},
+        }
+        self._input_names = tuple(dict.fromkeys((*cats, *conts)))
         self._files = dataset if isinstance(dataset, ParquetFiles) else ParquetFiles(dataset)
-        self._batch_size, self._dtypes, self._options = batch_size, dtypes, options
+        self._batch_size, self._options, self._stack_labels = batch_size, options, stack_labels
         self._transform: Transform | None = None
 
     def _tensors(self, batch: Batch) -> T:
@@ -118,7 +148,7 @@ class ParquetLoader(Generic[T]):
             This loader.
 
         Raises:
-            ConfigError: the workflow is not fitted, or the loader was used already.
+            ConfigError: it is no fitted workflow, or the loader was used already.
         """
         from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
 

@@ -10,15 +10,14 @@ A record has one of two layouts:
 Integers are `int64_list`, numbers `float_list`: float64 is stored as float32, which is what models get anyway.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
@@ -32,10 +31,8 @@ INT64_LIST, FLOAT_LIST = "int64_list", "float_list"
 TENSOR_DTYPES = {FLOAT_LIST: tf.float32, INT64_LIST: tf.int64}
 
 _KINDS = {"f": FLOAT_LIST, "i": INT64_LIST, "u": INT64_LIST, "b": INT64_LIST}
-_BINARY = pa.large_binary()
-# Tags of protobuf's wire format: field number and "length-delimited".
-_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"
-_LIST_TAGS = {FLOAT_LIST: b"\x12", INT64_LIST: b"\x1a"}
+_MESSAGES = {FLOAT_LIST: "FloatList", INT64_LIST: "Int64List"}
+_ENCODED_RECORDS = 1 << 12  # at a time, since lists are padded meanwhile
 
 
 def list_kind(feature: Feature) -> str:
@@ -61,13 +58,10 @@ class _ValueLists:
     bounds: npt.NDArray[np.int64]
 
 
-def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> pa.LargeBinaryArray:
-    """Serialised Examples of some rows, the same bytes as protobuf's deterministic serialisation.
+def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> Iterator[bytes]:
+    """Serialised Examples of some rows.
 
-    Not by `tf.train.Example`, which makes an object per value: of rows with 40 columns it writes a twentieth as many.
-
-    All bytes of a feature before its values follow from how many bytes the values take. They are made once for each
-    such number that occurs, and Arrow joins everything.
+    By TensorFlow's encoder of whole columns: `tf.train.Example` takes an object per value, and twenty times as long.
 
     Args:
         batch: the columns.
@@ -81,17 +75,31 @@ def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path:
     lists: dict[str, _ValueLists] = {}
     for feature in features:
         lists |= _value_lists(batch[feature.name], feature, prebatch, path)
-    fragments: list[Any] = []
-    num_bytes: Any = 0
-    for name in sorted(lists, key=str.encode):
-        kind = FLOAT_LIST if lists[name].values.dtype.kind == "f" else INT64_LIST
-        packed = _packed(lists[name])
-        sizes = pc.binary_length(packed).to_numpy()
-        headers = _for_each_size(sizes, lambda size, name=name, kind=kind: _header(name, kind, size))  # type: ignore[misc]
-        fragments += [headers, packed]
-        num_bytes = num_bytes + pc.binary_length(headers).to_numpy() + sizes
-    starts = _for_each_size(num_bytes, lambda size: _delimited(_FIELD_1, b"", size))
-    return pc.binary_join_element_wise(starts, *fragments, pa.scalar(b"", _BINARY))
+    num_records = len(next(iter(lists.values())).bounds) - 1
+    for start, stop in pairwise([*range(0, num_records, _ENCODED_RECORDS), num_records]):
+        entries = [_entries(name, lists[name], start, stop) for name in sorted(lists)]
+        sizes = tf.fill((stop - start, 1), len(entries))
+        maps = tf.io.encode_proto(sizes, [tf.stack(entries, axis=1)], ["feature"], "tensorflow.Features")
+        yield from _messages("Example", features=maps).numpy()
+
+
+def _entries(name: str, lists: _ValueLists, start: int, stop: int) -> Any:
+    """A feature of the records from `start` up to `stop`, as serialised entries of their maps."""
+    kind = FLOAT_LIST if lists.values.dtype.kind == "f" else INT64_LIST
+    bounds = lists.bounds[start : stop + 1]
+    values = tf.RaggedTensor.from_row_splits(lists.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+    sizes = tf.cast(values.row_lengths()[:, None], tf.int32)
+    encoded = tf.io.encode_proto(sizes, [values.to_tensor()], ["value"], f"tensorflow.{_MESSAGES[kind]}")
+    return _messages(
+        "Features.FeatureEntry", key=tf.fill((stop - start,), name), value=_messages("Feature", **{kind: encoded})
+    )
+
+
+def _messages(kind: str, **fields: Any) -> Any:
+    """Serialised messages with one text in each field, (R,)."""
+    (num_records,) = next(iter(fields.values())).shape
+    sizes = tf.ones((num_records, len(fields)), tf.int32)
+    return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
 
 
 def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> dict[str, _ValueLists]:
@@ -112,50 +120,6 @@ def _value_lists(column: Any, feature: Feature, prebatch: int, path: Path) -> di
     return lists
 
 
-def _packed(lists: _ValueLists) -> pa.LargeBinaryArray:
-    if lists.values.dtype.kind == "f":
-        data = np.ascontiguousarray(lists.values, "<f4").view(np.uint8)
-        return _binary(data, lists.bounds * 4)
-    data, sizes = _varints(lists.values)
-    return _binary(data, offsets_of(sizes)[lists.bounds])
-
-
-def _varints(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Base-128 varints, as protobuf has them: all bytes in a row, and how many each value takes."""
-    words = np.ascontiguousarray(values, np.int64).view(np.uint64)
-    width = max(1, -(-int(words.max(initial=0)).bit_length() // 7))
-    groups = words[:, None] >> (np.arange(width, dtype=np.uint64) * np.uint64(7))
-    used = groups != 0
-    used[:, 0] = True
-    digits = (groups & np.uint64(0x7F)).astype(np.uint8)
-    digits[:, :-1] |= used[:, 1:].astype(np.uint8) << np.uint8(7)  # the flag that another byte follows
-    return digits[used], used.sum(axis=1)
-
-
-def _header(name: str, kind: str, num_bytes: int) -> bytes:
-    """What comes before `num_bytes` of packed values: the map entry, its key, the Feature and its list."""
-    header = _delimited(_FIELD_1, b"", num_bytes) if num_bytes else b""
-    header = _delimited(_LIST_TAGS[kind], header, num_bytes)
-    header = _delimited(_FIELD_2, header, num_bytes)
-    return _delimited(_FIELD_1, _delimited(_FIELD_1, name.encode()) + header, num_bytes)
-
-
-def _delimited(tag: bytes, content: bytes, num_bytes_to_come: int = 0) -> bytes:
-    """A field whose content goes on with bytes that follow elsewhere."""
-    length, _ = _varints(np.array([len(content) + num_bytes_to_come]))
-    return tag + length.tobytes() + content
-
-
-def _for_each_size(sizes: npt.NDArray[np.int64], make: Callable[[int], bytes]) -> pa.LargeBinaryArray:
-    encoded = pa.array(sizes).dictionary_encode()
-    return pa.array([make(size) for size in encoded.dictionary.to_pylist()], _BINARY).take(encoded.indices)
-
-
-def _binary(data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(bounds, np.int64)), pa.py_buffer(np.ascontiguousarray(data))]
-    return pa.Array.from_buffers(_BINARY, len(bounds) - 1, buffers)
-
-
 # --- Records to tensors
 
 
@@ -168,12 +132,23 @@ class Layout:
         counted: a single column of them; its values say how many rows a record has.
         block_rows: rows of a whole record; above 1 in the block layout.
         has_nnzs: list columns come with `name__nnzs`, as they do in the block layout.
+
+    Raises:
+        DataError: a feature has a `null_fill` that its type cannot hold.
     """
 
     features: tuple[Feature, ...]
     counted: Feature
     block_rows: int
     has_nnzs: bool
+
+    def __post_init__(self) -> None:
+        for feature in self.features:
+            fill = self._fill(feature)
+            if fill is not None and list_kind(feature) == INT64_LIST and not float(fill).is_integer():
+                raise DataError(
+                    f"feature {feature.name!r} is {feature.dtype}, which cannot hold its null_fill, {fill}."
+                )
 
     @property
     def is_block(self) -> bool:
@@ -204,10 +179,11 @@ class Layout:
         tensors: dict[str, Any] = {}
         for feature in self.features:
             column, name = parsed[feature.name], feature.name
-            _assert_ids(column, feature)
             if not feature.is_list:
-                tensors[name] = self._per_row(column, parsed)
+                tensors[name] = self._per_row(column, parsed, self._fill(feature))
+                _assert_ids(tensors[name], feature)
                 continue
+            _assert_ids(column.values, feature)
             tensors[name + VALUES] = _as_column(column.values)
             nnzs = column.row_lengths()
             if self.has_nnzs:
@@ -223,21 +199,31 @@ class Layout:
 
     def _parser(self, feature: Feature) -> Any:
         dtype = TENSOR_DTYPES[list_kind(feature)]
-        return tf.io.RaggedFeature(dtype) if feature.is_list or self.is_block else tf.io.FixedLenFeature((1,), dtype)
+        may_lack = feature.is_list or self.is_block or self._fill(feature) is not None
+        return tf.io.RaggedFeature(dtype) if may_lack else tf.io.FixedLenFeature((1,), dtype)
 
-    def _per_row(self, column: Any, parsed: Mapping[str, Any]) -> Any:
-        if not self.is_block:
+    def _fill(self, feature: Feature) -> float | None:
+        """What a record has where it lacks a single column; None where it may not lack it."""
+        is_counted = self.is_block and feature.name == self.counted.name
+        return None if feature.is_list or is_counted else feature.null_fill
+
+    def _per_row(self, column: Any, parsed: Mapping[str, Any], fill: float | None = None) -> Any:
+        if not isinstance(column, tf.RaggedTensor):
             return column
-        rows = parsed[self.counted.name].row_lengths()
+        rows = parsed[self.counted.name].row_lengths() if self.is_block else tf.ones_like(column.row_lengths())
+        if fill is not None:
+            lacking = tf.where(column.row_lengths() == 0, rows, 0)
+            filled = tf.fill((tf.reduce_sum(lacking),), tf.cast(fill, column.dtype))
+            column = tf.concat([column, tf.RaggedTensor.from_row_lengths(filled, lacking)], axis=1)
         tf.debugging.assert_equal(column.row_lengths(), rows, message="features of a record differ in length")
         return _as_column(column.values)
 
-    def check(self, record: Mapping[str, Any], path: Path) -> None:
+    def check(self, record: Mapping[str, Any], where: str) -> None:
         """Compare one record with what is expected.
 
         Args:
             record: what `decode` returned.
-            path: its file.
+            where: names its file and its number, for messages.
 
         Raises:
             DataError: a feature is missing, of another type, has another number of values, or an id out of range.
@@ -247,22 +233,24 @@ class Layout:
             name, nnzs, count = feature.name, feature.name + NNZS, num_rows
             if feature.is_list and not self.has_nnzs:
                 if name in record:  # or else it is empty
-                    _check_kind(record, name, list_kind(feature), path)
-                    _check_ids(record, feature, path)
+                    _check_kind(record, name, list_kind(feature), where)
+                    _check_ids(record, feature, where)
                 if (count := num_values(record, name)) % max(num_rows, 1):
                     raise DataError(
-                        f"{path}: feature {name!r} of a record has {count} values for {num_rows} rows, expected as "
-                        f"many for each, or their numbers in {nnzs!r}."
+                        f"{where}: feature {name!r} has {count} values for {num_rows} rows, expected as many for each, "
+                        f"or their numbers in {nnzs!r}."
                     )
                 continue
             if feature.is_list:
-                _check_values(record, nnzs, INT64_LIST, num_rows, path)
+                _check_values(record, nnzs, INT64_LIST, num_rows, where)
                 count = sum(record[nnzs].int64_list.value)
-            _check_values(record, name, list_kind(feature), count, path)
-            _check_ids(record, feature, path)
+            elif self._fill(feature) is not None and not num_values(record, name):
+                continue
+            _check_values(record, name, list_kind(feature), count, where)
+            _check_ids(record, feature, where)
 
 
-def decode(record: bytes, path: Path) -> Mapping[str, Any]:
+def decode(record: bytes, where: str) -> Mapping[str, Any]:
     """The features of one record by name.
 
     Raises:
@@ -271,7 +259,7 @@ def decode(record: bytes, path: Path) -> Mapping[str, Any]:
     try:
         features: Mapping[str, Any] = tf.train.Example.FromString(record).features.feature
     except DecodeError:
-        raise DataError(f"{path} holds a record that is not a tf.train.Example. Give files of Examples.") from None
+        raise DataError(f"{where} is not a tf.train.Example. Give files of Examples.") from None
     return features
 
 
@@ -281,33 +269,34 @@ def num_values(record: Mapping[str, Any], name: str) -> int:
     return len(getattr(record[name], kind).value) if kind else 0
 
 
-def _check_values(record: Mapping[str, Any], name: str, kind: str, count: int, path: Path) -> None:
+def _check_values(record: Mapping[str, Any], name: str, kind: str, count: int, where: str) -> None:
     if name not in record:
-        raise DataError(f"{path}: a record lacks feature {name!r}. Available: {sorted(record)}.")
-    _check_kind(record, name, kind, path)
+        raise DataError(
+            f"{where} lacks feature {name!r}. Available: {sorted(record)}. Write it, or set its null_fill in the spec."
+        )
+    _check_kind(record, name, kind, where)
     if (found := num_values(record, name)) != count:
-        raise DataError(f"{path}: feature {name!r} of a record has {found} values, expected {count}.")
+        raise DataError(f"{where}: feature {name!r} has {found} values, expected {count}.")
 
 
-def _check_kind(record: Mapping[str, Any], name: str, kind: str, path: Path) -> None:
+def _check_kind(record: Mapping[str, Any], name: str, kind: str, where: str) -> None:
     if (found := record[name].WhichOneof("kind")) not in (kind, None):
-        raise DataError(f"{path}: feature {name!r} is {found}, expected {kind} by its dtype in the feature spec.")
+        raise DataError(f"{where}: feature {name!r} is {found}, expected {kind} by its dtype in the feature spec.")
 
 
-def _check_ids(record: Mapping[str, Any], feature: Feature, path: Path) -> None:
+def _check_ids(record: Mapping[str, Any], feature: Feature, where: str) -> None:
     if feature.cardinality is None:
         return
     values = record[feature.name].int64_list.value
     if wrong := [value for value in values if not 0 <= value < feature.cardinality]:
         raise DataError(
-            f"{path}: feature {feature.name!r} holds the id {wrong[0]}, the feature spec says 0 to "
+            f"{where}: feature {feature.name!r} holds the id {wrong[0]}, the feature spec says 0 to "
             f"{feature.cardinality - 1}. Correct the data or its cardinality."
         )
 
 
-def _assert_ids(column: Any, feature: Feature) -> None:
+def _assert_ids(values: Any, feature: Feature) -> None:
     if feature.cardinality is not None:
-        values = column.values if isinstance(column, tf.RaggedTensor) else column
         in_range = tf.reduce_all((values >= 0) & (values < feature.cardinality))
         tf.debugging.Assert(in_range, [f"an id of {feature.name} is out of range"])
 

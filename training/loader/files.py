@@ -6,8 +6,9 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 import pyarrow as pa
@@ -15,8 +16,9 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from training.loader.columns import is_numeric
-from workflows.errors import DataError
+from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import Part
+from workflows.words import natural_order
 
 _STREAM_BUFFER_BYTES = 1 << 20
 _WHOLE = Part(begin=0.0, end=1.0, of_each_group=True)
@@ -54,11 +56,14 @@ class ParquetFiles:
     """Parquet files of one schema, local or on any fsspec file system. Opening them reads their footers only.
 
     Args:
-        paths: files, glob patterns or directories that hold `*.parquet`, one or several; "s3://…" and the like too.
-            An object such as `nvtabular.Dataset`, which has `engine.paths`, will do as well.
+        paths: files, glob patterns or directories, one or several; "s3://…" and the like too. A list is read in its
+            order. The files of a pattern, and the `*.parquet` of a directory and its `key=value` directories, are read
+            in natural order: part_2 before part_10. An object such as `nvtabular.Dataset`, which has `engine.paths`,
+            will do as well.
         part: which of their rows are read; None for all.
 
     Raises:
+        ConfigError: the dataset has filters.
         DataError: there are no files, one is missing or damaged, or their schemas differ.
     """
 
@@ -97,7 +102,14 @@ class ParquetFiles:
         Raises:
             DataError: one is missing.
         """
-        if missing := [name for name in columns if name not in self.schema.names]:
+        missing = [name for name in columns if name not in self.schema.names]
+        for name in missing:
+            if any(f"/{name}=" in unquote(file.name) for file in self._files):
+                raise DataError(
+                    f"{self._files[0]} has {name!r} in the name of its directory only. Write {name!r} as a column of "
+                    "the files, without partition columns."
+                )
+        if missing:
             raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
 
     def check_numeric(self, columns: Sequence[str]) -> None:
@@ -192,6 +204,7 @@ class ParquetFiles:
         except MemoryError:
             raise
         except (OSError, pa.ArrowException) as error:
+            check_fixed_lists(entry.name, self.schema, error)
             raise DataError(f"{entry}: row group {group.number} is damaged ({error}). Prepare again.") from None
 
 
@@ -199,9 +212,16 @@ def expand(paths: Any) -> list[str]:
     """The files that `paths` stands for; see `ParquetFiles`.
 
     Raises:
+        ConfigError: the dataset has filters.
         DataError: there are none.
     """
-    paths = getattr(getattr(paths, "engine", None), "paths", paths)
+    engine = getattr(paths, "engine", None)
+    if filters := getattr(engine, "filters", None):
+        raise ConfigError(
+            f"the dataset has filters, {filters}, which loaders do not apply. Write the rows that pass them with "
+            "dataset.to_parquet(directory), and load the directory."
+        )
+    paths = getattr(engine, "paths", paths)
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found = [file for path in given for file in _expand_one(os.fspath(path))]
     if not found:
@@ -212,15 +232,43 @@ def expand(paths: Any) -> list[str]:
 def _expand_one(path: str) -> list[str]:
     system, inner = fsspec.core.url_to_fs(path)
     if any(character in inner for character in "*?[") and not system.exists(inner):
-        files = sorted(system.glob(inner))
+        files = [file for file in system.glob(inner) if not system.isdir(file)]
     elif system.isdir(inner):
-        files = sorted(system.glob(inner.rstrip("/") + "/*.parquet"))
+        files = _data_files(system, inner)
     else:
         files = [inner]
-    found = [file for file in files if not system.isdir(file)]
+    found = sorted(files, key=natural_order)
     if not found:
         raise DataError(f"no Parquet files at {path}. Give files, a glob pattern, or a directory that holds some.")
     return found if _is_local(path) else [str(system.unstrip_protocol(file)) for file in found]
+
+
+def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
+    """The files of a directory and, as Hive has them, of its directories `key=value`; hidden ones are no data."""
+    files: list[str] = []
+    for entry in system.ls(directory, detail=True):
+        name = PurePosixPath(entry["name"]).name
+        if name.startswith((".", "_")):
+            continue
+        if entry["type"] == "directory" and "=" in name:
+            files += _data_files(system, entry["name"])
+        elif entry["type"] != "directory" and name.endswith(".parquet"):
+            files.append(entry["name"])
+    return files
+
+
+def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
+    """Name the columns that Arrow can write and not read: lists of a fixed length, one of them missing.
+
+    Raises:
+        DataError: `error` says that a list is missing.
+    """
+    fixed = [field.name for field in schema if pa.types.is_fixed_size_list(field.type)]
+    if fixed and "Expected all lists to be of size" in str(error):
+        raise DataError(
+            f"{path}: a row lacks its list in one of the columns {fixed}, whose lists have a fixed length. Fill it, or "
+            "write the column as lists of any length."
+        ) from None
 
 
 def _open(path: str) -> _File:

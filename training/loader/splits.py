@@ -61,6 +61,11 @@ def tensorflow_loader(
         DataError: it has no rows, or no batch, or its files do not hold the columns.
     """
     source = spec.source(split)
+    if reading.get("drop_last") and 0 < source.num_rows < batch_size:
+        raise DataError(
+            f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
+            "Take smaller batches, or keep the last one."
+        )
     if source.type == TFRECORD:
         files = [prepared / name for name in source.files]
         if source.part:
@@ -78,11 +83,6 @@ def tensorflow_loader(
         share: StreamOptions = {"global_rank": global_rank, "global_size": global_size}
         options: StreamOptions = {**reading, **share, "shuffle": shuffle, "seed": seed}
         loader = encoding(_parquet_loader(parquet_files(prepared, source), spec, batch_size, options), prepared, spec)
-    if not loader.num_rows and source.num_rows and reading.get("drop_last"):
-        raise DataError(
-            f"there is no batch of {batch_size:,} rows in the {split} data, which has {source.num_rows:,}. "
-            "Take smaller batches, or keep the last one."
-        )
     if not loader.num_rows:
         raise DataError(f"the {split} data in {prepared} has no rows. Prepare it from more data.")
     return loader

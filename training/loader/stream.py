@@ -49,6 +49,24 @@ def check_reading(prefetch: int | None, num_threads: int | None) -> None:
             raise ConfigError(f"{name} is {number}, expected a whole number of at least {least}.")
 
 
+def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
+    """Refuse `drop_last` where it leaves no row.
+
+    Args:
+        num_rows: rows in whole batches.
+        batch_size: rows of each.
+        all_rows: rows of the data.
+
+    Raises:
+        ConfigError: there is no whole batch.
+    """
+    if all_rows and not num_rows:
+        raise ConfigError(
+            f"drop_last leaves no row: the data has {all_rows:,} rows, and a batch has {batch_size:,}. Take smaller "
+            "batches, or leave out drop_last."
+        )
+
+
 class Transform(Protocol):
     """Makes columns from what is in the files, row by row, such as an NVTabular workflow."""
 
@@ -163,6 +181,7 @@ class BatchStream:
             global_size=global_size,
             pad=pad,
         )
+        check_any_batch(self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the lock, for the worker processes of a data loader."""

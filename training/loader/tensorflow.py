@@ -37,8 +37,9 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
     A batch is `(inputs, labels)`. `inputs` holds `name` of shape (N, 1) for a single column and (N, W) where every
     row has a list of W values. For lists of any length it holds `name__values` of shape (M, 1) with all values of the
     batch in a row, and either `name__nnzs` of shape (N, 1), int32, with the number of values of each row, or
-    `name__offsets` of shape (N + 1,), int32. Ids are int64, numbers float32. `labels` is float32 of shape (N, 1), or a
-    tuple of such where there are several label columns. Tensors share memory with the batch.
+    `name__offsets` of shape (N + 1,), int32. Ids are int64, numbers float32. `labels` is float32 of shape (N, 1), int64
+    for a label that is among the ids too, or a tuple of such where there are several label columns. Tensors share
+    memory with the batch.
 
     Each pass over the loader is an epoch, with its own order when `shuffle` is set. Asked by index, as Keras does, it
     gives batches in the order of the stream, and only the first one of an epoch is kept, because Keras looks at it
@@ -93,9 +94,10 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
         if not label_names or not (cat_names or cont_names):
             raise ConfigError("the loader needs label_names, and feature_columns, cat_names or cont_names.")
         limit_tensorflow_memory()
-        dtypes = dict.fromkeys(cat_names, np.int64) | dict.fromkeys((*cont_names, *label_names), np.float32)
-        self._set_up(paths_or_dataset, batch_size, dtypes, options)
-        self._label_names, self._list_layout, self._stack_labels = list(label_names), list_layout, stack_labels
+        self._set_up(
+            paths_or_dataset, batch_size, cat_names, cont_names, label_names, options, stack_labels=stack_labels
+        )
+        self._label_names, self._list_layout = list(label_names), list_layout
         self._process = os.getpid()
         self._turn = threading.Condition()  # Keras may ask from several workers
         self._first: tuple[Inputs, Any] | None = None
@@ -196,9 +198,8 @@ class KerasSequenceLoader(ParquetLoader[tuple[Inputs, Any]], keras.utils.Sequenc
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Any]:
         inputs: Inputs = {}
-        for name, column in batch.items():
-            if name in self._label_names:
-                continue
+        for name in self._input_names:
+            column = batch[name]
             if not isinstance(column, Ragged):
                 inputs[name] = _tensor(column.reshape(len(column), -1))
             else:

@@ -40,12 +40,15 @@ def limit_tensorflow_memory(environment: Mapping[str, str] = os.environ) -> dict
         try:
             tf.config.set_logical_device_configuration(gpu, wanted)
         except RuntimeError:
-            present = tf.config.get_logical_device_configuration(gpu)
-            if amount >= 1 and [entry.memory_limit for entry in present or []] != [limit]:
+            devices = tf.config.get_logical_device_configuration(gpu) or []
+            present = [device.memory_limit for device in devices]
+            # What is free has changed since an earlier loader set its share, so any limit will do for a share.
+            if len(present) != 1 or present[0] is None or (amount >= 1 and present != [limit]):
                 raise ConfigError(
                     f"{VARIABLE} is {text!r}, but TensorFlow has already taken its memory. Make the first loader, or "
                     "call limit_tensorflow_memory, before any tensor."
                 ) from None
+            limits[gpu.name] = int(present[0])
     return limits
 
 

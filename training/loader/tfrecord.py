@@ -5,6 +5,7 @@ record of each file says whether a record is one row or a block of rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from training.loader.columns import arrow_schema, arrow_type
 from training.loader.examples import TENSOR_DTYPES, Layout, decode, list_kind, num_values, serialize
-from training.loader.stream import BatchStream, check_reading
+from training.loader.stream import BatchStream, check_any_batch, check_reading
 from training.loader.tf_memory import limit_tensorflow_memory
 from workflows.artifacts import whole_file
 from workflows.errors import ConfigError, DataError
@@ -31,6 +32,7 @@ _READ_RECORDS = 1 << 12  # records that the shuffling reader takes from one file
 _OPEN_FILES = 4
 _READ_BUFFER_BYTES = 1 << 20
 _MAX_SEARCHED_RECORDS = 1 << 12  # where a list column must have appeared: many writers leave out empty lists
+_GZIP = b"\x1f\x8b\x08"
 _FRAME_BYTES = 16  # length and checksums around each record
 
 
@@ -52,7 +54,7 @@ def write_tfrecords(
 
     Raises:
         ConfigError: `prebatch` is below 1, or two files have the same name.
-        DataError: a file is damaged, lacks a column, holds nulls, or a column does not fit the spec.
+        DataError: a file is damaged, lacks a column or a value that has no `null_fill`, or does not fit the spec.
     """
     if prebatch < 1:
         raise ConfigError(f"prebatch is {prebatch}, expected a whole number of at least 1.")
@@ -60,14 +62,16 @@ def write_tfrecords(
     names = [feature.name for feature in spec.features]
     batch_size = max(1, _BLOCK_ROWS // prebatch) * prebatch
     cardinalities = {feature.name: feature.cardinality for feature in spec.features if feature.cardinality}
+    fills = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
     streams = [
-        BatchStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities) for path in files
+        BatchStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities, fill_nulls=fills)
+        for path in files
     ]
     before, total = 0, sum(stream.num_rows for stream in streams)
     for path, stream, target in zip(files, streams, targets, strict=True):
         with whole_file(target) as staging, tf.io.TFRecordWriter(str(staging)) as writer:
             for number, batch in enumerate(stream.batches(), start=1):
-                for record in serialize(batch, spec.features, prebatch=prebatch, path=path).to_pylist():
+                for record in serialize(batch, spec.features, prebatch=prebatch, path=path):
                     writer.write(record)
                 done = before + min(number * batch_size, stream.num_rows)
                 progress.update(done, total, f"{done:,} of {total:,} rows written")
@@ -101,7 +105,7 @@ def parquet_from_tfrecords(
     done, total, num_rows = 0, sum(path.stat().st_size for path in files), 0
     for path, target in zip(files, targets, strict=True):
         with whole_file(target) as staging, pq.ParquetWriter(staging, schema) as writer:
-            tables = tfrecord_tables(path, spec.features, counted=spec.label, block_rows=_BLOCK_ROWS)
+            tables = tfrecord_tables(path, spec.features, counted=spec.label, block_rows=_BLOCK_ROWS, files=files)
             for num_bytes, table in tables:
                 writer.write_table(table, row_group_size=_BLOCK_ROWS)
                 done += num_bytes
@@ -111,7 +115,7 @@ def parquet_from_tfrecords(
 
 
 def tfrecord_tables(
-    path: Path, features: Sequence[Feature], *, counted: Feature, block_rows: int
+    path: Path, features: Sequence[Feature], *, counted: Feature, block_rows: int, files: Sequence[Path]
 ) -> Iterator[tuple[int, pa.Table]]:
     """The rows of one TFRecord file, many at a time.
 
@@ -120,6 +124,7 @@ def tfrecord_tables(
         features: which columns to read.
         counted: a single column of them; its values say how many rows a record has.
         block_rows: rows that are parsed at a time, about.
+        files: it and those that belong with it, one of which must have each list column.
 
     Yields:
         Bytes that the rows took in the file, and the rows.
@@ -128,7 +133,7 @@ def tfrecord_tables(
         DataError: as `parquet_from_tfrecords`.
     """
     schema = arrow_schema(features)
-    for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted), block_rows):
+    for num_bytes, parsed in _parsed(path, _layout_of([path], features, counted=counted, beside=files), block_rows):
         yield num_bytes, pa.table([_arrow_column(parsed, feature, path) for feature in features], schema=schema)
 
 
@@ -147,10 +152,11 @@ class TFRecordLoader:
     """Batches of TFRecord files, as `training.loader.tensorflow.KerasSequenceLoader` gives those of Parquet files.
 
     A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
-    `name__nnzs`. `TF_MEMORY_ALLOCATION` counts here too. Each pass is an epoch with each row once. With
-    `shuffle` the files come in a new order, a few being read in turn, and records are shuffled in blocks of
-    `shuffle_rows`; the order follows from (seed, epoch). In the block layout whole blocks are shuffled, and rows of a
-    block stay together. Whole batches are parsed at a time, in parallel and ahead of the consumer.
+    `name__nnzs`. Where a record lacks a column with a `null_fill`, that is its value. `TF_MEMORY_ALLOCATION` counts
+    here too. Each pass is an epoch with each row once. With `shuffle` the files come in a new order, a few being read
+    in turn, and records are shuffled in blocks of `shuffle_rows`; the order follows from (seed, epoch). In the block
+    layout whole blocks are shuffled, and rows of a block stay together. Whole batches are parsed at a time, in parallel
+    and ahead of the consumer.
 
     Args:
         files: TFRecord files, all in the same layout.
@@ -192,14 +198,15 @@ class TFRecordLoader:
         limit_tensorflow_memory()
         self.num_rows = num_rows // batch_size * batch_size if drop_last else num_rows
         """Rows per epoch."""
+        check_any_batch(self.num_rows, batch_size, all_rows=num_rows)
         self._spec_rows, self._drop_last = num_rows, drop_last
         self._prefetch = tf.data.AUTOTUNE if prefetch is None else prefetch
         self._num_threads = tf.data.AUTOTUNE if num_threads is None else num_threads
         self._files, self._batch_size = list(files), batch_size
         self._shuffle_rows, self._seed = shuffle_rows, seed
         self._columns = [(spec[name], tf.as_dtype(dtype)) for name, dtype in spec.model_dtypes.items()]
-        self._label = spec.label
-        self._layout = _layout_of(files, [*(f for f, _ in self._columns), spec.label], counted=spec.label)
+        self._labels = spec.labels
+        self._layout = _layout_of(files, [*(f for f, _ in self._columns), *spec.labels], counted=spec.label)
         with tf.device("CPU:0"):  # where tf.data runs
             self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
         # AutoGraph would rewrite the source of each function here, which takes longer than tracing it.
@@ -218,7 +225,7 @@ class TFRecordLoader:
         done = 0
         try:
             for inputs, labels in self._dataset:
-                done += labels.shape[0]
+                done += int(_num_rows(labels))
                 yield inputs, labels
         except tf.errors.OpError as error:
             raise self._explained(error) from None
@@ -278,7 +285,7 @@ class TFRecordLoader:
             parsed = _rebatched(parsed, self._batch_size, self._layout)
         batches = parsed.map(self._as_batch)
         if self._drop_last:
-            batches = batches.filter(lambda _, labels: tf.shape(labels)[0] == self._batch_size)
+            batches = batches.filter(lambda _, labels: _num_rows(labels) == self._batch_size)
         return batches.prefetch(self._prefetch) if self._prefetch else batches
 
     def _as_batch(self, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -289,7 +296,8 @@ class TFRecordLoader:
                 inputs[feature.name + NNZS] = tensors[feature.name + NNZS]
             else:
                 inputs[feature.name] = tf.cast(tensors[feature.name], dtype)
-        return inputs, tf.cast(tensors[self._label.name], tf.float32)
+        labels = tuple(tf.cast(tensors[label.name], tf.float32) for label in self._labels)
+        return inputs, labels[0] if len(labels) == 1 else labels
 
     def _paths(self) -> Any:
         return tf.constant([str(path) for path in self._files])
@@ -303,6 +311,11 @@ class TFRecordLoader:
         except DataError as found:
             return found
         return DataError(f"{self._files[0].parent}: the files cannot be read: {error.message}")
+
+
+def _num_rows(labels: Any) -> Any:
+    """Rows of a batch, as a tensor."""
+    return tf.shape(labels[0] if isinstance(labels, tuple) else labels)[0]
 
 
 def _rebatched(dataset: Any, batch_size: int, layout: Layout) -> Any:
@@ -380,18 +393,23 @@ def notebook_dataset(files: Sequence[Path], spec: FeatureSpec, batch_size: int) 
     )
 
 
-def _layout_of(files: Sequence[Path], features: Iterable[Feature], *, counted: Feature) -> Layout:
+def _layout_of(
+    files: Sequence[Path], features: Iterable[Feature], *, counted: Feature, beside: Sequence[Path] = ()
+) -> Layout:
     """What the beginning of each file says.
+
+    Args:
+        files: to read.
+        features: which columns of them.
+        counted: a single column of them.
+        beside: other files that may have a list column where these only have empty lists.
 
     Raises:
         DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
     """
     wanted = tuple({feature.name: feature for feature in features}.values())
     lists = [feature.name for feature in wanted if feature.is_list]
-    first: dict[Path, Any] = {}
-    for path in files:
-        if (record := _first_record(path, lists)) is not None:
-            first[path] = record
+    first = {path: decoded for path in files for decoded in islice(_decoded(path), 1)}
     with_nnzs = {path: any(name + NNZS in record for name in lists) for path, record in first.items()}
     if len(set(with_nnzs.values())) > 1:
         odd = next(path for path, is_block in with_nnzs.items() if not is_block)
@@ -403,23 +421,33 @@ def _layout_of(files: Sequence[Path], features: Iterable[Feature], *, counted: F
         has_nnzs=any(with_nnzs.values()),
     )
     for path, record in first.items():
-        layout.check(record, path)
+        layout.check(record, _place(path, 1))
+    if first:
+        _check_lists(lists, [*files, *beside])
     return layout
 
 
-def _first_record(path: Path, lists: Sequence[str]) -> Mapping[str, Any] | None:
-    """The first record, after a look for the list columns, which a record may leave out; None in an empty file."""
-    first: Mapping[str, Any] | None = None
-    missing = set(lists)
-    for number, (serialized,) in enumerate(_records(path, 1)):
-        record = decode(serialized, path)
-        first = first or record
-        missing -= record.keys()
-        if not missing or number + 1 == _MAX_SEARCHED_RECORDS:
-            break
-    if first is not None and missing:
-        raise DataError(f"{path} lacks feature {min(missing)!r}. Available: {sorted(first)}.")
-    return first
+def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
+    """Refuse a list column that no file has; a record, and so a file, may leave out empty lists."""
+    missing, found = set(lists), set[str]()
+    for path in files:
+        for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
+            found |= record.keys()
+            missing -= record.keys()
+            if not missing:
+                return
+    if missing:
+        raise DataError(f"{files[0]} lacks feature {min(missing)!r}. Available: {sorted(found)}.")
+
+
+def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of a file, one by one."""
+    for number, (record,) in enumerate(_records(path, 1), start=1):
+        yield decode(record, _place(path, number))
+
+
+def _place(path: Path, number: int) -> str:
+    return f"{path}, record {number:,}"
 
 
 def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -428,13 +456,15 @@ def _parsed(path: Path, layout: Layout, block_rows: int = _BLOCK_ROWS) -> Iterat
     Raises:
         DataError: the file is missing, cut off or damaged, or a record is not as expected.
     """
+    done = 0
     for records in _records(path, layout.num_records(block_rows)):
         try:
             tensors = layout.parse(tf.constant(records))
         except tf.errors.InvalidArgumentError as error:
-            for record in records:
-                layout.check(decode(record, path), path)
+            for number, record in enumerate(records, start=done + 1):
+                layout.check(decode(record, _place(path, number)), _place(path, number))
             raise DataError(f"{path} cannot be parsed: {error.message}") from None
+        done += len(records)
         yield sum(map(len, records)) + _FRAME_BYTES * len(records), tensors
 
 
@@ -445,6 +475,12 @@ def _records(path: Path, at_once: int) -> Iterator[list[bytes]]:
     except tf.errors.NotFoundError:
         raise DataError(f"{path} does not exist. Expected a TFRecord file.") from None
     except tf.errors.DataLossError as error:
+        with path.open("rb") as file:
+            is_compressed = file.read(len(_GZIP)) == _GZIP
+        if is_compressed:
+            raise DataError(
+                f"{path} is compressed with gzip. Decompress it (gunzip), or write it uncompressed."
+            ) from None
         reason = error.message.partition("} ")[2].partition(" [Op:")[0]
         raise DataError(f"{path} is not a whole TFRecord file ({reason}). Write it again.") from None
 

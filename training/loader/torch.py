@@ -7,6 +7,7 @@ A dataset over Parquet files makes the batches, a data loader hands them out:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -32,11 +33,12 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     A batch is `(inputs, labels)`. `inputs` holds int64 (N, 1) for an id column and float32 (N, 1) for a number column.
     A list column is a tuple of all its values in a row, (M,), and the place int64 (N, 1) where each row's begin, which
-    is what `torch.nn.EmbeddingBag` takes; lists of one fixed length W come as (N, W). `labels` is float32 (N,), or a
-    tuple of such for several label columns. Memory is shared with what was read, not copied, where types allow.
+    is what `torch.nn.EmbeddingBag` takes; lists of one fixed length W come as (N, W). `labels` is float32 (N,), int64
+    for a label that is among the ids too, or a tuple of such for several label columns. Memory is shared with what was
+    read, not copied, where types allow.
 
     Each pass is an epoch with its own order. In a worker of a data loader it is that worker's share of the rows, and
-    of a `buffer_size` that is given.
+    of a `buffer_size` that is given. With PyTorch's own `DataLoader` and worker processes, PyTorch's seed counts too.
 
     Args:
         dataset: files, globs or directories, or an `nvtabular.Dataset` of files.
@@ -69,16 +71,21 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         stack_labels: bool = False,
         **options: "Unpack[StreamOptions]",
     ) -> None:
-        self._stack_labels = stack_labels
         self.cat_names, self.cont_names, self.label_names = list(cats or ()), list(conts or ()), list(labels or ())
         if not self.label_names or not (self.cat_names or self.cont_names):
             raise ConfigError("the loader needs labels, and cats or conts.")
         self.device = existing_device(device)
         self.num_rows_processed = 0
-        dtypes = dict.fromkeys(self.cat_names, np.int64) | dict.fromkeys(
-            (*self.cont_names, *self.label_names), np.float32
+        self._is_counted = False
+        self._set_up(
+            dataset,
+            batch_size,
+            self.cat_names,
+            self.cont_names,
+            self.label_names,
+            options,
+            stack_labels=stack_labels,
         )
-        self._set_up(dataset, batch_size, dtypes, options)
 
     def num_batches(self, num_workers: int) -> int:
         """Batches per epoch when so many workers of a data loader share the rows; 0 for none."""
@@ -93,12 +100,20 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
                     "worker processes cannot go on from a saved position. Set num_workers=0, the fastest anyway."
                 )
             share, epoch = self._share(worker.id, worker.num_workers), self._epochs.epoch
-            self.advance()
+            if not self._is_counted:  # PyTorch's own loader starts each epoch from the same copy, with another seed
+                epoch += worker.seed - worker.id
+            self._epochs.skip()
             return share.made(self._tensors, epoch)
         return self._counted(iter(self._epochs))
 
-    def advance(self) -> None:
-        """Count an epoch as done, for a data loader whose workers do it."""
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Copies for worker processes that are made meanwhile begin with the next epoch, which then counts as done."""
+        self._is_counted = True
+        try:
+            yield
+        finally:
+            self._is_counted = False
         self._epochs.skip()
 
     def _share(self, number: int, of: int) -> BatchStream:
@@ -109,11 +124,17 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
         return self._stream(share)
 
     def _tensors(self, batch: Batch) -> tuple[Inputs, Labels]:
-        inputs: Inputs = {name: _column(batch[name]) for name in (*self.cat_names, *self.cont_names)}
-        labels = tuple(_label(name, batch[name]) for name in self.label_names)
+        inputs: Inputs = {name: _column(batch[name]) for name in self._input_names}
+        labels = tuple(self._label(name, batch[name]) for name in self.label_names)
         if self._stack_labels and len(labels) > 1:
             return inputs, torch.stack(labels, dim=1)
         return inputs, labels[0] if len(labels) == 1 else labels
+
+    def _label(self, name: str, column: Column) -> torch.Tensor:
+        if isinstance(column, Ragged) or column.ndim != 1:
+            raise DataError(f"label column {name!r} holds lists, expected one number per row.")
+        label = _tensor(column)
+        return label.clone() if name in self._input_names else label
 
     def _counted(self, batches: Iterator[tuple[Inputs, Labels]]) -> Iterator[tuple[Inputs, Labels]]:
         for inputs, labels in batches:
@@ -175,9 +196,8 @@ class DLDataLoader(torch.utils.data.DataLoader[tuple[Inputs, Labels]]):
 
     def __iter__(self) -> Iterator[tuple[Inputs, Labels]]:  # type: ignore[override]  # torch promises its own class
         """One epoch; the next call gives the next one."""
-        batches = super().__iter__()
-        if self.num_workers:  # they have copies of the dataset by now
-            self.dataset.advance()
+        with self.dataset.counted() if self.num_workers else nullcontext():
+            batches = super().__iter__()
         for num_rows, batch in cast(Iterator[tuple[int, Any]], batches):
             if self.num_workers:
                 self.dataset.num_rows_processed += num_rows
@@ -220,12 +240,6 @@ def _column(column: Column) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         return _tensor(column.values), begins.reshape(-1, 1)
     tensor = _tensor(column)
     return tensor.reshape(-1, 1) if tensor.ndim == 1 else tensor
-
-
-def _label(name: str, column: Column) -> torch.Tensor:
-    if isinstance(column, Ragged) or column.ndim != 1:
-        raise DataError(f"label column {name!r} holds lists, expected one number per row.")
-    return _tensor(column)
 
 
 def _tensor(array: Any) -> torch.Tensor:

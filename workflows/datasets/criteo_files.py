@@ -29,6 +29,7 @@ import pyarrow.csv as pa_csv
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.text_files import DigestedFile, arrow_input, unpacked
 from workflows.errors import DataError
+from workflows.words import natural_order
 
 LABEL = "label"
 NUMBERS = tuple(f"I{number}" for number in range(1, 14))
@@ -101,7 +102,9 @@ def _find(directory: Path) -> list[Path]:
         raise DataError(f"{directory} is not a directory. Expected one that holds the files of Criteo.")
     files = [path for path in directory.iterdir() if path.is_file()]
     for layout in _LAYOUTS:
-        if paths := sorted((path for path in files if re.fullmatch(layout, path.name)), key=_by_numbers):
+        if paths := sorted(
+            (path for path in files if re.fullmatch(layout, path.name)), key=lambda path: natural_order(path.name)
+        ):
             break
     else:
         raise DataError(
@@ -112,11 +115,6 @@ def _find(directory: Path) -> list[Path]:
         if (packed := path.with_name(f"{path.name}.gz")) in paths:
             raise DataError(f"{directory} holds both {path.name} and {packed.name}, expected one. Remove the other.")
     return paths
-
-
-def _by_numbers(path: Path) -> list[str | int]:
-    """Sorts by name, the numbers in it by their size."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def _scan(path: Path, shard_bytes: int) -> tuple[str, list[_Extent]]:

@@ -14,14 +14,16 @@ import tensorflow as tf
 import typer
 from typer.testing import CliRunner
 
-from rankline.sim import CONTEXT, open_splits, sim_command
+from rankline.sim import CONTEXT, _check_alike, open_splits, sim_command
 from rankline.sim_options import SimOptions
 from tests.unit.training import conftest as ratings
 from tests.unit.training import sequence_rows
+from training.checkpoints import plain
 from training.config import TrainConfig
 from training.convert import convert
 from training.models.din import DINConfig
 from training.models.sim import SIMConfig
+from training.transcode import transcode
 from workflows.artifacts import publish
 from workflows.errors import ArtifactError, ConfigError, DataError, SpecError
 from workflows.feature_spec import FILE_NAME, FeatureSpec
@@ -156,6 +158,15 @@ def test_parameters_become_the_choices_of_our_training() -> None:
     )
     din = SimOptions(seed=0, model_type="din").train_config(sequence_rows.make_spec(), "float32").model
     assert din == DINConfig(embedding_dim=16, hidden=(200, 80), linear_terms=False)
+
+
+def test_a_checkpoint_of_other_choices_is_described_by_the_documents_names_and_values() -> None:
+    now, before = (
+        TrainConfig(model=SIMConfig(short_history=short), precision=precision)
+        for short, precision in ((10, "float32"), (20, "bfloat16"))
+    )
+    with pytest.raises(ConfigError, match="got long_seq_length 90, there 80; amp False, there True"):
+        _check_alike(plain(before), SimOptions(), now, ["short_history", "precision", "epochs"], "checkpoint")
 
 
 def test_a_long_history_that_leaves_no_short_one_is_refused() -> None:
@@ -326,8 +337,11 @@ def test_inference_takes_no_random_weights_unless_it_is_told_to(
 def test_a_saved_model_is_not_said_to_score_in_another_way_than_it_is_served(
     prepared: Path, straight: Path, flag: str
 ) -> None:
+    arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--mode", "inference", flag]
     with pytest.raises(ConfigError, match=r"model scores as it is served, in float32 and not compiled\. Leave out"):
-        sim(*SMALL, "--dataset_dir", prepared, "--results_dir", straight, "--mode", "inference", flag)
+        sim(*arguments)
+    with pytest.raises(ConfigError, match="there is no model to score with: nix does not exist"):
+        sim(*arguments, "--load_checkpoint_path", "nix")
 
 
 # --- Benchmarks
@@ -393,6 +407,92 @@ def test_the_spec_may_have_another_name_and_call_the_rows_to_evaluate_on_test(re
     assert steps_of(tmp_path) == [[1, 1], [1, 2], [1, 3], [1, 4], []]
     with pytest.raises(SpecError, match=r"ours\.yaml does not exist"):
         sim(*arguments, "--feature_spec", "ours.yaml")
+
+
+SPEC = """
+feature_spec:
+  user: {dtype: int64, cardinality: 9}
+  fee: {dtype: float32, null_fill: 0}
+  clicked: {dtype: bool}
+source_spec:
+  train: [{type: csv, features: [user, clicked], files: [a.csv]}, {type: csv, features: [fee], files: [b.csv]}]
+  test: [{type: csv, features: [user, clicked], files: [a.csv]}, {type: csv, features: [fee], files: [b.csv]}]
+channel_spec: {ids: [user], numbers: [fee], label_ch: [clicked]}
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """The document's CSV example: two chunks, channels of other names."""
+    directory = tmp_path / "theirs"
+    directory.mkdir()
+    (directory / FILE_NAME).write_text(SPEC)
+    (directory / "a.csv").write_text("".join(f"{row % 9},{row % 2}\n" for row in range(96)))
+    (directory / "b.csv").write_text("".join(f"{row / 8}\n" for row in range(96)))
+    return directory
+
+
+INFER = ["--mode", "inference", "--random_weights"]
+
+
+@pytest.mark.parametrize("to", [None, "csv", "parquet", "tfrecord"])
+def test_a_spec_of_ones_own_and_what_transcode_makes_of_it_are_scored(theirs: Path, tmp_path: Path, to: str) -> None:
+    data, sizes = theirs, ["--prebatch_test_size", 48] if to == "tfrecord" else []
+    if to:
+        data = tmp_path / "transcoded"
+        transcode(theirs, data, to, prebatch=48 if sizes else 1)
+    sim(*SMALL, "--dataset_dir", data, "--results_dir", tmp_path / "results", *INFER, *sizes)
+    assert steps_of(tmp_path / "results") == [[1, 1], [1, 2], []]
+    if sizes:
+        with pytest.raises(ConfigError, match="--prebatch_test_size is 24, and the valid data has 48 rows per record"):
+            sim(*SMALL, "--dataset_dir", data, *INFER, "--prebatch_test_size", 24)
+
+
+def test_the_rows_per_record_of_each_chunk_are_checked(theirs: Path, tmp_path: Path) -> None:
+    transcode(theirs, tmp_path / "made", "tfrecord", prebatch=48)
+    for name in ("a", "b"):
+        shutil.copyfile(tmp_path / "made" / "train" / "part-000.tfrecord", tmp_path / f"{name}.tfrecord")
+    (theirs.parent / FILE_NAME).write_text(SPEC.replace("csv", "tfrecord"))
+    arguments = [*SMALL, "--dataset_dir", theirs.parent, "--results_dir", tmp_path / "results", *INFER]
+    sim(*arguments, "--prebatch_test_size", 48)
+    with pytest.raises(ConfigError, match="--prebatch_test_size is 64, and the valid data has 48 rows per record"):
+        sim(*arguments, "--prebatch_test_size", 64)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("test:", "other:", r"source_spec has \['other', 'train'\], expected train, and test or valid"),
+        ("train:", "other:", r"source_spec has \['other', 'test'\], expected train, and test or valid"),
+        ("label_ch: [clicked]", "x: [clicked]", "channel 'label' is empty: a model needs a label column"),
+        (
+            "ids: [user]",
+            "ids: [user, fee]",
+            "'ids', which no model knows, and holds ids beside numbers",
+        ),
+        ("", "", "model 'sim' takes rows with a history"),
+    ],
+)
+def test_a_spec_of_which_nothing_can_be_trained_is_refused_before_it_is_imported(
+    theirs: Path, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    (theirs / FILE_NAME).write_text(SPEC.replace(old, new))
+    model = ["--model_type", "mlp"] if old else []
+    with pytest.raises(SpecError, match=message):
+        sim("--dataset_dir", theirs, "--results_dir", tmp_path / "results", *model)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_directory_without_data_is_refused_with_what_is_expected(tmp_path: Path, straight: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere is not a directory. Give one of prepared data or of files with"):
+        sim(*SMALL, "--dataset_dir", tmp_path / "nowhere")
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(
+        ConfigError, match=r"neither prepared data nor feature_spec\.yaml.*metadata.json: rankline import"
+    ):
+        sim(*SMALL, "--dataset_dir", tmp_path)
+    with pytest.raises(ArtifactError, match="holds trained-model, expected prepared-data"):
+        sim(*SMALL, "--dataset_dir", straight / "model")
 
 
 @pytest.mark.parametrize(

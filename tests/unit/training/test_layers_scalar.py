@@ -1,5 +1,6 @@
 """Fused lookups give what one table per column gives."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,33 @@ def test_what_it_cannot_take_is_refused() -> None:
     layer = ScalarDenseFeatures(COLUMNS)
     with pytest.raises(KeyError):
         layer.table("z")
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning")
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_model_of_it_can_be_saved_in_every_format(tmp_path: Path, fused: bool) -> None:
+    columns = [embedding("a", 5, 2), embedding("b", 4, 2), embedding("c", 3, 1), fc.numeric_column("n")]
+    given = {name: keras.Input((1,), name=name, dtype=tf.int64) for name in "abc"} | {"n": keras.Input((1,), name="n")}
+    model = keras.Model(given, keras.layers.Dense(1)(ScalarDenseFeatures(columns, fused=fused)(given)))
+    rows = inputs(columns, 3)
+    expected = model(rows)
+    model.save(tmp_path / "saved")
+    model.export(str(tmp_path / "exported"))
+    for directory in ("saved", "exported"):
+        scores = tf.saved_model.load(str(tmp_path / directory)).signatures["serving_default"](**rows)
+        np.testing.assert_array_equal(*scores.values(), expected)
+    known = {"ScalarDenseFeatures": ScalarDenseFeatures}
+    for name in ("m.keras", "m.h5"):
+        model.save(tmp_path / name)
+        np.testing.assert_array_equal(keras.models.load_model(tmp_path / name, known)(rows), expected)
+    checkpoint = tf.train.Checkpoint(model=model)
+    model.save_weights(tmp_path / "weights")
+    places = (
+        (checkpoint.restore, checkpoint.save(tmp_path / "checkpoint")),
+        (model.load_weights, tmp_path / "weights"),
+    )
+    for restore, path in places:
+        for variable in model.weights:
+            variable.assign(tf.zeros_like(variable))
+        restore(path)
+        np.testing.assert_array_equal(model(rows), expected)

@@ -13,6 +13,7 @@ from workflows.feature_spec import (
     LABEL,
     SOURCE_TYPES,
     TARGET,
+    USERS,
     Feature,
     FeatureSpec,
     Source,
@@ -72,6 +73,7 @@ def test_yaml_round_trip_changes_nothing(spec: FeatureSpec) -> None:
 
 
 LABELS = Feature(name="y", dtype="float32")
+IDS = Feature(name="i", dtype="int64", cardinality=3, embedding_dim=2)
 
 
 def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> None:
@@ -101,6 +103,18 @@ def test_models_take_wide_ids_and_short_numbers_whatever_the_files_hold() -> Non
                 features=(LABELS,), channels={LABEL: ("y",)}, metadata=SpecMetadata(heads=(Head("z"),))
             ),
             r"metadata\.heads are of \['z'\], but channel 'label' holds \['y'\]",
+        ),
+        (
+            lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CONTINUOUS: ("y",)}),
+            r"\['y'\] are in channels of continuous and of label, expected one role",
+        ),
+        (
+            lambda: FeatureSpec(features=(LABELS, IDS), channels={LABEL: ("y",), USERS: ("i",), CONTINUOUS: ("i",)}),
+            r"\['i'\] are in channels of ids and of continuous, expected one role",
+        ),
+        (
+            lambda: FeatureSpec(features=(LABELS, IDS), channels={LABEL: ("i",), CATEGORICAL: ("i",)}),
+            r"\['i'\] are in channels of ids and of label, expected one role",
         ),
         (
             lambda: FeatureSpec(features=(LABELS,), channels={LABEL: ("y",), CATEGORICAL: ("y",)}),

@@ -123,3 +123,20 @@ def test_ends_are_the_smallest_and_the_largest_value(lists: Any) -> None:
     values = [value for row in lists for value in row]
     found = arrays.ends(arrays.from_arrow(chunked(lists, pa.list_(pa.int64()))))
     assert found == ((min(values), max(values)) if values else (0, 0))
+
+
+@pytest.mark.parametrize("kind", [pa.ListViewArray, pa.LargeListViewArray])
+def test_lists_that_lie_in_any_order_are_read_in_the_order_of_the_rows(kind: Any) -> None:
+    views = kind.from_arrays(
+        [1, 0, 0, 2], [2, 0, 3, 1], pa.array([5, None, 7]), mask=pa.array([False, True, False, False])
+    )
+    column = pa.chunked_array([views, views.slice(2)])
+    assert arrays.is_numeric(column.type)
+    assert arrays.num_nulls(column) == 4
+    numbers = arrays.from_arrow(arrays.fill_nulls(column, 6))
+    assert isinstance(numbers, Ragged)
+    assert numbers.values.tolist() == [6, 7, 5, 6, 7, 7, 5, 6, 7, 7]
+    assert numbers.offsets.tolist() == [0, 2, 2, 5, 6, 9, 10]
+    whole = arrays.from_arrow(pa.chunked_array([kind.from_arrays([1, 0], [2, 2], pa.array([5, 6, 7]))]))
+    assert isinstance(whole, Ragged)
+    assert (whole.values.tolist(), whole.offsets.tolist()) == ([6, 7, 5, 6], [0, 2, 4])

@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.loader.files import ParquetFiles, expand
-from workflows.errors import DataError
+from workflows.errors import ConfigError, DataError
 from workflows.feature_spec import Part
+from workflows.upstream import nvt, quiet_nvtabular
 
 
 def write(path: Path, rows: range, row_group_size: int = 4, **columns: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = {"row": pa.array(rows, pa.int64()), "tags": pa.array([[row] * (row % 3) for row in rows])}
+    tags = pa.array([[row] * (row % 3) for row in rows], pa.list_(pa.int64()))
+    table = {"row": pa.array(rows, pa.int64()), "tags": tags}
     pq.write_table(pa.table({**table, **columns}), path, row_group_size)
     return path
 
@@ -48,6 +50,40 @@ def test_files_globs_directories_and_datasets_are_found_in_order(directory: Path
         dataset,
     ):
         assert rows_of(paths) == list(range(30))
+
+
+@pytest.mark.parametrize("pattern", ["", "part*.parquet", "*/*.parquet"])
+def test_files_come_in_natural_order_and_lists_in_their_own(tmp_path: Path, pattern: str) -> None:
+    folder = tmp_path / "day=10" if "/" in pattern else tmp_path
+    files = [write(folder / f"part{sign}{n}.parquet", range(n, n + 1)) for n in (10, 2, 11, 0) for sign in ("_", ".")]
+    assert rows_of(tmp_path / pattern) == [0, 2, 10, 11, 0, 2, 10, 11]
+    assert rows_of(files) == [10, 10, 2, 2, 11, 11, 0, 0]
+
+
+def test_directories_of_partitions_are_read_and_hidden_ones_are_not(tmp_path: Path) -> None:
+    for number, name in enumerate(("day=9/a", "day=10/hour=2/a", "day=10/hour=1/a", ".b", "_b", ".x=1/a", "other/a")):
+        write(tmp_path / f"{name}.parquet", range(number, number + 1))
+    assert rows_of(tmp_path) == [0, 2, 1]
+    with pytest.raises(DataError, match=r"has 'hour' in the name of its directory only. Write 'hour' as a column"):
+        ParquetFiles(tmp_path).check_columns(["row", "hour"])
+    with pytest.raises(DataError, match=r"lacks the columns \['our'\]"):
+        ParquetFiles(tmp_path).check_columns(["our"])
+
+
+def test_filters_of_a_dataset_are_refused_with_the_remedy(directory: Path, tmp_path: Path) -> None:
+    with quiet_nvtabular():
+        dataset = nvt.Dataset(str(directory / "*.parquet"), engine="parquet", filters=[("row", ">=", 25)])
+        with pytest.raises(ConfigError, match=r"filters, \[\('row', '>=', 25\)\], which loaders do not apply"):
+            ParquetFiles(dataset)
+        dataset.to_parquet(str(tmp_path / "filtered"))
+    assert rows_of(tmp_path / "filtered") == list(range(25, 30))
+
+
+def test_a_missing_list_of_fixed_length_is_said_to_be_one(tmp_path: Path) -> None:
+    lists = pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+    files = ParquetFiles(write(tmp_path / "a.parquet", range(2), pairs=lists))
+    with pytest.raises(DataError, match=r"a row lacks its list in one of the columns \['pairs'\]"):
+        files.read(files.row_groups[0], ["pairs"], use_threads=False)
 
 
 def test_a_name_with_the_signs_of_a_glob_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ CATEGORICAL = ["userId", "movieId", "genres"]
 
 
 def loader_of(prepared: Path, **options: Any) -> KerasSequenceLoader:
-    options = {"cat_names": CATEGORICAL, "cont_names": ["age"], "batch_size": 600, **options}
-    return KerasSequenceLoader(prepared / "train", label_names=["rating"], **options)
+    names = {"cat_names": CATEGORICAL, "cont_names": ["age"], "label_names": ["rating"]}
+    return KerasSequenceLoader(prepared / "train", **{"batch_size": 600, **names, **options})
 
 
 def small_model() -> Any:
@@ -46,6 +46,33 @@ def test_batches_have_the_documented_names_shapes_and_types(prepared: Path) -> N
     }
     assert tuple(label.shape) == (600, 1)
     assert label.dtype == tf.float32
+
+
+def columns_of_two_roles(directory: Path) -> Path:
+    """Ids that float32 does not tell apart."""
+    pq.write_table(pa.table({"item": [2**24, 2**24 + 1, 2**24 + 2], "price": [0.5, 1.5, 2.5]}), directory / "a.parquet")
+    return directory
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_column_may_be_an_input_and_a_label(tmp_path: Path, shuffle: bool) -> None:
+    options = {"cat_names": ["item"], "cont_names": ["price"], "shuffle": shuffle}
+    loader = KerasSequenceLoader(columns_of_two_roles(tmp_path), 3, ["item", "price"], **options)  # type: ignore[arg-type]
+    inputs, (item, price) = next(iter(loader))
+    assert sorted(inputs["item"].numpy()[:, 0].tolist()) == [2**24, 2**24 + 1, 2**24 + 2]
+    assert (inputs["item"].dtype, item.dtype, price.dtype) == (tf.int64, tf.int64, tf.float32)
+    np.testing.assert_array_equal(item, inputs["item"])
+    np.testing.assert_array_equal(price, inputs["price"])
+
+
+def test_a_feature_column_may_be_the_label_but_not_id_and_number(tmp_path: Path) -> None:
+    ids = tf.feature_column.categorical_column_with_identity("item", 2**25)
+    number = tf.feature_column.numeric_column("item")
+    path = columns_of_two_roles(tmp_path)
+    inputs, item = next(iter(KerasSequenceLoader(path, 3, ["item"], feature_columns=[ids])))
+    np.testing.assert_array_equal(item, inputs["item"])
+    with pytest.raises(ConfigError, match=r"\['item'\] are named as ids"):
+        KerasSequenceLoader(path, 3, ["price"], feature_columns=[ids, number])
 
 
 def test_each_pass_is_a_new_order_of_the_same_rows(prepared: Path) -> None:
@@ -90,6 +117,11 @@ def test_several_labels_come_as_a_tuple(prepared: Path) -> None:
         ({"global_rank": 3}, "global_rank is 3"),
         ({"feature_columns": []}, "Give only one"),
         ({"cat_names": [], "cont_names": []}, "needs label_names"),
+        ({"cont_names": ["age", "movieId"]}, r"\['movieId'\] are named as ids \(int64\) and as numbers"),
+        ({"label_names": ["rating", "userId"], "stack_labels": True}, r"labels \['userId'\] are ids, which stay int64"),
+        ({"sparse_names": []}, "has no option 'sparse_names'. Available: shuffle, seed"),
+        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
+        ({"global_size": 8, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
     ],
 )
 def test_contradictory_options_are_refused(prepared: Path, options: dict[str, Any], message: str) -> None:
@@ -361,5 +393,3 @@ def test_making_a_dataset_does_not_move_the_position(prepared: Path) -> None:
     loader = loader_of(prepared)
     loader.as_dataset()
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 0)
-    with pytest.raises(DataError, match="no batch of 5000 rows in 0 rows"):
-        loader_of(prepared, batch_size=5000, drop_last=True).as_dataset()

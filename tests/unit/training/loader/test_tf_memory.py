@@ -36,6 +36,16 @@ def test_amounts_are_megabytes_or_fractions_of_what_is_free(amount: float, expec
 
 @pytest.mark.skipif(not GPUS, reason="no GPU here to limit TensorFlow on")
 @pytest.mark.parametrize("text", ["1024", "0.25"])
+def test_a_limit_that_comes_too_late_is_refused(text: str) -> None:
+    program = PROGRAM.replace("limits =", "tf.constant(1.0) + 1; limits =")
+    run = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, VARIABLE: text}, capture_output=True, text=True, check=False
+    )
+    assert f"{VARIABLE} is {text!r}, but TensorFlow has already taken its memory" in run.stderr
+
+
+@pytest.mark.skipif(not GPUS, reason="no GPU here to limit TensorFlow on")
+@pytest.mark.parametrize("text", ["1024", "0.25"])
 def test_the_limit_is_what_tensorflow_has(text: str) -> None:
     environment = {**os.environ, VARIABLE: text}
     asked, found = subprocess.run(

@@ -1,4 +1,6 @@
+import gzip
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -257,11 +259,11 @@ def test_order_further_features_and_left_out_empty_lists_do_not_matter(tmp_path:
 
 
 BAD = {
-    "single missing": (without("age"), "lacks feature 'age'"),
+    "single missing": (without("age"), "lacks feature 'age'. Available: .* or set its null_fill"),
     "wrong type": (without("userId") | {"userId": [1.5]}, "'userId' is float_list, expected int64_list"),
     "wrong type of list": (without("genres") | {"genres": [1.5]}, "'genres' is float_list, expected int64_list"),
     "id out of range": (GOOD | {"movieId": [40]}, "'movieId' holds the id 40, the feature spec says 0 to 39"),
-    "two values": (GOOD | {"age": [0.5, 0.5]}, "'age' of a record has 2 values, expected 1"),
+    "two values": (GOOD | {"age": [0.5, 0.5]}, "'age' has 2 values, expected 1"),
 }
 
 
@@ -271,18 +273,52 @@ def test_a_bad_record_is_named_by_file_and_feature(tmp_path: Path, spec: Feature
     columns, message = BAD[case]
     good = write(tmp_path / "good.tfrecord", [example(**GOOD)] * 50)
     path = write(tmp_path / "bad.tfrecord", [example(**GOOD)] * num_good + [example(**columns)])
-    with pytest.raises(DataError, match=rf"bad\.tfrecord.*{message}"):
+    message = rf"bad\.tfrecord, record {num_good + 1}\b.*{message}"
+    with pytest.raises(DataError, match=message):
         list(loader_of([good, path], spec, num_rows=51 + num_good))
-    with pytest.raises(DataError, match=rf"bad\.tfrecord.*{message}"):
+    with pytest.raises(DataError, match=message):
         parquet_from_tfrecords([good, path], spec, tmp_path / "out")
     assert not (tmp_path / "out" / "bad.parquet").exists()
 
 
-def test_a_list_column_that_no_record_of_a_file_has_is_missing(tmp_path: Path, spec: FeatureSpec) -> None:
-    files = [write(tmp_path / "with.tfrecord", [example(**GOOD)])]
-    files.append(write(tmp_path / "without.tfrecord", [example(**without("genres"))] * 3))
-    with pytest.raises(DataError, match=r"without\.tfrecord lacks feature 'genres'. Available: \['age', 'movieId'"):
-        loader_of(files, spec, num_rows=4)
+def test_a_list_column_must_be_in_a_record_of_one_of_the_files(tmp_path: Path, spec: FeatureSpec) -> None:
+    files = [write(tmp_path / "without.tfrecord", [example(**without("genres"))] * 3)]
+    for read in (lambda: loader_of(files, spec, num_rows=3), lambda: parquet_from_tfrecords(files, spec, tmp_path)):
+        with pytest.raises(DataError, match=r"without\.tfrecord lacks feature 'genres'. Available: \['age', 'movieId'"):
+            read()
+    files.append(write(tmp_path / "with.tfrecord", [example(**GOOD)]))
+    inputs, _ = next(iter(loader_of(files, spec, num_rows=4, shuffle=False)))
+    assert inputs["genres__nnzs"].numpy()[:, 0].tolist() == [0, 0, 0, 2]
+    tables = map(pq.read_table, parquet_from_tfrecords(files, spec, tmp_path))
+    assert [table["genres"].to_pylist() for table in tables] == [[[]] * 3, [[3, 4]]]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("prebatch", [1, 3])
+def test_several_labels_come_as_a_tuple_and_nulls_are_filled(tmp_path: Path, shuffle: bool, prebatch: int) -> None:
+    features = (
+        Feature(name="fee", dtype="float32", null_fill=9.0),
+        Feature(name="click", dtype="int64"),
+        Feature(name="buy", dtype="float32"),
+    )
+    spec = FeatureSpec(features=features, channels={"continuous": ("fee",), "label": ("click", "buy")})
+    table = pa.table({"fee": [0.0, None, 2.0, None], "click": [0, 1, 2, 3], "buy": [0.5, 1.5, 2.5, 3.5]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    files = write_tfrecords([tmp_path / "a.parquet"], spec, tmp_path, prebatch=prebatch)
+    loader = TFRecordLoader(files, spec, 3, num_rows=4, shuffle=shuffle, drop_last=False)
+    rows = [tf.concat([inputs["fee"], *labels], axis=1).numpy().tolist() for inputs, labels in loader]
+    assert sorted(chain(*rows)) == [[0, 0, 0.5], [2, 2, 2.5], [9, 1, 1.5], [9, 3, 3.5]]
+    dropped = TFRecordLoader(files, spec, 3, num_rows=4, shuffle=shuffle, drop_last=True)
+    assert [[len(label) for label in labels] for _, labels in dropped] == [[3, 3]]
+    with pytest.raises(ConfigError, match="drop_last leaves no row: the data has 4 rows, and a batch has 5"):
+        TFRecordLoader(files, spec, 5, num_rows=4, drop_last=True)
+
+
+def test_a_compressed_file_is_said_to_be_one(tmp_path: Path, spec: FeatureSpec) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(gzip.compress(write(tmp_path / "b.tfrecord", [example(**GOOD)]).read_bytes()))
+    with pytest.raises(DataError, match=r"a\.tfrecord is compressed with gzip. Decompress it \(gunzip\)"):
+        loader_of([path], spec, num_rows=1)
 
 
 def test_values_that_do_not_fit_the_dtype_are_refused(tmp_path: Path) -> None:

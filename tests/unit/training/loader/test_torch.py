@@ -91,6 +91,31 @@ def test_workers_share_the_rows_and_the_length_is_right(prepared: Path, num_work
     assert loader.dataset.num_rows_processed == sum(len(label) for batches in epochs for _, label in batches)
 
 
+@pytest.mark.parametrize("persistent", [True, False])
+def test_epochs_of_pytorchs_own_loader_differ_and_follow_from_its_seed(prepared: Path, persistent: bool) -> None:
+    def epochs() -> list[Any]:
+        torch.manual_seed(3)
+        options = {"num_workers": 2, "persistent_workers": persistent}
+        loader = torch.utils.data.DataLoader(dataset_of(prepared, cats=[]), batch_size=None, **options)
+        return [ages(loader) for _ in range(3)]
+
+    first, second, third = epochs()
+    for one, other in ((first, second), (first, third), (second, third)):
+        assert not np.array_equal(one, other)
+        np.testing.assert_array_equal(np.sort(one), np.sort(other))
+    np.testing.assert_array_equal(epochs(), [first, second, third])
+
+
+def test_a_column_may_be_an_input_and_a_label(tmp_path: Path) -> None:
+    items = [2**24, 2**24 + 1, 2**24 + 2]  # float32 does not tell the first two apart
+    pq.write_table(pa.table({"item": items, "price": [0.5, 1.5, 2.5]}), tmp_path / "a.parquet")
+    dataset = TorchAsyncItr(tmp_path, ["item"], ["price"], ["item", "price"], batch_size=3, shuffle=False)
+    inputs, (item, price) = next(iter(dataset))
+    inputs["price"].zero_()
+    inputs["item"].zero_()
+    assert (item.tolist(), item.dtype, price.tolist()) == (items, torch.int64, [0.5, 1.5, 2.5])
+
+
 def test_workers_that_stay_go_on_to_the_next_epoch(prepared: Path) -> None:
     loader = DLDataLoader(dataset_of(prepared), num_workers=1, persistent_workers=True)
     fresh = loader_of(prepared, num_workers=1)
@@ -161,6 +186,10 @@ def test_a_function_of_ones_own_is_applied(prepared: Path) -> None:
         ({"labels": []}, "needs labels, and cats or conts"),
         ({"cats": [], "conts": []}, "needs labels, and cats or conts"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"conts": ["age", "userId"]}, r"\['userId'\] are named as ids \(int64\) and as numbers"),
+        ({"labels": ["rating", "userId"], "stack_labels": True}, r"labels \['userId'\] are ids, which stay int64"),
+        ({"seed_fn": None}, "has no option 'seed_fn'. Available: shuffle, seed"),
+        ({"batch_size": 5000, "drop_last": True}, "drop_last leaves no row: the data has 4,000 rows"),
         ({"device": "gpu"}, "device is 'gpu', expected a device of PyTorch, such as cpu or cuda"),
         pytest.param(
             {"device": "cuda"},
