@@ -18,6 +18,8 @@ import psutil
 
 from rankline import horovod_check, interpreter
 from rankline.display import in_a_line
+from rankline.tracking.store import check_store, uri_of
+from rankline.workspace import WORK_DIR
 from serving.engines import engines
 from serving.native.build import cache_directory
 from serving.ports import GRPC_PORT, Port, choose_ports
@@ -195,6 +197,16 @@ def _served() -> list[int]:
     return answer
 
 
+def _store() -> Check:
+    """Where runs of the usual work directory go."""
+    uri = uri_of(WORK_DIR)
+    try:
+        check_store(uri)
+    except RanklineError as error:
+        return Check(name="MLflow store", works=False, detail=in_a_line(error))
+    return Check(name="MLflow store", works=True, detail=uri)
+
+
 def _horovod() -> Check:
     problem = horovod_check.problem()
     detail = problem or f"{_version_of('horovod')}, built for this TensorFlow, started with one worker over Gloo"
@@ -217,6 +229,7 @@ def _checks() -> Iterator[Callable[[], Check]]:
         _package("nvtabular"),
         _package("merlin.systems"),
         _package("mlflow"),
+        _store,
         _server,
         _containers,
         _gpu,

@@ -40,6 +40,8 @@ def problem(*, mpi: bool = False) -> str | None:
         Why Horovod does not work, with the remedy, in one line; None where it works.
     """
     remedy = "make horovod MPI=1" if mpi else "make horovod"
+    if not (Path(__file__).parents[1] / "Makefile").exists():  # installed from a wheel
+        remedy += " in a checkout of Rankline"
     horovod = _directory_of("horovod")
     if horovod is None:
         return f"Horovod is not installed: {remedy}"

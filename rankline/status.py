@@ -86,14 +86,12 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
         url: HOST:PORT of gRPC of a server, of which is said what it has loaded.
 
     Raises:
-        ArtifactError: there is none, or one is damaged.
+        ArtifactError: one is damaged.
         ServerError: no server answers, or it does not have an ensemble.
     """
     from serving.ensemble import CONFIG
 
     paths = sorted(path.parent for path in repository.glob(f"*/*/{CONFIG}") if path.parent.name == path.parents[1].name)
-    if not paths:
-        raise ArtifactError(f"{repository} holds no ensemble. Export one: rankline export movielens")
     for path in paths:
         yield status_of(path.parent, url)
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from serving.ports import Port, choose_ports
 from workflows.errors import ServingError
+from workflows.tracking_uri import with_credentials
 
 _START_S = 120.0
 _STOP_S = 10.0
@@ -40,8 +41,12 @@ def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.
         return
     (port,) = choose_ports(Port(number=port))
     address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--port", str(port), "--workers", "1"]
-    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # several processes, of no use here
+    command = [sys.executable, "-m", "mlflow", "ui", "--port", str(port), "--workers", "1"]
+    environment = {
+        **os.environ,
+        "MLFLOW_BACKEND_STORE_URI": with_credentials(uri),  # everybody can read the arguments of a process
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # several processes, of no use here
+    }
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

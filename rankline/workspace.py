@@ -113,5 +113,9 @@ def exported_only(repository: Path) -> list[str]:
 
 def is_exported_only(name: str, repository: Path) -> bool:
     """Whether an ensemble was exported under a name that no recipe has: workflow and model were made elsewhere."""
-    is_name = re.fullmatch(NAMES, name) is not None
-    return is_name and name not in available().recipes and (repository / name).is_dir()
+    return is_no_recipe(name) and (repository / name).is_dir()
+
+
+def is_no_recipe(name: str) -> bool:
+    """Whether an ensemble may be called so, and no recipe is."""
+    return re.fullmatch(NAMES, name) is not None and name not in available().recipes

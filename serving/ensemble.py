@@ -43,12 +43,15 @@ from workflows.artifacts import (
 from workflows.durable import Use, is_used, sync, sync_all
 from workflows.errors import ArtifactError
 from workflows.regular_files import read_regular
+from workflows.tracking_uri import found_uri
 from workflows.words import listed
 
 KIND = "ensemble"
 CONFIG = "config.pbtxt"
 REGISTRY = ".registry.json"
 """Says in which registry the versions are, where they are in one; see `rankline.tracking.champion`."""
+MADE_IN, INPUTS = "made_in", "inputs"
+"""In a manifest's details: where the trained model was, relative to the model repository, and raw columns it takes."""
 _LOCK = ".lock"
 _STAGING = ".export-"
 _REPLACES = "replaces"  # in a manifest's details: the version that was active before
@@ -211,7 +214,7 @@ class ExportedEnsemble:
     @property
     def tracking_uri(self) -> str:
         """MLflow store of that run."""
-        return str(self.manifest.details["tracking_uri"])
+        return found_uri(str(self.manifest.details["tracking_uri"]), self.path)
 
     @property
     def offline_metrics(self) -> dict[str, float]:
@@ -293,6 +296,34 @@ def active_version(path: Path, name: str) -> int:
     if len(numbers) != 1:
         raise ArtifactError(f"{config} names the versions {list(numbers)}, expected one. Export again.")
     return int(numbers[0])
+
+
+def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
+    """Refuse to replace the active version by one of another project of the same name, which takes other columns.
+
+    Args:
+        path: the model repository.
+        name: of the ensemble.
+        model: where the trained model of the new version is, or will be.
+        inputs: raw columns of the new version's requests.
+
+    Raises:
+        ArtifactError: its clients would be refused.
+    """
+    number = _replaced_version(path, name)
+    try:
+        details = Manifest.read(path / name / str(number)).details
+    except ArtifactError:  # there is none, or a damaged one, which the export mends
+        return
+    if MADE_IN not in details or set(details[INPUTS]) == set(inputs):
+        return
+    origin = (path.resolve() / details[MADE_IN]).resolve()
+    if origin != model.resolve():
+        raise ArtifactError(
+            f"{path} has version {number} of another project, of the model in {origin}: it takes "
+            f"{listed(details[INPUTS], 5)}, this one {listed(list(inputs), 5)}. Choose another --repository; or export "
+            f"with --no-promote, and replace it with: rankline promote {name}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

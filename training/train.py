@@ -42,6 +42,7 @@ from workflows.lists import Ragged
 from workflows.prepared import KIND as PREPARED
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
+from workflows.tracking_uri import found_uri, kept_uri
 from workflows.trained import KIND, TrainedModel
 
 _EVALUATION_BATCH_SIZE = 16_384
@@ -141,7 +142,7 @@ def train(
             scored = first_rows.gathered(world) if first_rows else None
             details = {
                 "run_id": log.run_id,
-                "tracking_uri": log.uri,
+                "tracking_uri": kept_uri(log.uri, job.output),
                 "format": job.framework.format,
                 "metrics": dict(metrics),
                 "chosen": dict(chosen),
@@ -547,7 +548,7 @@ def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
         path=job.output,
         format=job.framework.format,
         run_id=details["run_id"],
-        tracking_uri=details["tracking_uri"],
+        tracking_uri=found_uri(details["tracking_uri"], job.output),
         metrics=details["metrics"],
         manifest=Manifest(kind=KIND, fingerprint="", details=dict(details)),
     )

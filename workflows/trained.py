@@ -13,6 +13,7 @@ from workflows.artifacts import Manifest, load_manifest
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
+from workflows.tracking_uri import found_uri
 
 KIND = "trained-model"
 
@@ -107,7 +108,7 @@ class TrainedModel:
             path=path,
             format=details["format"],
             run_id=details["run_id"],
-            tracking_uri=details["tracking_uri"],
+            tracking_uri=found_uri(details["tracking_uri"], path),
             metrics=details["metrics"],
             manifest=manifest,
         )

@@ -16,6 +16,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from workflows.choices import LONGEST_PADDED
 from workflows.errors import ArtifactError, ConfigError, in_short
 from workflows.inert_pickle import read_inert
@@ -29,7 +31,9 @@ from merlin.dag import Graph, Node  # isort: skip
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
 from nvtabular.ops import StatOperator  # isort: skip
 
-_PICKLE = "workflow.pkl"
+_PICKLE, _METADATA = "workflow.pkl", "metadata.json"
+_SAVED_IN = "/workflow"
+_VOCABULARY = "cat_path"
 _MOST_PICKLE_BYTES = 256 << 20  # of which reading takes a minute
 _MOST_METADATA_BYTES = 1 << 20
 # Which files an operator has, by column.
@@ -43,16 +47,42 @@ _MOST_PATHS = 100_000
 def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
     """Save in NVTabular's own format: `workflow.pkl`, `metadata.json` and the vocabularies.
 
-    The workflow itself keeps its own vocabularies, where NVTabular lets it use the saved ones from then on: `directory`
-    may be moved or removed.
+    The same workflow gives the same bytes, whenever and wherever it is saved. The workflow itself keeps its own
+    vocabularies, where NVTabular lets it use the saved ones from then on: `directory` may be moved or removed.
     """
     operators = _with_statistics(workflow)
     before = [dict(vars(operator)) for operator in operators]
     try:
         workflow.save(str(directory))
+        for operator in operators:
+            _name_files_alike(operator, str(directory))
+        _name_vocabularies_alike(workflow)
+        (directory / _PICKLE).write_bytes(cloudpickle.dumps(workflow))
+        metadata = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
+        (directory / _METADATA).write_text(json.dumps({**metadata, "generated_timestamp": 0}), encoding="utf-8")
     finally:
         for operator, attributes in zip(operators, before, strict=True):
             vars(operator).update(attributes)
+
+
+def _name_files_alike(operator: Any, directory: str) -> None:
+    """Let an operator name its files as if they were in `_SAVED_IN`: loading replaces that directory."""
+    for kind, attribute in _FILES.items():
+        if isinstance(operator, kind):
+            files = getattr(operator, attribute)
+            setattr(operator, attribute, {key: _SAVED_IN + files[key].removeprefix(directory) for key in files})
+            operator.out_path = _SAVED_IN
+    if isinstance(operator, ops.Categorify):
+        operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
+
+
+def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
+    """Likewise in the schemas, where Categorify notes the files it wrote during the fit; nothing reads them there."""
+    for node in _nodes(workflow.graph):
+        for schema in (node.input_schema, node.output_schema):
+            for column in schema or ():
+                if path := column.properties.get(_VOCABULARY):
+                    column.properties[_VOCABULARY] = f"{_SAVED_IN}/categories/{Path(path).name}"
 
 
 def check_loadable(workflow: nvt.Workflow) -> None:
@@ -141,7 +171,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
 def _too_old(directory: Path) -> str:
     """What to say of a workflow that was saved by older packages than those whose pickles are known; else nothing."""
     try:
-        saved_by = json.loads(read_regular(directory / "metadata.json", _MOST_METADATA_BYTES))["versions"]
+        saved_by = json.loads(read_regular(directory / _METADATA, _MOST_METADATA_BYTES))["versions"]
         is_old = any(_numbers(saved_by[name]) < _numbers(oldest) for name, oldest in _OLDEST.items())
     except (OSError, LookupError, TypeError, ValueError, AttributeError):  # damaged, or of somebody else
         return ""

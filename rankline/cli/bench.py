@@ -81,6 +81,7 @@ def bench_command(
     from rankline.report_tables import print_report
     from rankline.sample import is_foreign, load_sample
     from rankline.tracking.reports import find_report
+    from rankline.tracking.store import check_store, uri_of_run
     from serving.benchmark.load import check_batch_sizes
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
@@ -88,7 +89,11 @@ def bench_command(
     ensemble = ExportedEnsemble.load(workspace.ensemble)
     data = load_sample(workspace.sample) if is_foreign(ensemble) else PreparedData.load(workspace.prepared)
     check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
-    earlier = find_report(against, ensemble.tracking_uri) if against else None
+    uri = uri_of_run(ensemble.tracking_uri, work_dir)
+    earlier = find_report(against, uri) if against else None
+    if ensemble.run_id:
+        check_store(uri)
+    check_writable(workspace.report / "bench.json")
     if busy := busyness():
         warn_busy(busy)
     report = _measure(ensemble, data, workspace, sizes, config, url)

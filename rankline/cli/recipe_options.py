@@ -58,10 +58,22 @@ class RecipeCommand(TyperCommand):
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
             of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
             raise ConfigError(
-                f"{info_name} {recipe.name} does not take {', '.join(unknown)}.{did_you_mean(unknown, known)} "
+                f"{info_name} {recipe.name} does not take {', '.join(unknown)}."
+                f"{_taken_by(unknown, parent) or did_you_mean(unknown, known)} "
                 f"This recipe has {', '.join(of_recipe)}."
             )
         return verb.make_context(info_name, args, parent, **extra)
+
+
+def _taken_by(flags: Sequence[str], group: Any) -> str:
+    """Which other verbs have these options; nothing where none has."""
+    verbs = group.command.commands if group is not None else {}
+    taking = [
+        f"rankline {name}"
+        for name, verb in verbs.items()
+        if {*flags} <= {flag for parameter in verb.params for flag in parameter.opts}
+    ]
+    return f" {' and '.join(taking)} {'take' if len(taking) > 1 else 'takes'} it." if taking else ""
 
 
 def _recipe_in(verb: TyperCommand, args: Sequence[str]) -> Recipe | None:

@@ -17,11 +17,11 @@ def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspa
         ArtifactError: it could not be saved completely.
     """
     from rankline.tracking.reports import log_report
-    from rankline.tracking.store import catch_up
+    from rankline.tracking.store import catch_up, uri_of_run
 
     catch_up(workspace.root)
-
-    log_report(report, ensemble.tracking_uri, ensemble.run_id, workspace.report)
+    uri = uri_of_run(ensemble.tracking_uri, workspace.root)
+    log_report(report, uri, ensemble.run_id, workspace.report)
     logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
     say(f"{logged}page, table, JSON and plot in {workspace.report}")
 

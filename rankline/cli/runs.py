@@ -134,11 +134,12 @@ def ui_command(
     """
     import webbrowser
 
-    from rankline.tracking.store import open_store, uri_of
+    from rankline.tracking.store import check_store, open_store, uri_of
     from rankline.tracking.view import lay_out
     from rankline.ui import serve_pages
 
     uri = uri_of(work_dir)
+    check_store(uri)
     pages = lay_out(open_store(uri))
     if not pages:
         raise ConfigError(f"there are no runs in {uri}. Train something: rankline run movielens")

@@ -49,9 +49,16 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         if worker.is_alone and chosen.model_choices:
             note(chosen.model_choices)
         if worker.is_alone and options.is_asked_for(several):
+            from rankline.tracking.store import check_store, uri_of
             from rankline.workers import launch
+            from training.trainers import trainer_for
 
-            PreparedData.load(workspace.prepared, chosen.dataset)  # each worker would find out later
+            # Each worker would find out later.
+            prepared = PreparedData.load(workspace.prepared, chosen.dataset)
+            trainer_for(chosen.train.model.framework).check(
+                prepared.spec, chosen.train, num_workers=max(several.max_workers, options.num_workers(several))
+            )
+            check_store(uri_of(work_dir))
             command = [sys.executable, *sys.orig_argv[1:]]
             with display.stage("train") as progress:
                 model = launch(command, several, options, workspace.workers, progress)

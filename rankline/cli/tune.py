@@ -90,9 +90,11 @@ def tune_command(
     """
     check_writable(json_file)
     from rankline.pipeline import write_json
+    from rankline.tracking.store import check_store, uri_of
     from serving.tuning import VARIED
 
     workspace = workspace_of(recipe, work_dir, repository)
+    check_store(uri_of(work_dir))
     chosen = recipe_named(recipe).with_overrides(overrides)
     names = tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip())
     if slo is None:

@@ -9,6 +9,7 @@ from rankline.cli.arguments import JsonFile, OptionalRecipeName, RecipeName, Rep
 from rankline.cli.checks import check_writable
 from rankline.display import CONSOLE, say
 from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
@@ -50,7 +51,8 @@ def status_command(
     from rankline.summary import print_statuses
 
     if recipe is None:
-        found = list(statuses(repository, url))
+        if not (found := list(statuses(repository, url))):
+            raise ArtifactError(f"{repository} holds no ensemble. Export one: rankline export movielens")
     else:
         found = [status_of(exported_workspace(recipe, repository=repository).ensemble, url)]
     if json_file:
@@ -85,10 +87,10 @@ def register_command(
 
     path = exported_workspace(recipe, repository=repository).ensemble
     ensemble = versions_in(path)[-1] if version is None else ExportedEnsemble.load(path, version)
-    from rankline.tracking.store import catch_up, uri_of_registry  # MLflow: nobody waits for it without a version
+    from rankline.tracking.store import catch_up, server, uri_of_run  # MLflow: nobody waits for it without a version
 
     catch_up(work_dir)
-    uri = uri_of_registry(ensemble, work_dir)
+    uri = server() or uri_of_run(ensemble.tracking_uri, work_dir)
     registered = register(ensemble, uri)
     role = "champion" if ensemble.is_active else "candidate"
     say(f"{registered.words}: {role} of the registered model {registered.name} in {uri}")

@@ -16,6 +16,7 @@ from rankline.tracking.exports import CHAMPION
 from serving.ensemble import REGISTRY, ExportedEnsemble
 from workflows.artifacts import write_whole
 from workflows.errors import ArtifactError
+from workflows.tracking_uri import found_uri, kept_uri
 
 if TYPE_CHECKING:
     from rankline.tracking.registry import RegisteredVersion, Registry
@@ -32,7 +33,7 @@ def registry_uri(path: Path) -> str | None:
     """
     file = path / REGISTRY
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"])
+        return found_uri(str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"]), path)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -42,7 +43,7 @@ def registry_uri(path: Path) -> str | None:
 def keep_registry_uri(path: Path, uri: str) -> None:
     """Note in which registry an ensemble is."""
     if registry_uri(path) != uri:
-        write_whole(path / REGISTRY, (json.dumps({"tracking_uri": uri}) + "\n").encode())
+        write_whole(path / REGISTRY, (json.dumps({"tracking_uri": kept_uri(uri, path)}) + "\n").encode())
 
 
 def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":

@@ -21,6 +21,7 @@ from rankline.display import note, say
 from rankline.status import Status, status_of, statuses
 from rankline.tracking.champion import make_active
 from rankline.tracking.fetch import on_this_machine
+from rankline.tracking.loading import frame_of
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store, uri_of
 from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace
@@ -108,6 +109,8 @@ class RanklineDeployments(BaseDeploymentClient):
     ) -> dict[str, Any]:
         """Make a version the active one of an ensemble that is not there yet."""
         _refuse_endpoint(endpoint)
+        if not re.fullmatch(NAMES, name):
+            raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _.")
         if (self.repository / name).exists():
             raise ConfigError(f"{self.repository / name} exists already. Update it: mlflow deployments update")
         return self.deploy(name, model_uri, flavor, config)
@@ -161,12 +164,12 @@ class RanklineDeployments(BaseDeploymentClient):
 
         Args:
             deployment_name: of the ensemble.
-            inputs: a DataFrame of raw rows.
+            inputs: raw rows, see `rankline.tracking.loading.frame_of`.
             endpoint: HOST:PORT of gRPC of a server to ask; None for this process.
         """
         if deployment_name is None:
             raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
-        rows = pd.DataFrame(inputs)
+        rows = frame_of(inputs)
         if endpoint is None:
             return api.predict(deployment_name, rows, repository=self.repository)
         with Client(endpoint, deployment_name) as client:
@@ -222,7 +225,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return api.export(name, work_dir=work_dir, repository=self.repository, progress=False)
 
     def _status(self, name: str) -> Status:
-        if not (self.repository / name).is_dir():
+        if not re.fullmatch(NAMES, name) or not (self.repository / name).is_dir():
             raise ArtifactError(f"{self.repository} has no ensemble {name!r}. Create it: mlflow deployments create")
         return status_of(self.repository / name)
 

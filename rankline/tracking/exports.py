@@ -1,9 +1,11 @@
 """Which ensemble was exported from a run, on the run."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankline.tracking.store import reason_of, stored_id
-from workflows.errors import ArtifactError
+from rankline.tracking.store import open_store, stored_id, uri_of_run
+from training.tracking.failures import reason_of
+from workflows.errors import ArtifactError, RanklineError
 
 if TYPE_CHECKING:
     from serving.ensemble import ExportedEnsemble
@@ -15,8 +17,12 @@ CHAMPION = "champion"
 MEGABYTES = "serving/megabytes"
 
 
-def record_export(ensemble: "ExportedEnsemble") -> None:
+def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
     """Say on the run that trained a model which version of which ensemble it was exported as, its engine and size.
+
+    Args:
+        ensemble: the version.
+        work_dir: see `uri_of_run`.
 
     Raises:
         ArtifactError: the store does not take it.
@@ -25,16 +31,15 @@ def record_export(ensemble: "ExportedEnsemble") -> None:
         return
     from mlflow.exceptions import MlflowException
 
-    from training.tracking.delivery import client_of
-
+    uri = uri_of_run(ensemble.tracking_uri, work_dir)
     try:
-        client = client_of(ensemble.tracking_uri)
+        client = open_store(uri)
         run_id = stored_id(client, ensemble.run_id)
         client.set_tag(run_id, VERSION, f"{ensemble.name} {ensemble.version}")
         client.set_tag(run_id, ENGINE, str(ensemble.manifest.details["engine"]))
         client.log_metric(run_id, MEGABYTES, ensemble.num_bytes / 1e6)
-    except (MlflowException, OSError) as error:
+    except (MlflowException, RanklineError, OSError) as error:
         raise ArtifactError(
-            f"MLflow run {ensemble.run_id} in {ensemble.tracking_uri} does not say that it was exported as version "
+            f"MLflow run {ensemble.run_id} in {uri} does not say that it was exported as version "
             f"{ensemble.version}: {reason_of(error)}. The ensemble is whole."
         ) from None

@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from rankline.tracking.store import existing_file, reason_of
+from rankline.tracking.store import existing_file
+from training.tracking.failures import reason_of
+from training.tracking.moved import adopt_artifacts
 from workflows.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ class _File:
     """A store in a file."""
 
     def __init__(self, uri: str, path: Path) -> None:
+        adopt_artifacts(path)
         self.uri, self._path = uri, path
 
     def experiments(self) -> list[str]:

@@ -3,6 +3,7 @@
 A registered version is a logged model of the run that trained it:
 
     MLmodel                `mlflow.pyfunc.load_model` scores raw rows with it
+    requirements.txt, …    the environment that `mlflow models serve` makes for it
     ensemble/              the version, as a model repository holds it, with its manifest
     feature_spec.yaml      of the data that it was trained on
     parity.json            how served and offline results were compared
@@ -11,39 +12,49 @@ A registered version is a logged model of the run that trained it:
 It becomes a version of the registered model only when all of that is in the store, so an alias never names half of one.
 """
 
+import hashlib
 import json
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlflow.artifacts
+import mlflow.pyfunc
+import yaml
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelStatus, RunStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, Schema
+from mlflow.types.schema import AnyType
 
 from rankline.tracking.exports import CHAMPION as CHAMPION
 from rankline.tracking.exports import ENGINE, VERSION
 from rankline.tracking.reading import open_reader
 from rankline.tracking.reports import read_report
-from rankline.tracking.store import directory_of, reason_of, stored_id
-from serving.ensemble import ExportedEnsemble
+from rankline.tracking.store import directory_of, stored_id
+from serving.client import ModelSchema
+from serving.engines import engines
+from serving.ensemble import ExportedEnsemble, versions
 from training.tracking import TrackingConfig
 from training.tracking.delivery import experiment_id
+from training.tracking.failures import reason_of
 from workflows.artifacts import MANIFEST
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FILE_NAME
+from workflows.tracking_uri import without_credentials
 from workflows.words import quality_figure
 
 CANDIDATE = "candidate"
 """Alias of the version that was registered last."""
 ENSEMBLE = "ensemble"
-_FINGERPRINT = "fingerprint"
+_FINGERPRINT, _INPUTS = "fingerprint", "inputs"
 _LOADER = "rankline.tracking.loading"
 _NO_SUCH = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # a model of that name, an alias of it
 _THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
@@ -95,7 +106,7 @@ class Registry:
     """
 
     def __init__(self, client: MlflowClient) -> None:
-        self._client = client
+        self._client, self._uri = client, without_credentials(client.tracking_uri)
 
     def register(self, ensemble: ExportedEnsemble) -> RegisteredVersion:
         """Put a version into the registry, as `CANDIDATE`; one that is in it already is left as it is.
@@ -110,6 +121,7 @@ class Registry:
         with self._explained(f"{ensemble.name} version {ensemble.version} was not registered"):
             if found := self._find(ensemble):
                 return found
+            self._refuse_other_project(ensemble)
             ensemble.check_files()
             experiment, run_id = self._origin(ensemble)
             with TemporaryDirectory(prefix="rankline-register-") as directory:
@@ -125,6 +137,7 @@ class Registry:
                     VERSION: f"{ensemble.name} {ensemble.version}",
                     _FINGERPRINT: ensemble.manifest.fingerprint,
                     ENGINE: str(ensemble.manifest.details[ENGINE]),
+                    _INPUTS: _inputs(ensemble),
                 },
                 description=_description(ensemble),
             )
@@ -194,9 +207,28 @@ class Registry:
         )
         return RegisteredVersion.of(found[0]) if found else None
 
+    def _refuse_other_project(self, ensemble: ExportedEnsemble) -> None:
+        """Refuse a name under which something was registered that is not an earlier version of this ensemble.
+
+        Raises:
+            ArtifactError: its versions are not of this model repository, and take other columns or are not Rankline's.
+        """
+        found = self._client.search_model_versions(f"name = '{ensemble.name}'")
+        own = {version.manifest.fingerprint for version in versions(ensemble.path)}
+        if not found or any(one.tags.get(_FINGERPRINT) in own for one in found):
+            return
+        newest = max(found, key=lambda one: int(one.version))
+        is_ours = _FINGERPRINT in newest.tags
+        if not is_ours or newest.tags.get(_INPUTS, _inputs(ensemble)) != _inputs(ensemble):
+            whose = "another project, whose requests have other columns" if is_ours else "something else than Rankline"
+            raise ArtifactError(
+                f"the registered model {ensemble.name!r} in {self._uri} is of {whose}. Rename or delete it in MLflow, "
+                "or export under another name."
+            )
+
     def _origin(self, ensemble: ExportedEnsemble) -> tuple[str, str]:
         """Experiment, and run that trained the model; no run where that was elsewhere."""
-        uri = self._client.tracking_uri
+        uri = self._uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
             if run.info.status != RunStatus.to_string(RunStatus.FINISHED) or run.info.lifecycle_stage != "active":
@@ -224,16 +256,17 @@ class Registry:
         if run_id:
             self._client.download_artifacts(run_id, FILE_NAME, str(directory))
             self._copy_report(directory, ensemble, run_id)
-        model = Model(run_id=run_id or None)
-        model.add_flavor(
-            "python_function", loader_module=_LOADER, data=ENSEMBLE, python_version=platform.python_version()
+        model = Model(run_id=run_id or None, signature=_signature(ensemble))
+        _write_environment(directory, ensemble)
+        mlflow.pyfunc.add_to_model(
+            model, loader_module=_LOADER, data=ENSEMBLE, conda_env="conda.yaml", python_env="python_env.yaml"
         )
         model.save(directory / "MLmodel")
 
     def _copy_report(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
         """The run's benchmark, if it is of this version."""
         try:
-            report = read_report(open_reader(self._client.tracking_uri), run_id)
+            report = read_report(open_reader(self._uri), run_id)
         except ArtifactError:  # it was not measured
             return
         if report.version == ensemble.version:
@@ -265,7 +298,40 @@ class Registry:
         try:
             yield
         except (MlflowException, OSError) as error:
-            raise RegistryError(f"{what}, in {self._client.tracking_uri}: {reason_of(error)}.") from None
+            raise RegistryError(f"{what}, in {self._uri}: {reason_of(error)}.") from None
+
+
+def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
+    """Names of raw columns, and which a row may lack; the ensemble takes any type that holds their values."""
+    columns = ModelSchema.from_config(ensemble.model_config).columns
+    any_type: Any = AnyType  # without annotations
+    inputs: list[Any] = [ColSpec(any_type(), column.name, required=column.is_required) for column in columns]
+    return ModelSignature(inputs=Schema(inputs))
+
+
+def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
+    """The files by which MLflow makes an environment for the version: for pip, virtualenv and conda."""
+    python = platform.python_version()
+    engine = engines().get(ensemble.manifest.details[ENGINE])
+    needed = ["rankline", "mlflow", *packages_distributions().get(engine.module if engine else "", [])]
+    pip = [f"{name}=={version(name)}" for name in needed]
+    (directory / "requirements.txt").write_text("\n".join(pip) + "\n", encoding="utf-8")
+    environments: dict[str, Any] = {
+        "python_env.yaml": {"python": python, "build_dependencies": ["pip"], "dependencies": ["-r requirements.txt"]},
+        "conda.yaml": {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [f"python={python}", "pip", {"pip": pip}],
+        },
+    }
+    for name, content in environments.items():
+        (directory / name).write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
+def _inputs(ensemble: ExportedEnsemble) -> str:
+    """A digest of the names of its inputs, which may be too many for a tag."""
+    names = sorted(one.name for one in ensemble.model_config.input)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
 def _description(ensemble: ExportedEnsemble) -> str:

@@ -10,10 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rankline.tracking.reading import Reader, open_reader
-from rankline.tracking.store import reason_of, stored_id
+from rankline.tracking.store import open_store, stored_id
 from serving.benchmark.report import BenchmarkReport
+from training.tracking.failures import reason_of
 from workflows.artifacts import write_whole
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, RanklineError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,11 +50,9 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
         return
     from mlflow.exceptions import MlflowException
 
-    from training.tracking.delivery import client_of
-
     kept = f"MLflow run {run_id} has the whole report"
     try:
-        client = client_of(tracking_uri)
+        client = open_store(tracking_uri)
         run_id = stored_id(client, run_id)
         _log_figures(report, client, run_id)
         if not failures:
@@ -63,17 +62,14 @@ def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, director
             if _write(report, Path(spare)):
                 kept = f"MLflow run {run_id} has the rest"
             client.log_artifacts(run_id, spare, artifact_path=_FOLDER)
-    except (MlflowException, OSError) as error:
-        kept = "everything else was saved"
+    except (MlflowException, RanklineError, OSError) as error:
+        kept = f"it is in {directory}" if not failures else "everything else was saved"
         failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {reason_of(error)}")
     raise _incomplete(failures, kept)
 
 
 def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
-    return ArtifactError(
-        f"the report was not saved completely: {'; '.join(failures)}. "
-        f"But {kept}; free some space or correct the path before the next run."
-    )
+    return ArtifactError(f"the report was not saved completely: {'; '.join(failures)}. But {kept}.")
 
 
 def find_report(named: str, tracking_uri: str) -> BenchmarkReport:

@@ -4,27 +4,31 @@ MLflow is imported when something is written, and not before: that takes seconds
 """
 
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankline.display import note
 from training.tracking import quiet
-from training.tracking.config import file_of, journals_of, store_uri
+from training.tracking.config import journals_of, store_uri
+from training.tracking.failures import reason_of
 from training.tracking.journal import left_in
 from workflows.errors import ArtifactError
+from workflows.tracking_uri import VARIABLE, file_of, without_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from serving.ensemble import ExportedEnsemble
     from training.tracking.delivery import Outcome
 
 
+_LOOK_S = "5"
+
+
 def server() -> str | None:
-    """Tracking URI of the server that takes runs in place of the work directory; None for none."""
-    return os.environ.get("MLFLOW_TRACKING_URI")
+    """Tracking URI of the server that takes runs in place of the work directory, without a password; None for none."""
+    return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
 def uri_of(work_dir: Path) -> str:
@@ -32,14 +36,57 @@ def uri_of(work_dir: Path) -> str:
     return store_uri(work_dir, server())
 
 
-def uri_of_registry(ensemble: "ExportedEnsemble", work_dir: Path) -> str:
-    """Tracking URI of the store that a version is registered in: the server, or the store that has its run.
+def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
+    """Tracking URI of the store that has a run: the one its artifact names, or that of the work directory.
 
     Args:
-        ensemble: the version.
-        work_dir: whose store it is for a model that was trained elsewhere.
+        tracking_uri: as the artifact has it; empty for a model that was trained elsewhere.
+        work_dir: whose store it is where the artifact's is a file that is gone.
     """
-    return server() or ensemble.tracking_uri or store_uri(work_dir)
+    file = file_of(tracking_uri)
+    return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)
+
+
+def check_store(uri: str) -> None:
+    """Refuse, before long work, a store that would refuse its result.
+
+    A server that does not answer is not refused: what is logged is kept until it does.
+
+    Raises:
+        ArtifactError: the store, or a proxy before it, refuses the user, or is none.
+        ConfigError: MLflow cannot open it.
+    """
+    if file := file_of(uri):
+        there = next(path for path in (file, *file.absolute().parents) if path.exists())
+        if not all(os.access(path, os.W_OK) for path in {there, there if there.is_dir() else there.parent}):
+            raise ArtifactError(f"{there} cannot be written, and MLflow's store is in it. Choose another --work-dir.")
+        return
+    from mlflow.exceptions import MlflowException
+
+    from training.tracking.delivery import client_of, may_pass
+
+    try:
+        with quiet(), _one_try():
+            client_of(uri).search_experiments(max_results=1)
+    except MlflowException as error:
+        if not may_pass(error):
+            raise ArtifactError(f"{uri} refuses to answer: {reason_of(error)}.") from None
+
+
+@contextmanager
+def _one_try() -> Iterator[None]:
+    """MLflow asks once, and waits for seconds."""
+    once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
+    before = {name: os.environ.get(name) for name in once}
+    os.environ.update(once)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def directory_of(uri: str) -> Path | None:
@@ -60,13 +107,6 @@ def existing_file(uri: str) -> Path | None:
             f"there are no runs: {file} does not exist. Train something (rankline run movielens), or give --work-dir."
         )
     return file
-
-
-def reason_of(error: Exception) -> str:
-    """What MLflow says of a failure, without the rest of a long story: of files that were not copied, the first."""
-    files = error.args[0] if isinstance(error, shutil.Error) else ()
-    reason = files[0][-1] if files and isinstance(files, list) else error
-    return str(reason).strip().partition("\n")[0].rstrip(".")
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":

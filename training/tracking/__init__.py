@@ -145,8 +145,7 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
 
     Raises:
         ConfigError: the experiment was deleted in MLflow.
-        ArtifactError: another process is at this run, or its journal is damaged.
-        MlflowException: the store refuses the run.
+        ArtifactError: the store refuses the run, another process is at it, or its journal is damaged.
     """
     with warnings.catch_warnings():
         # MLflow 3.17 warns about a type hint of its own while it is imported.
@@ -189,9 +188,7 @@ def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> N
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
     tags = resolve_tags({MLFLOW_PARENT_RUN_ID: config.parent} if config.parent else {})
-    journal.append(
-        "open", uri=config.uri, config=config.to_dict(), tags=tags, start_ms=_now_ms(), resumed=resumed_id or ""
-    )
+    journal.append("open", config=config.to_dict(), tags=tags, start_ms=_now_ms(), resumed=resumed_id or "")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflows.errors import ConfigError
+from workflows.tracking_uri import STORE, VARIABLE, file_of, uri_of_file, without_credentials
 
 OWN_ID = "rankline.id"
 """Tag of a run: the id of its journal, by which it is known where the store gave no id when it began."""
@@ -18,7 +19,8 @@ class TrackingConfig:
         directory: holds `mlflow.db` and `mlartifacts/`; made if it is not there.
         experiment: name of the experiment; one per recipe.
         run_name: name of the run; None lets MLflow make one up.
-        server: tracking URI of a store elsewhere, in place of the one in `directory`.
+        server: tracking URI of a store elsewhere, in place of the one in `directory`. It contains no password: MLflow
+            takes that from the environment.
         parent: id of the run that this one is a part of; None of a run by itself.
     """
 
@@ -31,15 +33,26 @@ class TrackingConfig:
     def __post_init__(self) -> None:
         if not self.experiment:
             raise ConfigError("the experiment has no name. Give one, such as the recipe's.")
+        if self.server is not None and without_credentials(self.server) != self.server:
+            raise ConfigError(
+                f"the tracking URI {without_credentials(self.server)} was given with a password, which would be saved. "
+                f"Set {VARIABLE}, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."
+            )
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, str | None]) -> "TrackingConfig":
-        """The opposite of `to_dict`."""
-        return cls(**{**values, "directory": Path(values["directory"] or "")})  # type: ignore[arg-type]
+    def from_dict(cls, values: Mapping[str, str | None], directory: Path) -> "TrackingConfig":
+        """The opposite of `to_dict`.
+
+        Args:
+            values: plain values.
+            directory: in which they were found.
+        """
+        server = values.get("server")  # earlier versions kept the password
+        return cls(**{**values, "directory": directory, "server": server and without_credentials(server)})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, str | None]:
-        """Plain values, for JSON."""
-        return {**vars(self), "directory": str(self.directory.absolute())}
+        """Plain values, for JSON; without the directory, which may be moved."""
+        return {name: value for name, value in vars(self).items() if name != "directory"}
 
     @property
     def journals(self) -> Path:
@@ -58,16 +71,19 @@ class TrackingConfig:
 
 
 def store_uri(directory: Path, server: str | None = None) -> str:
-    """Tracking URI of the store that runs of a work directory are in: the server, or `mlflow.db` in the directory."""
-    return server or f"sqlite:///{directory.absolute() / 'mlflow.db'}"
+    """Tracking URI of the store that runs of a work directory are in: the server, or `mlflow.db` in the directory.
 
-
-def file_of(uri: str) -> Path | None:
-    """The file that a store is in; None of a server."""
-    _, is_file, path = uri.partition("?")[0].partition("sqlite:///")
-    return Path(path) if is_file else None
+    Raises:
+        ConfigError: MLflow cannot open a store in a directory of that name.
+    """
+    return server or uri_of_file(directory / STORE)
 
 
 def journals_of(directory: Path) -> Path:
     """Where runs of a work directory are until their store has them."""
     return directory / "tracking"
+
+
+def artifacts_of(directory: Path) -> Path:
+    """Where the store in a work directory keeps artifacts."""
+    return directory / "mlartifacts"

@@ -1,6 +1,7 @@
 """From a run's journal into MLflow, while the run goes on or later. Imports MLflow, which takes seconds."""
 
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -28,9 +29,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT, MLFLOW_RUN_NOTE
 
-from training.tracking.config import OWN_ID, TrackingConfig, file_of
+from training.tracking.config import OWN_ID, TrackingConfig, artifacts_of
+from training.tracking.failures import reason_of
 from training.tracking.journal import Entry, InUse, Journal, left_in, undelivered
+from training.tracking.moved import adopt_artifacts
 from workflows.errors import ArtifactError, ConfigError, RanklineError
+from workflows.tracking_uri import VARIABLE, file_of, with_credentials
 
 OPENS_ON_RUNS = {"mlflow.experimentKind": "custom_model_development"}
 """Tag of an experiment whose page MLflow opens on its runs; others open on traces."""
@@ -46,12 +50,26 @@ _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EX
 
 
 def client_of(uri: str) -> MlflowClient:
-    """A client that says within seconds that a server does not answer, and nothing else; makes a store in a file."""
+    """A client that says within seconds that a server does not answer, and nothing else; makes a store in a file.
+
+    Raises:
+        ConfigError: MLflow cannot open it.
+        OSError: the file cannot be made.
+    """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would write over a progress bar
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", _RETRIES)
-    if (file := file_of(uri)) and not file.exists():
-        _make_store(file)
-    return MlflowClient(tracking_uri=uri)
+    if file := file_of(uri):
+        if file.exists():
+            adopt_artifacts(file)
+        else:
+            _make_store(file)
+    try:
+        return MlflowClient(tracking_uri=with_credentials(uri))
+    except Exception as error:  # whatever MLflow, SQLAlchemy or a driver thinks of it
+        raise ConfigError(
+            f"MLflow cannot open the store {uri!r}: {reason_of(error)}. {VARIABLE} takes http://HOST:PORT, "
+            "sqlite:////PATH/mlflow.db or the URI of another database."
+        ) from None
 
 
 def _make_store(file: Path) -> None:
@@ -73,12 +91,12 @@ def experiment_id(client: MlflowClient, config: TrackingConfig) -> str:
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         # A store elsewhere says itself where its artifacts go.
-        location = None if config.server else (config.directory.absolute() / "mlartifacts").as_uri()
+        location = None if config.server else artifacts_of(config.directory.resolve()).as_uri()
         return str(client.create_experiment(config.experiment, artifact_location=location, tags=OPENS_ON_RUNS))
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
         raise ConfigError(
             f"experiment {config.experiment!r} was deleted in {config.uri}. "
-            f"Restore it (mlflow experiments restore -x {experiment.experiment_id}) or choose another name."
+            f"Restore it: {VARIABLE}={shlex.quote(config.uri)} mlflow experiments restore -x {experiment.experiment_id}"
         )
     return str(experiment.experiment_id)
 
@@ -160,8 +178,9 @@ class Delivery:
 
     def note_failure(self, error: Exception) -> None:
         """Keep why the rest was not delivered."""
-        self._at = self._at._replace(failure=in_a_line(error))
-        self._journal.note_delivered(self._at)
+        self._at = self._at._replace(failure=reason_of(error))
+        with suppress(OSError):  # the disk is full: the failure is only not kept
+            self._journal.note_delivered(self._at)
 
     def _keep(self, end: int) -> None:
         self._at = self._at._replace(end=end, failure="")
@@ -191,12 +210,12 @@ class Delivery:
         if self._client is None:
             entries = (entry for entry in self._journal.read() if entry.end <= self._at.end)
             *_, opening = (entry for entry in entries if entry.kind == "open")
-            self._client = client_of(opening.content["uri"])
+            self._client = client_of(_config_of(self._journal, opening.content).uri)
         return self._client
 
     def _open(self, opening: Mapping[str, Any]) -> None:
         """Begin the run, or go on with it."""
-        client = self._client = client_of(opening["uri"])
+        client = self._client = client_of(_config_of(self._journal, opening).uri)
         known = self.run_id or opening["resumed"]
         if run := stored_run(client, known) if known else None:
             client.update_run(run.info.run_id, status="RUNNING")
@@ -209,7 +228,7 @@ class Delivery:
         self._at = self._at._replace(run_id=run.info.run_id)
 
     def _new_run(self, client: MlflowClient, opening: Mapping[str, Any]) -> Run:
-        config = TrackingConfig.from_dict(opening["config"])
+        config = _config_of(self._journal, opening)
         experiment = experiment_id(client, config)
         if found := _runs_called(client, [experiment], self._journal.id):
             return found[0]
@@ -339,8 +358,7 @@ class Deliverer:
         """Wait until the run is in the store, or could not be put there, or for so long.
 
         Raises:
-            MlflowException: the store refuses the run; nothing of it is left.
-            RanklineError: the experiment was deleted; likewise.
+            RanklineError: the store refuses the run, or the experiment was deleted; nothing of the run is left.
         """
         self._tried.wait(limit_s)
         failure = self._failure
@@ -348,7 +366,9 @@ class Deliverer:
             self._is_abandoned = True
             self.finish()
             Journal(self._journal.directory).remove()
-            raise failure
+            if isinstance(failure, RanklineError):
+                raise failure
+            raise ArtifactError(f"the store refuses the run: {reason_of(failure)}.") from None
         return self._delivery
 
     def finish(self, limit_s: float | None = None) -> None:
@@ -424,7 +444,7 @@ def _deliver(journal: Journal) -> Outcome:
     if not entries:  # it was cut off before it began
         journal.remove()
         return Outcome(journal.directory, "", "", "")
-    uri, delivery, failure = str(entries[0].content["uri"]), Delivery(journal), ""
+    uri, delivery, failure = _config_of(journal, entries[0].content).uri, Delivery(journal), ""
     if entries[-1].kind != "end":
         journal.append("end", status="KILLED", ms=_last_ms(entries))
     try:
@@ -433,7 +453,7 @@ def _deliver(journal: Journal) -> Outcome:
     except (MlflowException, RanklineError, OSError) as error:
         delivery.note_failure(error)
         journal.close()
-        failure = in_a_line(error)
+        failure = reason_of(error)
     return Outcome(journal.directory, uri, delivery.run_id, failure)
 
 
@@ -444,10 +464,9 @@ def may_pass(error: Exception) -> bool:
     return isinstance(error, OSError)
 
 
-def in_a_line(error: Exception) -> str:
-    """What happened, without the rest of a long story."""
-    asked, is_silent, _ = str(error).strip().partition("\n")[0].partition(" failed with exception")
-    return f"{asked} got no answer" if is_silent else asked.rstrip(".")
+def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
+    """Where a journal is to be delivered; a store in a file is in the work directory that the journal is in."""
+    return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 
 def _last_ms(entries: Iterable[Entry]) -> int:

@@ -16,6 +16,7 @@ from serving.ensemble import (
     add_version,
     before,
     publish_version,
+    refuse_other_project,
     version_numbers,
     versions,
 )
@@ -38,9 +39,10 @@ def export(
     promote: bool = True,
     timeout_s: float = 60,
     fail: BaseException | None = None,
+    **details: object,
 ) -> int:
     """Publish a version with one step that holds one file; its number."""
-    about = {"run_id": f"r{content}"}
+    about = {"run_id": f"r{content}", **details}
     with publish_version(
         path, "m", made_from={}, details=about, keep=keep, promote=promote, timeout_s=timeout_s
     ) as new:
@@ -422,3 +424,17 @@ def test_a_version_is_activated_only_if_its_files_are_those_of_its_manifest(tmp_
     unlisted.unlink()
     added.activate()
     assert ExportedEnsemble.load(tmp_path).version == 3
+
+
+def test_an_ensemble_of_another_project_with_other_columns_is_not_replaced(tmp_path: Path) -> None:
+    path, one, two = (tmp_path / name for name in ("models", "one", "two"))
+    refuse_other_project(path, "m", one, ["a"])  # there is none
+    export(path)
+    refuse_other_project(path, "m", two, ["a"])  # an earlier version does not say whose it is
+    export(path, made_in="../one", inputs=["a", "b"])
+    for model, inputs in ((one, ["a"]), (two, ["b", "a"]), (path / ".." / "one", ["c"])):
+        refuse_other_project(path, "m", model, inputs)
+    with pytest.raises(ArtifactError, match=r"of the model in .*/one: it takes a, b, this one a\. Choose another"):
+        refuse_other_project(path, "m", two, ["a"])
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
+    refuse_other_project(tmp_path.with_name("copy") / "models", "m", tmp_path.with_name("copy") / "one", ["a"])

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from mlflow.exceptions import MlflowException
 
 from tests.support.waiting import wait_until
 from training.tracking import TrackingConfig, delivery, tracked_run
-from training.tracking.config import file_of
-from workflows.errors import ConfigError
+from workflows.errors import ArtifactError, ConfigError
+from workflows.tracking_uri import file_of
 
 
 @pytest.fixture(scope="module")
@@ -152,5 +151,5 @@ def test_a_run_that_is_gone_goes_on_as_a_new_one_with_a_note(config: TrackingCon
 
 
 def test_an_error_of_the_store_is_not_taken_for_a_run_that_is_gone(config: TrackingConfig) -> None:
-    with pytest.raises(MlflowException, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
+    with pytest.raises(ArtifactError, match="Invalid value"), tracked_run(config, resumed_id="no id at all"):
         pass

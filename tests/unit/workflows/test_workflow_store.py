@@ -58,6 +58,35 @@ def test_a_saved_workflow_does_not_need_what_was_saved_of_it(workflow: nvt.Workf
     assert transformed(load_workflow(tmp_path / "again")).equals(before)
 
 
+def transformed_rows(workflow: nvt.Workflow, rows: pd.DataFrame) -> pd.DataFrame:
+    with quiet_nvtabular():
+        return workflow.transform(nvt.Dataset(rows, cpu=True)).to_ddf().compute(scheduler="synchronous")
+
+
+def test_the_same_workflow_is_saved_to_the_same_bytes_wherever_it_is_fitted(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {"a": ["x", "y", "x", "z"] * 5, "b": [1, 2, 1, 2] * 5, "c": [1.0, 2.0, 3.0, 4.0] * 5, "y": [0, 1, 1, 0] * 5}
+    )
+
+    def graph() -> Any:
+        encoded = (["a"] >> ops.Categorify()) + (["a"] >> ops.TargetEncoding("y", kfold=2))
+        return encoded + (["b"] >> ops.JoinGroupby(cont_cols=["c"], stats=["mean"])) + (["c"] >> ops.Normalize())
+
+    contents = []
+    for place in ("here", "there/below"):
+        workflow = fitted(graph, rows, tmp_path / place / "scratch")
+        save_workflow(workflow, tmp_path / place / "workflow")
+        files = sorted(path for path in (tmp_path / place / "workflow").rglob("*") if path.is_file())
+        contents.append({path.relative_to(tmp_path / place): path.read_bytes() for path in files})
+        shutil.rmtree(tmp_path / place / "scratch")
+        by_nvtabular = nvt.Workflow.load(str(tmp_path / place / "workflow"))
+        pd.testing.assert_frame_equal(
+            transformed_rows(load_workflow(tmp_path / place / "workflow"), rows), transformed_rows(by_nvtabular, rows)
+        )
+    assert contents[0] == contents[1]
+    assert len(contents[0]) > 2
+
+
 def similarity() -> Any:
     return [["user", "movie"]] >> ops.ColumnSimilarity(scipy.sparse.coo_matrix(np.eye(8)), on_device=False)
 

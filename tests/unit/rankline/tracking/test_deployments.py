@@ -73,9 +73,22 @@ def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typ
     described = said(typed("get", "--name", NAME))
     assert "version: 2" in described
     assert "others: [1]" in described
-    (tmp_path / "rows.json").write_text(json.dumps([{"x": 1}, {"x": 3}]))
+    client = get_deploy_client(f"rankline:{tmp_path / 'elsewhere'}")
+    records, columns = [{"x": 1, "y": "a"}, {"x": 3, "y": "b"}], {"x": [1, 3]}
+    split = {"columns": ["x"], "data": [[1], [3]]}
+    (tmp_path / "rows.json").write_text(json.dumps(records))
     scored = said(typed("predict", "--name", NAME, "-I", str(tmp_path / "rows.json")))
     assert json.loads(scored)["score"] == {"0": 21, "1": 23}
+    for rows in (records, columns, split, {"dataframe_split": split}, {"dataframe_records": records}):
+        assert list(client.predict(NAME, rows)["score"]) == [21, 23]
+    assert list(client.predict(NAME, {"x": 3})["score"]) == [23]
+
+
+def test_an_empty_directory_holds_no_deployments_and_a_path_is_no_name(typed: Typed, tmp_path: Path) -> None:
+    assert "[]" in said(typed("list"))
+    for name in ("", ".", "..", "a/b"):
+        assert f"the name is {name!r}" in refused(typed("create", "--name", name, "-m", f"models:/{NAME}/1"))
+        assert f"has no ensemble {name!r}" in refused(typed("get", "--name", name))
 
 
 def test_the_export_of_a_run_is_deployed_and_a_server_is_asked(typed: Typed, origin: Path) -> None:

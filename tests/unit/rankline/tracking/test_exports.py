@@ -23,7 +23,7 @@ def exported(path: Path, run_id: str, uri: str, version: int = 4) -> ExportedEns
 def test_a_run_says_what_it_was_exported_as(store: Store, tmp_path: Path) -> None:
     run_id = store.trained("mlp", {"auc": 0.7})
     for version in (3, 4):
-        record_export(exported(tmp_path, run_id, store.uri, version))
+        record_export(exported(tmp_path, run_id, store.uri, version), tmp_path)
     run = find_run(store.reader, run_id)
     assert (run.version, run.engine, run.serving) == ("shop 4", "onnx", {"megabytes": 2.5})
 
@@ -32,5 +32,5 @@ def test_a_run_that_is_gone_is_told_and_what_was_trained_elsewhere_has_none(stor
     with pytest.raises(
         ArtifactError, match=r"does not say that it was exported as version 4: .* The ensemble is whole"
     ):
-        record_export(exported(tmp_path, "0" * 32, store.uri))
-    record_export(exported(tmp_path / "elsewhere", "", "nowhere"))
+        record_export(exported(tmp_path, "0" * 32, store.uri), tmp_path)
+    record_export(exported(tmp_path / "elsewhere", "", "nowhere"), tmp_path)

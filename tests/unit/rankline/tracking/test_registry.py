@@ -2,12 +2,14 @@ import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 
 from rankline.tracking.registry import CANDIDATE, CHAMPION, RegisteredVersion, Registry, RegistryError
 from rankline.tracking.reports import log_report
@@ -44,7 +46,8 @@ def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, 
     assert (model.name, str(model.status)) == ("ensemble", "READY")
     root = Path(model.artifact_location.removeprefix("file://"))
     assert sorted(path.name for path in root.iterdir()) == [
-        "MLmodel", "bench", "ensemble", "feature_spec.yaml", "parity.json",
+        "MLmodel", "bench", "conda.yaml", "ensemble", "feature_spec.yaml", "parity.json", "python_env.yaml",
+        "requirements.txt",
     ]  # fmt: skip
     assert json.loads((root / "bench" / "bench.json").read_text())["version"] == ensemble.version
     assert not any(path.is_symlink() for path in root.rglob("*"))
@@ -53,7 +56,35 @@ def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, 
     named = {*ensemble.manifest.files, f"{NAME}/{ensemble.version}/manifest.json"}
     assert {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()} == named
     loaded = mlflow.pyfunc.load_model(str(root))
-    np.testing.assert_array_equal(loaded.predict(pd.DataFrame({"x": [0, 3]})), [10, 13])
+    for rows in (
+        pd.DataFrame({"label": [1, 0], "x": [0, 3]}),
+        [{"x": 0}, {"x": 3}],
+        {"x": np.array([0, 3])},
+    ):
+        np.testing.assert_array_equal(loaded.predict(rows), [10, 13])
+    with pytest.raises(MlflowException, match=r"missing inputs \['x'\]"):  # which column is which is not known
+        loaded.predict(np.array([[0], [3]]))
+    assert mlflow.pyfunc.get_model_dependencies(str(root)) == str(root / "requirements.txt")
+    assert f"rankline=={metadata.version('rankline')}" in (root / "requirements.txt").read_text().splitlines()
+
+
+def test_a_name_that_something_else_is_registered_under_is_not_taken_over(store: Store, tmp_path: Path) -> None:
+    registry = Registry(store.client)
+    made = registry.register(exported(store, tmp_path))
+    (tmp_path / "two").mkdir()
+    other = exported(store, tmp_path / "two", 20)
+    assert registry.register(other).number == 2  # which takes the same columns
+    (tmp_path / "three").mkdir()
+    third = exported(store, tmp_path / "three", 30)
+    store.client.set_model_version_tag(NAME, "2", "inputs", "other columns")
+    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* is of another project, whose requests have other"):
+        registry.register(third)
+    for number in ("1", "2"):
+        store.client.delete_model_version_tag(NAME, number, "fingerprint")
+    with pytest.raises(ArtifactError, match="is of something else than Rankline"):
+        registry.register(third)
+    assert made.number == 1
+    assert len(store.client.search_model_versions(f"name = '{NAME}'")) == 2
 
 
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "RUNNING"])

@@ -75,7 +75,7 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_runs(store: Store, monk
     for ask in (lambda: runs_in(store.reader, limit=25), lambda: find_run(store.reader, run_id[:12])):
         statements.clear()
         ask()
-        assert len(statements) == 4  # runs, and their metrics, parameters and tags
+        assert len(statements) == 5  # where artifacts are, runs, and their metrics, parameters and tags
 
 
 def test_a_store_in_a_file_says_without_mlflow_what_mlflow_says_of_it(store: Store) -> None:

@@ -1,0 +1,38 @@
+"""Stores in a file that were moved or copied with their artifacts. Imports no MLflow."""
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+from training.tracking.config import artifacts_of
+
+_LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+
+
+def adopt_artifacts(store: Path) -> None:
+    """Let a store name the artifacts beside it.
+
+    MLflow keeps absolute locations, and would write those of a moved or copied store into the original directory. What
+    cannot be changed stays: a store in a directory that is only read.
+    """
+    here = artifacts_of(store.resolve().parent)
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=rw", uri=True, timeout=30)) as connection,
+        connection,
+    ):
+        named = connection.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
+        for (before,) in named:
+            if before.startswith("file:") and before.endswith(f"/{here.name}") and before != here.as_uri():
+                for table, column in _LOCATIONS:
+                    connection.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                        f"WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                        (here.as_uri(), len(before) + 1, before, len(before) + 1, f"{before}/"),
+                    )

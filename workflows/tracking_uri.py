@@ -1,0 +1,74 @@
+"""Tracking URIs of MLflow stores: in a file, or on a server. Imports no MLflow."""
+
+import os
+import re
+from pathlib import Path
+
+from workflows.errors import ConfigError
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+STORE = "mlflow.db"
+_SQLITE = "sqlite:///"
+# What MLflow reads otherwise in the path of a store: it decodes the first, and takes the second for the end.
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|\?")
+_USER = re.compile(r"(?<=://)[^/?#\s'\"]*@")
+_PASSWORD = re.compile(r"(?<=[?&])(?:user|username|password|passwd|pwd|token)=[^&\s'\"]*&?", re.IGNORECASE)
+
+
+def uri_of_file(file: Path) -> str:
+    """Tracking URI of the store in a file.
+
+    Raises:
+        ConfigError: MLflow cannot open a store at this path.
+    """
+    path = str(file.resolve())
+    if found := _UNUSABLE.search(path):
+        raise ConfigError(
+            f"the path of MLflow's store, {path}, contains {found[0]!r}, which MLflow cannot open. "
+            "Rename the directory, or choose another one with --work-dir."
+        )
+    return f"{_SQLITE}{path}"
+
+
+def file_of(uri: str) -> Path | None:
+    """The file that a store is in; None of a server."""
+    _, is_file, path = uri.partition("?")[0].partition(_SQLITE)
+    return Path(path) if is_file else None
+
+
+def without_credentials(text: str) -> str:
+    """A tracking URI, or a message that contains some, without user names and passwords."""
+    return _PASSWORD.sub("", _USER.sub("", text))
+
+
+def with_credentials(uri: str) -> str:
+    """A URI as `MLFLOW_TRACKING_URI` has it, if that names the same store: artifacts and messages keep no password."""
+    given = os.environ.get(VARIABLE, "")
+    return given if without_credentials(given) == uri else uri
+
+
+def kept_uri(uri: str, directory: Path) -> str:
+    """A tracking URI as an artifact keeps it: the path of a file is relative to the artifact's directory.
+
+    An artifact then finds the store of its own project after the project was moved or copied.
+    """
+    file = file_of(uri)
+    if file is None:
+        return without_credentials(uri)
+    return f"{_SQLITE}{os.path.relpath(file.resolve(), directory.resolve())}"
+
+
+def found_uri(kept: str, directory: Path) -> str:
+    """The tracking URI that an artifact in a directory keeps.
+
+    Earlier versions kept an absolute path. A store of that name in or beside a directory above the artifact is then
+    that of the project at hand.
+    """
+    file = file_of(kept)
+    if file is None:
+        return without_credentials(kept)
+    directory = directory.resolve()
+    if file.is_absolute():
+        at_hand = (above / file.parent.name / file.name for above in (directory, *directory.parents))
+        file = next((store for store in at_hand if store.is_file()), file)
+    return f"{_SQLITE}{os.path.normpath(directory / file)}"
