@@ -1,6 +1,7 @@
 """Rows of any number scored block by block, and written beside their scores."""
 
 import json
+import math
 import os
 import re
 import sys
@@ -96,6 +97,12 @@ def score_blocks(
         pool.shutdown(cancel_futures=True)
 
 
+def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
+    """Rows with a score that is NaN."""
+    is_nan = np.isnan(scores) if scores.dtype.kind == "f" else np.zeros(len(scores), np.bool_)
+    return np.unique(np.nonzero(is_nan)[0])
+
+
 @contextmanager
 def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
     """A function that writes rows with columns of scores beside them, again and again.
@@ -156,10 +163,25 @@ def without_formulas(rows: pa.Table) -> pa.Table:
 def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
     def write(rows: pa.Table) -> None:
         for row in rows.to_pylist():
-            # Dates and decimals become texts: JSON has no type for them.
-            sink.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode())
+            sink.write((_json(row) + "\n").encode())
 
     return write
+
+
+def _json(row: Any) -> str:
+    """Dates and decimals become texts, NaN and infinities null: JSON has no type for them."""
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(row), ensure_ascii=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(of_name) for name, of_name in value.items()}
+    if isinstance(value, list):
+        return [_finite(element) for element in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parquet(sink: IO[bytes], stack: ExitStack) -> Callable[[pa.Table], None]:

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.client import Client, ModelSchema
+from serving.client.requests import prepare
 from serving.client.tensors import Array, WireTensor
 from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
-from serving.plan import tensor_call
+from serving.plan import TransformPlan, tensor_call
+from serving.plan.unknown import unknown_columns as unknown_in
 from serving.transforms import load_transform
 from workflows.errors import RanklineError, RequestError
 from workflows.tensors import Tensor
@@ -33,6 +35,31 @@ def open_ensemble(ensemble: ExportedEnsemble) -> Client:
         MissingExtraError: what runs the model is not installed.
     """
     return Client(str(ensemble.path), ensemble.name, transport=InProcess(ensemble))
+
+
+def unknown_columns(ensemble: ExportedEnsemble, rows: Any) -> list[str]:
+    """Columns of the first rows that have values, none of which an exported vocabulary has.
+
+    Args:
+        ensemble: with the vocabularies; a workflow that runs through NVTabular shows none.
+        rows: as `Client.predict` takes them.
+
+    Raises:
+        ArtifactError: a file is missing or damaged.
+        RequestError: the rows do not fit.
+    """
+    schema = ModelSchema.from_config(ensemble.model_config)
+    request = prepare(rows, schema, lambda _, tensors: {tensor.schema.name: _array(tensor) for tensor in tensors})
+    tensors = request.messages[0] if request.messages else {}
+    directory = ensemble.path / ensemble.model_config.ensemble_scheduling.step[0].model_name / "1" / PLAN
+    if (
+        not tensors
+        or not directory.is_dir()
+        or any(tensors[name].shape[1] > 1 for name in schema.candidates if name in tensors)
+    ):
+        return []
+    plan = load_transform(directory)
+    return unknown_in(plan, tensors) if isinstance(plan, TransformPlan) else []
 
 
 class InProcess:

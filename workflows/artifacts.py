@@ -257,9 +257,9 @@ def refuse_links(directory: Path, kind: str) -> None:
     """
     for path in sorted(directory.rglob("*")):
         if path.is_symlink():
-            raise ArtifactError(f"{path} is a link. A {kind} holds files alone: put the file in its place.")
+            raise ArtifactError(f"{path} is a link, and this {kind} may hold only files. Put the file in its place.")
         if not (path.is_file() or path.is_dir()):
-            raise ArtifactError(f"{path} is not a regular file. A {kind} holds files alone: remove it.")
+            raise ArtifactError(f"{path} is not a regular file, and this {kind} may hold only files. Remove it.")
 
 
 def remedy(kind: str, directory: Path) -> str:

@@ -93,3 +93,12 @@ def usual_heads(columns: Sequence[str]) -> tuple[Head, ...]:
 def output_names(heads: Sequence[Head]) -> tuple[str, ...]:
     """What the outputs of a model are called: `SCORE` where it has one binary head, else the columns of the labels."""
     return (SCORE,) if [head.task for head in heads] == [BINARY] else tuple(head.column for head in heads)
+
+
+def score_names(output: str, classes: Sequence[str] = ()) -> tuple[str, ...]:
+    """The columns of a table that an output's scores go into: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
+
+    The output `SCORE` needs no `score_` before it.
+    """
+    stem = output if output == SCORE else f"{SCORE}_{output}"
+    return tuple(f"{stem}_{name}" for name in classes) or (stem,)

@@ -14,7 +14,7 @@ from rankline.cli.completion import recipes
 from rankline.display import ERRORS, STDOUT, Stages, note
 from rankline.recipes import recipe_named
 from rankline.servers import client_for
-from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only
+from rankline.workspace import REPOSITORY, exported_workspace, is_exported_only, is_no_recipe
 from workflows.errors import ConfigError
 from workflows.progress import SILENT, Progress
 from workflows.words import listed
@@ -50,13 +50,15 @@ def predict_command(
 ) -> None:
     """Score rows: one from options, or any number from a CSV, Parquet or JSON lines file.
 
-    Without `--url`, plan and model run in this process.
+    Without `--url`, plan and model run in this process. Write columns that have the name of an option after `--`.
 
     **Examples**
 
     rankline predict --userId 1 --movieId 31
 
     rankline predict rankline.yaml --plan basic --"monthly fee" 9.9 --tags 'new|trial'
+
+    rankline predict rankline.yaml -- --format pro --url 9.5
 
     rankline predict --input rows.csv --output scored.csv
 
@@ -75,19 +77,27 @@ def predict_command(
         text_columns,
         typed_row,
     )
-    from rankline.scores import check_columns, score_blocks, scores_to
+    from rankline.scores import check_columns, score_blocks, scores_to, without_score
     from serving.client import ModelSchema
     from serving.client.requests import check
     from serving.ensemble import ExportedEnsemble
 
     words = words or []
-    is_named = bool(words) and not words[0].startswith("-")
-    recipe = recipe_of("predict", words.pop(0) if is_named else "movielens", old_recipe)
-    workspace = exported_workspace(recipe, repository=repository)
-    requests = None if is_exported_only(recipe, repository) else recipe_named(recipe).dataset.requests
+    named = words.pop(0) if words and not words[0].startswith("-") else None
+    if named is not None and old_recipe is not None:
+        raise ConfigError(f"--recipe is given beside the recipe {named!r}. If it is a column, write it after --.")
+    recipe = named or recipe_of("predict", "movielens", old_recipe)
+    if url is not None and is_no_recipe(recipe):  # the server has it, and this machine need not
+        ensemble, requests = repository / recipe, None
+    else:
+        ensemble = exported_workspace(recipe, repository=repository).ensemble
+        requests = None if is_exported_only(recipe, repository) else recipe_named(recipe).dataset.requests
+    given = from_options(words)
+    options = {"input": input_file, "format": format_name, "output": output, "url": url, "tls-root": tls_root}
+    if input_file is None or words or not Path(input_file).exists():
+        _check_options(options, given, recipe, repository)
     if (input_file is None) == (not words):
         raise ConfigError("give either one row, such as --userId 1 --movieId 31, or --input FILE.")
-    given = from_options(words)
     if requests is not None and input_file not in (None, "-"):
         found = format_name or requests.format_of(Path(input_file))
     else:
@@ -95,7 +105,6 @@ def predict_command(
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
     check_writable(output)
-    ensemble = workspace.ensemble
     with ExitStack() as stack:
         client = None if url is None else stack.enter_context(client_for(ensemble, url, tls_root))
         if client is None:
@@ -122,13 +131,56 @@ def predict_command(
         check(sent, schema)  # now, not after the model is loaded
         if missing := missing_columns(sent.column_names, optional, first.rows.column_names):
             note(missing)
+        if client is None and input_file is not None:
+            _note_unknown(exported, sent)
         client = client or stack.enter_context(client_for(ensemble, None, tls_root))
         progress: Progress = SILENT
         if input_file is not None:
             progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))
         write = stack.enter_context(scores_to(output, written))
+        num_rows = num_lacking = first_lacking = 0
         for rows, scores in score_blocks(client, chain([first], blocks), select, progress):
             write(rows, schema.score_columns(scores))
+            if len(lacking := without_score(scores)):
+                first_lacking = first_lacking or num_rows + int(lacking[0]) + 1
+                num_lacking += len(lacking)
+            num_rows += len(rows)
+    if num_lacking:
+        note(
+            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}, since "
+            "the model cannot compute with their values. JSON has null there."
+        )
+
+
+def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
+    """Refuse an option that may be meant as a column of a row, since it has the name of one that is not given."""
+    from serving.client import ModelSchema
+    from serving.ensemble import ExportedEnsemble
+
+    if is_exported_only(recipe, repository):
+        schema = ModelSchema.from_config(ExportedEnsemble.load(repository / recipe).model_config)
+        columns = [column.name for column in schema.columns]
+    elif is_no_recipe(recipe):  # which columns it has, the server says later
+        return
+    else:
+        columns = list(recipe_named(recipe).dataset.inputs)
+    for name, value in options.items():
+        if value is not None and name in columns and name not in given:
+            raise ConfigError(
+                f"--{name} is an option, and {name!r} a column. Write the column after --, as in: "
+                f"rankline predict {recipe} -- --{name} {value}"
+            )
+
+
+def _note_unknown(exported: "ExportedEnsemble", rows: "pa.Table") -> None:
+    """Warn of columns that hold nothing that training saw, as ids of another form do."""
+    from serving.in_process import unknown_columns
+
+    if unknown := listed([repr(name) for name in unknown_columns(exported, rows)], 5):
+        note(
+            f"Warning: in the first rows, 100% of {unknown} are values that training never saw, or saw too rarely. "
+            "Check that they are written as in the training data."
+        )
 
 
 def _check_reading(requests: "Requests", exported: "ExportedEnsemble") -> None:

@@ -47,11 +47,10 @@ class Breakdown:
     Attributes:
         total_ms: mean latency.
         client_ms: how late it was taken up, and the time until it was handed to the operating system.
-        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides. The server's
-            mean is over a few requests more or less than ours, those at both ends; of few requests it can be longer.
+        network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides.
         steps: model → its times, in the order of the ensemble.
-        remainder_ms: of the server's time, what is in no step: the ensemble's own work, and requests that were counted
-            on one side of a reading only.
+        remainder_ms: of the server's time, what is in no step: the ensemble's own work. The server's mean is over a
+            few requests more or less than ours, those at both ends; of few requests this can be below 0.
     """
 
     total_ms: float
@@ -131,12 +130,13 @@ class Statistics:
             return None
         server_ms = (after[self._name].success_ns - before[self._name].success_ns) / num_answered / 1e6
         steps = {name: _step_times(before[name], after[name], num_answered) for name in self._steps}
+        network_ms = max(latency_ms - client_ms - server_ms, 0.0)
         return Breakdown(
             total_ms=latency_ms,
             client_ms=client_ms,
-            network_ms=latency_ms - client_ms - server_ms,
+            network_ms=network_ms,
             steps=steps,
-            remainder_ms=server_ms - sum(times.total_ms for times in steps.values()),
+            remainder_ms=latency_ms - client_ms - network_ms - sum(times.total_ms for times in steps.values()),
         )
 
     def _totals(self, name: str) -> ModelTotals:

@@ -153,9 +153,14 @@ def _failure(run: Run, outcome: Outcome) -> str:
     """Why the run says less than it should; empty if it does not."""
     if outcome.failure:
         return f"{outcome.failure} after {run.duration_s:g} s; the figures are from before that."
-    if not run.whole.latency.total:
-        return f"nothing was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors either'}."
-    return ""
+    if run.whole.latency.total:
+        return ""
+    if run.whole.num_answered:
+        return (
+            f"no request that was due in these {run.duration_s:g} s was answered in them: what was answered was due "
+            "before. The load is more than client or server can handle. Lower the rate."
+        )
+    return f"nothing was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors either'}."
 
 
 def _lateness(run: Run, config: LoadConfig) -> str:

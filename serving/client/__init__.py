@@ -6,8 +6,9 @@
     async with AsyncClient("127.0.0.1:8001", "movielens", ClientConfig(timeout_s=0.1)) as client:
         scores = await client.predict(rows)
 
-Rows are a mapping from names to columns, a pandas DataFrame or an Arrow table. Lists may differ in length. None, NaN
-and Arrow's null say that a value is missing; see `workflows.tensor_names` for how that travels.
+Rows are a mapping from names to columns, one row or a list of rows as mappings from names to values, a table of pandas,
+polars or Arrow. Lists may differ in length. None, NaN and Arrow's null say that a value is missing; see
+`workflows.tensor_names` for how that travels.
 
 A model whose rows may hold several candidates scores many of them for one row in one request:
 

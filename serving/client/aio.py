@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,11 +36,14 @@ class AsyncClient:
         transport = connect(self.url, self._config, is_async=True)
         core = Core(self.url, self._model_name, self._config, transport, asyncio.sleep)
         await core.connect()
-        self._connected = core
+        self._connected, self._process = core, os.getpid()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.url, self._model_name, self._config)
 
     async def close(self) -> None:
         if self._connected is not None:
@@ -75,4 +79,6 @@ class AsyncClient:
     def _core(self) -> Core:
         if self._connected is None:
             raise ServerError("the client is not connected. Use it in an `async with` block.")
+        if self._process != os.getpid():
+            raise ServerError("the client was connected before this process was forked. Make a client in each process.")
         return self._connected

@@ -1,6 +1,7 @@
 """The choices of a client."""
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class ClientConfig:
             later. Worth it from about a megabyte of inputs on.
         tls: encrypts the connection.
         key: opens protocols that the server restricts, such as shared memory.
+        headers: are sent with every request, as a proxy may ask for.
     """
 
     timeout_s: float = 30.0
@@ -63,6 +65,7 @@ class ClientConfig:
     shared_memory: bool = False
     tls: ClientTls | None = None
     key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0 or not self.backoff_s > 0 or not self.connect_timeout_s >= 0:

@@ -7,13 +7,15 @@ ensemble puts "in ensemble 'NAME', " before those of its step.
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError, ServingError
 
 UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
-CLOSED = "CLOSED"  # none of gRPC's: the client itself was closed
+UNAUTHENTICATED, PERMISSION_DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
+# None of gRPC's: the client itself was closed, and what answers does not speak Triton's protocol.
+CLOSED, NOT_TRITON = "CLOSED", "NOT_TRITON"
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
 _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
 _RESET = "RST_STREAM"
 _NOT_CONNECTED, _HUNG_UP = "failed to connect", ("Socket closed", "reset by peer")
-_TLS_TROUBLE = ("handshake failed", "erification")
+_TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
 _UNKNOWN_REGION, _REGION_IN_USE = "Unable to find shared memory region", "it is currently in use"
 
 
@@ -37,7 +39,7 @@ class CallError(Exception):
     @property
     def is_lost(self) -> bool:
         """No server has answered, or one that has not loaded its models yet; or a proxy has given the request up."""
-        is_there = self.is_busy or _RESTRICTED in self.details
+        is_there = self.is_busy or is_restricted(self.details)
         is_reset = self.status == "INTERNAL" and _RESET in self.details
         return (self.status == UNAVAILABLE or self.is_unknown_model or is_reset) and not is_there
 
@@ -49,7 +51,7 @@ class CallError(Exception):
     @property
     def is_refused(self) -> bool:
         """The server has looked at the request and will not run it."""
-        return self.status in _REFUSED or self.is_busy or _RESTRICTED in self.details
+        return self.status in _REFUSED or self.is_busy or is_restricted(self.details)
 
     @property
     def is_unknown_region(self) -> bool:
@@ -65,6 +67,11 @@ class CallError(Exception):
     def is_late(self) -> bool:
         """No answer came in time."""
         return self.status == DEADLINE_EXCEEDED
+
+
+def is_restricted(details: str) -> bool:
+    """Whether the server has restricted the protocol to those who know a key."""
+    return _RESTRICTED in details
 
 
 def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) -> ServingError:
@@ -90,8 +97,17 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
             f"the request waited longer than the queue of model {model_name!r} allows ({details}). "
             "Send less at a time, or try again later."
         )
-    if _RESTRICTED in details:
+    if is_restricted(details):
         return RequestError(f"{url} restricts this to those who have its key ({details}). Give the client the key.")
+    if failure.status in (UNAUTHENTICATED, PERMISSION_DENIED):
+        return RequestError(
+            f"{url} or a proxy before it asks for other credentials ({details}). Give them, such as "
+            "ClientConfig(headers={'Authorization': ...})."
+        )
+    if failure.status == NOT_TRITON:
+        return ServerError(
+            f"what answers at {url} is no Triton server ({details}). Correct the address, or the proxy before it."
+        )
     if failure.is_unknown_model:
         return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")
     if failure.status == UNAVAILABLE:

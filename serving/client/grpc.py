@@ -1,10 +1,13 @@
 """Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -16,6 +19,7 @@ from serving.client.schema import ModelSchema
 from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import Array, WireTensor
 from serving.control import GRPC_KEY_HEADER
+from workflows.errors import ServerError
 from workflows.tensors import Tensor
 
 _RECONNECT_MS = (100, 250)
@@ -25,19 +29,50 @@ _SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another s
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
 
+_waiting: set[int] = set()
+"""Threads that wait for an answer."""
+_open: "WeakSet[GrpcTransport]" = WeakSet()
+"""Asynchronous ones, which have threads of gRPC's own."""
+_is_cut_off = False
+"""Whether this process was forked amid calls: gRPC then hangs or aborts, and keeps no timeout."""
+
+
+def _after_fork() -> None:
+    global _is_cut_off
+    _is_cut_off |= bool(_waiting) or len(_open) > 0
+    _waiting.clear()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class GrpcTransport:
     """Implements `Transport`. Threads may share a blocking one; a call of an asynchronous one is cancelled on the wire.
 
     Where memory is shared, inputs go to regions of it.
+
+    Raises:
+        ServerError: the process was forked while its parent used gRPC.
     """
 
     def __init__(self, url: str, config: ClientConfig, *, is_async: bool) -> None:
+        if _is_cut_off:
+            raise ServerError(
+                "gRPC cannot be used in this process, which was forked while its parent waited for an answer. Start "
+                "processes with multiprocessing's 'spawn', or use transport 'http'."
+            )
         self._is_async = is_async
+        if is_async:
+            _open.add(self)
         self._pool = RegionPool() if config.shared_memory else None
         self._config = config
         self._options: dict[str, Any] = {}
+        headers = {name.lower(): value for name, value in config.headers.items()}
         if config.key is not None:
-            self._options["metadata"] = ((GRPC_KEY_HEADER, config.key),)
+            headers[GRPC_KEY_HEADER] = config.key
+        if headers:
+            self._options["metadata"] = tuple(headers.items())
         channels = grpc.aio if is_async else grpc
         credentials, options = _credentials(config), _channel_options(url, config)
         self._channel = (
@@ -126,6 +161,7 @@ class GrpcTransport:
                 if time.monotonic() > now_s + _RELEASE_S:
                     break
                 await asyncio.sleep(_POLL_S) if self._is_async else time.sleep(_POLL_S)
+        _open.discard(self)
         closing = self._channel.close()
         if self._is_async:
             await closing
@@ -134,13 +170,18 @@ class GrpcTransport:
         return await self._call(method, message, max(end_s - time.monotonic(), 0.0))
 
     async def _call(self, method: Any, message: Any, timeout_s: float) -> Any:
+        thread = threading.get_ident()
         try:
-            answer = method(message, timeout=timeout_s, **self._options)
-            return await answer if self._is_async else answer
+            if self._is_async:
+                return await method(message, timeout=timeout_s, **self._options)
+            _waiting.add(thread)
+            return method(message, timeout=timeout_s, **self._options)
         except grpc.RpcError as error:
             raise _failed(error) from error
         except (ValueError, grpc.aio.UsageError) as error:  # of a channel that is closed, blocking or not
             raise CallError(CLOSED, str(error)) from error
+        finally:
+            _waiting.discard(thread)
 
 
 def _failed(error: Any) -> CallError:

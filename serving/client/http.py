@@ -1,22 +1,33 @@
 """Triton's protocol over HTTP, through tritonclient: for where gRPC does not get through."""
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
 
+import gevent  # type: ignore[import-untyped]
+import rapidjson
 import tritonclient.http as triton
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor
 
 from serving.client.config import ClientConfig, ClientTls
-from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
+from serving.client.failures import (
+    DEADLINE_EXCEEDED,
+    NOT_TRITON,
+    PERMISSION_DENIED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    CallError,
+    is_restricted,
+)
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
 from serving.control import KEY_HEADER
-from workflows.errors import ConfigError
+from workflows.errors import in_short
 from workflows.tensors import Tensor
 
 _STATUS_OF = {
@@ -27,6 +38,17 @@ _STATUS_OF = {
     "503": UNAVAILABLE,
     "504": DEADLINE_EXCEEDED,
 }
+_STATUS_OF_PAGE = {
+    "401": UNAUTHENTICATED,
+    "403": PERMISSION_DENIED,
+    "407": UNAUTHENTICATED,
+    "502": UNAVAILABLE,
+    "503": UNAVAILABLE,
+    "504": DEADLINE_EXCEEDED,
+}
+"""Of answers that are not JSON, which come from a proxy."""
+
+os.register_at_fork(after_in_child=gevent.reinit)  # else it would wait for threads that the parent has
 
 
 class HttpTransport(ABC):
@@ -38,6 +60,8 @@ class HttpTransport(ABC):
     async def describe(self, model_name: str, timeout_s: float) -> Any:
         """The model's `inference.ModelConfig`."""
         answer = await self._call(timeout_s, "get_model_config", model_name)
+        if not isinstance(answer, dict) or "max_batch_size" not in answer:
+            raise CallError(NOT_TRITON, f"it describes a model as {str(answer)[:50]}")
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
     async def model_names(self, timeout_s: float) -> list[str]:
@@ -84,7 +108,8 @@ class HttpTransport(ABC):
     @property
     def _headers(self) -> dict[str, str]:
         """What goes with every request; made anew, since tritonclient writes into it."""
-        return {} if self._config.key is None else {KEY_HEADER: self._config.key}
+        key = {} if self._config.key is None else {KEY_HEADER: self._config.key}
+        return {**self._config.headers, **key}
 
 
 class BlockingHttpTransport(HttpTransport):
@@ -92,7 +117,7 @@ class BlockingHttpTransport(HttpTransport):
 
     def __init__(self, url: str, config: ClientConfig) -> None:
         super().__init__(config)
-        self._address = address_of(url, config)
+        self._url = url
         self._local = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
@@ -106,14 +131,17 @@ class BlockingHttpTransport(HttpTransport):
 
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
-            if timeout_s == self._config.timeout_s:
+            with gevent.Timeout(timeout_s) as limit:  # of all reads together, which a socket's own timeout is not
                 return getattr(self._kept(), method)(*arguments, headers=self._headers)
-            with self._client(timeout_s) as client:  # of one that is sent again; a client has one timeout
-                return getattr(client, method)(*arguments, headers=self._headers)
+        except gevent.Timeout as error:
+            if error is not limit:
+                raise
+            self._drop()  # the answer may still come over its connection
+            raise CallError(DEADLINE_EXCEEDED, str(error)) from error
         except InferenceServerException as error:
             raise failed(error) from error
-        except TimeoutError as error:
-            raise CallError(DEADLINE_EXCEEDED, str(error)) from error
+        except (rapidjson.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, HTTPException) as error:
             raise CallError(UNAVAILABLE, str(error)) from error
 
@@ -121,39 +149,34 @@ class BlockingHttpTransport(HttpTransport):
         """The client of this thread."""
         client = getattr(self._local, "client", None)
         if client is None:
-            self._local.client = client = self._client(self._config.timeout_s)
+            tls = self._config.tls
+            self._local.client = client = triton.InferenceServerClient(
+                self._url,
+                connection_timeout=None,
+                network_timeout=None,
+                ssl=tls is not None,
+                ssl_options=_ssl_options(tls),
+            )
             with self._lock:
                 self._clients.append(client)
         return client
 
-    def _client(self, timeout_s: float) -> Any:
-        tls = self._config.tls
-        return triton.InferenceServerClient(
-            self._address,
-            connection_timeout=timeout_s,
-            network_timeout=timeout_s,
-            ssl=tls is not None,
-            ssl_options=_ssl_options(tls),
-        )
-
-
-def address_of(url: str, config: ClientConfig) -> str:
-    """HOST:PORT of a URL that may begin with its scheme.
-
-    Raises:
-        ConfigError: it asks for an encrypted connection, and the config for a plain one.
-    """
-    if url.startswith("https://") and config.tls is None:
-        raise ConfigError(
-            f"{url} asks for TLS, which the config lacks. Give ClientConfig(tls=ClientTls()), or http://."
-        )
-    return url.removeprefix("http://").removeprefix("https://")
+    def _drop(self) -> None:
+        client, self._local.client = self._local.client, None
+        with self._lock:
+            self._clients.remove(client)
+        client.close()
 
 
 def failed(error: InferenceServerException) -> CallError:
-    """What the server answered."""
-    status = str(error.status())
-    return CallError(_STATUS_OF.get(status, f"HTTP {status}"), str(error.message()))
+    """What the server answered, or a proxy in its place."""
+    status, page = str(error.status()), error.debug_details()
+    if page is not None:
+        return CallError(_STATUS_OF_PAGE.get(status, NOT_TRITON), f"status {status}: {' '.join(page.split())[:100]}")
+    details = str(error.message())
+    if status in ("401", "403") and not is_restricted(details):
+        return CallError(_STATUS_OF_PAGE[status], f"status {status}: {details}")
+    return CallError(_STATUS_OF.get(status, f"HTTP {status}"), details)
 
 
 def _ssl_options(tls: ClientTls | None) -> dict[str, str] | None:

@@ -5,12 +5,14 @@ import ssl
 from typing import Any
 
 import aiohttp
+import rapidjson
 import tritonclient.http.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from serving.client.config import ClientConfig, ClientTls
-from serving.client.failures import DEADLINE_EXCEEDED, UNAVAILABLE, CallError
-from serving.client.http import HttpTransport, address_of, failed
+from serving.client.failures import DEADLINE_EXCEEDED, NOT_TRITON, UNAVAILABLE, CallError
+from serving.client.http import HttpTransport, failed
+from workflows.errors import in_short
 
 
 class AsyncHttpTransport(HttpTransport):
@@ -20,8 +22,8 @@ class AsyncHttpTransport(HttpTransport):
         super().__init__(config)
         tls = config.tls
         self._client = triton.InferenceServerClient(
-            address_of(url, config),
-            conn_timeout=config.timeout_s,
+            url,
+            conn_timeout=None,
             ssl=tls is not None,
             ssl_context=None if tls is None else _ssl_context(tls),
         )
@@ -37,6 +39,8 @@ class AsyncHttpTransport(HttpTransport):
             raise failed(error) from error
         except asyncio.TimeoutError as error:  # not yet TimeoutError on Python 3.10
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
+        except (rapidjson.JSONDecodeError, UnicodeDecodeError) as error:
+            raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, aiohttp.ClientError) as error:
             raise CallError(UNAVAILABLE, str(error)) from error
 

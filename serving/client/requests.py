@@ -15,7 +15,7 @@ from workflows.errors import RequestError, ServerError
 from workflows.spelling import did_you_mean
 from workflows.tensors import Tensor
 
-Columns: TypeAlias = Any  # Mapping[str, list | array] | pa.Table | pandas.DataFrame
+Columns: TypeAlias = Any  # a table of Arrow, pandas or polars, or mappings: of columns, of one row or of each row
 Encode: TypeAlias = Callable[[ModelSchema, Sequence[WireTensor]], Any]
 
 
@@ -44,7 +44,7 @@ def check(columns: Columns, schema: ModelSchema) -> None:
     Raises:
         RequestError: see `prepare`.
     """
-    _check_lengths(_lay_out(_as_mapping(columns), schema))
+    _check_lengths(_lay_out(columns_of(columns, schema), schema))
 
 
 def prepare(
@@ -61,7 +61,7 @@ def prepare(
     Raises:
         RequestError: a column is missing, unknown, of another length, or its values do not fit.
     """
-    laid_out = _lay_out(_as_mapping(columns), schema)
+    laid_out = _lay_out(columns_of(columns, schema), schema)
     _check_lengths(laid_out)
     num_rows = laid_out[0].num_rows
     step = max(schema.max_batch_size // _num_candidates(laid_out), 1)
@@ -213,7 +213,7 @@ def _row_of(row: Any, schema: ModelSchema) -> Mapping[str, Any]:
 def _candidates_of(candidates: Any, schema: ModelSchema) -> dict[str, Any]:
     """Columns of candidates."""
     if isinstance(candidates, Mapping | pa.Table):
-        return dict(_as_mapping(candidates))
+        return dict(columns_of(candidates, schema))
     if len(schema.candidates) > 1:
         got = type(candidates).__name__
         raise RequestError(f"candidates are a {got}, expected a mapping from {list(schema.candidates)} to columns.")
@@ -254,11 +254,39 @@ def _parts(
         yield from halved(start, min(start + step, count))
 
 
-def _as_mapping(columns: Columns) -> Mapping[str, Any]:
-    if isinstance(columns, pa.Table):
-        return dict(zip(columns.column_names, columns.columns, strict=True))
+def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
+    """Name → column of rows, however they are given.
+
+    Args:
+        rows: see `Client.predict`.
+        schema: says which columns hold lists.
+
+    Raises:
+        RequestError: they are something else.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    elif hasattr(rows, "to_arrow"):  # a DataFrame of polars
+        rows = rows.to_arrow()
+    if isinstance(rows, pa.Table):
+        return dict(zip(rows.column_names, rows.columns, strict=True))
+    if isinstance(rows, list | tuple) and rows and all(isinstance(row, Mapping) for row in rows):
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {str(name): [row.get(name) for row in rows] for name in names}
     try:
-        return {str(name): column for name, column in columns.items()}  # a mapping or a pandas DataFrame
+        columns = {str(name): column for name, column in rows.items()}  # a mapping or a pandas DataFrame
     except AttributeError:
-        got = type(columns).__name__
-        raise RequestError(f"rows are a {got}, expected a mapping from names to columns, or a table.") from None
+        got = type(rows).__name__
+        raise RequestError(
+            f"rows are a {got}, expected a mapping from names to columns, a list of such rows, or a table."
+        ) from None
+    return {name: [value] for name, value in columns.items()} if _is_row(columns, schema) else columns
+
+
+def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:
+    """Whether these are the values of one row: single ones, but for lists of columns that hold lists."""
+    lists = {column.name for column in schema.columns if column.lengths is not None}
+    several = {
+        name for name, value in columns.items() if hasattr(value, "__iter__") and not isinstance(value, str | bytes)
+    }
+    return several < columns.keys() and several <= lists

@@ -12,7 +12,8 @@ from tritonclient.grpc import model_config_pb2
 
 from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
 from workflows.errors import RequestError
-from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
+from workflows.heads import score_names
+from workflows.tensor_names import NNZS, VALID, VALUES
 from workflows.tensors import Tensor
 
 
@@ -90,14 +91,12 @@ class ModelSchema:
         return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
 
     def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The same as columns of a table: `score`, or `score_OUTPUT`, and `score_OUTPUT_CLASS` for each class."""
+        """The same as columns of a table, see `workflows.heads.score_names`."""
         columns: dict[str, npt.NDArray[Any]] = {}
-        for name, part in self.by_output(scores).items():
-            stem = SCORE if name == SCORE else f"{SCORE}_{name}"
-            if name in self.classes:
-                columns |= {f"{stem}_{known}": part[:, place] for place, known in enumerate(self.classes[name])}
-            else:
-                columns[stem] = part
+        for output, part in self.by_output(scores).items():
+            classes = self.classes.get(output, ())
+            for place, name in enumerate(score_names(output, classes)):
+                columns[name] = part[:, place] if classes else part
         return columns
 
     @property

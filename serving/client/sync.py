@@ -1,5 +1,6 @@
 """The client that waits for each answer."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +15,14 @@ from serving.client.transport import Transport, connect
 
 
 class Client:
-    """Scores rows with one model of a Triton server, one request after another. Threads may share one over gRPC.
+    """Scores rows with one model of a Triton server, one request after another. Threads may share one.
+
+    A process that was forked connects anew; a client that was pickled connects where it is loaded.
 
     Args:
-        url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport. Over gRPC also
-            dns:///HOST:PORT or ipv4:HOST:PORT,HOST:PORT, of several servers, which are asked in turn.
+        url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport or as
+            http://HOST:PORT; https:// and grpcs:// encrypt. Over gRPC also dns:///HOST:PORT or
+            ipv4:HOST:PORT,HOST:PORT, of several servers, which are asked in turn.
         model_name: the ensemble, or any model with a batch dimension; its first output is what is asked for.
         config: timeouts, retries, encryption, transport.
         timeout_s: in place of the one in `config`.
@@ -38,10 +42,11 @@ class Client:
         timeout_s: float | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self.url = url
-        config = config if timeout_s is None else replace(config, timeout_s=timeout_s)
-        self._core = Core(url, model_name, config, transport or connect(url, config, is_async=False), _sleep)
-        run(self._core.connect())
+        self.url, self._model_name, self._transport = url, model_name, transport
+        self._config = config if timeout_s is None else replace(config, timeout_s=timeout_s)
+        self._connected, self._process = self._connect(), os.getpid()
+        self._inherited: list[Core] = []
+        run(self._connected.connect())
 
     def __enter__(self) -> "Client":
         return self
@@ -49,21 +54,30 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        if self._transport is not None:
+            raise TypeError(
+                f"the client of {self.url} holds a model, which cannot be pickled. Open it in each process."
+            )
+        return type(self), (self.url, self._model_name, self._config)
+
     def close(self) -> None:
-        run(self._core.close())
+        if self._process == os.getpid():
+            run(self._connected.close())
 
     @property
     def schema(self) -> ModelSchema:
         """What the model takes and gives."""
-        return self._core.schema
+        return self._connected.schema
 
     def predict(self, columns: Columns) -> Array:
         """Score rows; more than `max_batch_size` are sent in several requests.
 
         Args:
-            columns: one column per input of the model: an Arrow table, a pandas DataFrame or a mapping from names to
-                arrays or lists of equal length. Lists of a pair of inputs `NAME__values` and `NAME__nnzs` are given as
-                `NAME`, each of any length, or as the two tensors. None, NaN and nulls say that a value is missing. A
+            columns: one column per input of the model: a table of Arrow, pandas or polars, or a mapping from names to
+                arrays or lists of equal length; or a mapping from names to the values of one row, or a list of those.
+                Lists of a pair of inputs `NAME__values` and `NAME__nnzs` are given as `NAME`, each of any length, or
+                as the two tensors. None, NaN and nulls say that a value is missing. A
                 column of candidates has one value per row, or is [num_rows, num_candidates].
 
         Returns:
@@ -121,6 +135,20 @@ class Client:
             ServingError: as `predict`.
         """
         return run(self._core.infer(request))
+
+    @property
+    def _core(self) -> Core:
+        """The connection of this process: threads and sockets of one that was forked stay with its parent."""
+        if self._process != os.getpid() and self._transport is None:
+            connected = self._connect()
+            connected.schema = self._connected.schema
+            self._inherited.append(self._connected)  # to close it would wait for those threads
+            self._connected, self._process = connected, os.getpid()
+        return self._connected
+
+    def _connect(self) -> Core:
+        transport = self._transport or connect(self.url, self._config, is_async=False)
+        return Core(self.url, self._model_name, self._config, transport, _sleep)
 
 
 async def _sleep(duration_s: float) -> None:

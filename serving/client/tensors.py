@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from serving.client.schema import ColumnSchema
 from workflows.errors import RequestError
 from workflows.lists import offsets_of, pad
-from workflows.plain_values import holds_lists, is_text, plain_values
+from workflows.plain_values import holds_lists, is_text, of_plain_type, plain_values
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import Tensor, fill_value
 
@@ -190,15 +190,22 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
         if pa.types.is_null(lists.type):  # no row, or no list in any
             lists = lists.cast(pa.list_(pa.null()))
         if not holds_lists(lists.type):
-            raise RequestError(f"{column.name!r} has values of type {lists.type}, expected lists of {tensor.datatype}.")
+            example = '["a", "b"]' if tensor.numpy_dtype.hasobject else "[1, 2, 3]"
+            raise RequestError(
+                f"{column.name!r} has values of type {lists.type}, expected lists of {tensor.datatype}: {example}."
+            )
         counted = pc.list_value_length(lists)
         counted = counted.fill_null(MISSING_LIST) if counted.null_count else counted
         lengths = counted.to_numpy(zero_copy_only=False).astype(np.int64)
         inner = lists.flatten()
     elements, row_shape, valid = _convert(inner, tensor)
-    if valid is not None or row_shape:
-        what = "lack a value" if valid is not None else "hold lists"
-        raise RequestError(f"{column.name!r} has lists that {what}, expected lists of {tensor.datatype} only.")
+    if row_shape:
+        raise RequestError(f"{column.name!r} has lists that hold lists, expected lists of {tensor.datatype} only.")
+    if valid is not None:  # to leave it out would be right for a recipe's workflow, and wrong for one made elsewhere
+        raise RequestError(
+            f"{column.name!r} has lists that lack a value, expected lists of {tensor.datatype} only. Leave what is "
+            "missing out of the lists, as a recipe does when it reads files."
+        )
     if -1 != tensor.dims[0] < lengths.max(initial=0):
         raise RequestError(f"{column.name!r} has lists of {lengths.max()} values, expected at most {tensor.dims[0]}.")
     return ListRows(column, elements, lengths, offsets_of(np.maximum(lengths, 0)))
@@ -249,8 +256,9 @@ def _to_arrow(values: Any, tensor: Tensor) -> pa.Array:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{tensor.name!r} is not a column of {tensor.datatype}: {error}") from None
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column if tensor.numpy_dtype.kind == "b" else plain_values(column)
+        chunks = list(map(of_plain_type, column.chunks))
+        column = pa.chunked_array(chunks).combine_chunks() if chunks else pa.array([], column.type)
+    return of_plain_type(column) if tensor.numpy_dtype.kind == "b" else plain_values(column)
 
 
 def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:

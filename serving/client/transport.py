@@ -4,14 +4,20 @@ A transport is written once for both clients, in coroutines. Those of a blocking
 runs them to their end at once (`core.run`); those of the others wait in the event loop.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from serving.client.config import HTTP, ClientConfig
+from serving.client.config import GRPC, HTTP, ClientConfig, ClientTls
 from serving.client.schema import ModelSchema
 from serving.client.tensors import Array, WireTensor
+from workflows.errors import ConfigError, in_short
 from workflows.extras import require
 from workflows.tensors import Tensor
+
+_SCHEMES = {"grpc": (GRPC, False), "grpcs": (GRPC, True), "http": (HTTP, False), "https": (HTTP, True)}
 
 
 class Transport(Protocol):
@@ -45,13 +51,18 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
         is_async: for the running event loop; else calls block.
 
     Raises:
-        ConfigError: `url` asks for HTTPS, and the config has no `tls`.
+        ConfigError: `url` is no address, or begins with a scheme that the config contradicts.
         MissingExtraError: HTTP needs packages that are not installed.
     """
+    url, config = by_scheme(url, config)
     if config.transport != HTTP:
         from serving.client.grpc import GrpcTransport
 
         return GrpcTransport(url, config, is_async=is_async)
+    try:
+        _ = urlsplit(f"//{url}").port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no address: {in_short(error)}. Expected HOST:PORT.") from None
     require("aiohttp" if is_async else "geventhttpclient", feature="transport 'http'", extra="http")
     if is_async:
         from serving.client.http_aio import AsyncHttpTransport
@@ -60,3 +71,19 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
     from serving.client.http import BlockingHttpTransport
 
     return BlockingHttpTransport(url, config)
+
+
+def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
+    """An address without its scheme and without the path of Triton's protocol, and a config that follows the scheme.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    scheme, _, address = url.partition("://")
+    if not address or scheme not in _SCHEMES:
+        return url, config
+    transport, is_encrypted = _SCHEMES[scheme]
+    if transport == GRPC != config.transport:
+        raise ConfigError(f"{url} asks for gRPC, and transport is {config.transport!r}. Leave one of them out.")
+    tls = config.tls or (ClientTls() if is_encrypted else None)
+    return re.sub(r"/(v2(/.*)?)?$", "", address), replace(config, transport=transport, tls=tls)

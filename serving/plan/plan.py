@@ -306,7 +306,7 @@ class TransformPlan:
         """
         valid = valid or {}
         self._check(inputs, valid)
-        columns = {spec.name: _column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self._alone}
+        columns = {spec.name: column_of(spec, inputs[spec.name], valid.get(spec.name)) for spec in self._alone}
         results: list[AnyColumn] = [index.run(columns[index.input]) for index in self.indexes]  # type: ignore[index]
         stacks: list[Vector] = []
         if self.steps or self.stacks:
@@ -325,7 +325,7 @@ class TransformPlan:
         except (pa.ArrowException, TypeError):
             for spec in self.inputs:  # one of them has a non-string value, and its error says so
                 if spec.name in stack.inputs:
-                    _column_of(spec, inputs[spec.name], None)
+                    column_of(spec, inputs[spec.name], None)
             raise
 
     def _check(self, inputs: Inputs, valid: Mapping[str, NDArray[np.bool_]]) -> None:
@@ -427,7 +427,7 @@ def _checked_length(spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray 
     return len(values)
 
 
-def _column_of(
+def column_of(
     spec: ColumnSpec, given: NDArray[Any] | pa.LargeBinaryArray | Padded, valid: NDArray[np.bool_] | None
 ) -> AnyColumn:
     """A raw column."""

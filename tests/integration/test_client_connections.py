@@ -3,7 +3,10 @@
 import asyncio
 import json
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -451,6 +454,59 @@ def test_a_cancelled_task_cancels_its_request(server: EmbeddedServer, repository
         client.predict({"x": [0]})  # after what was begun
     wait_until(partial(has_executed, server, before + 3))
     assert executions(server, "wait") == before + 3
+
+
+FORKS = """
+import os, sys, threading
+from serving.client import Client, ClientConfig
+import serving.client.grpc as over_grpc
+
+def in_child(act):
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        try:
+            print(act())
+        except Exception as error:
+            print(error)
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+for url in sys.argv[1:3]:
+    client = Client(url, "echo")
+    client.predict({"x": [0]})
+    in_child(lambda: client.predict({"x": [1]}))
+    in_child(lambda: Client(url.replace("127.0.0.1", "localhost"), "echo").predict({"x": [2]}))
+    print(client.predict({"x": [3]}))
+waiting = Client(sys.argv[1], "wait")
+threading.Thread(target=waiting.predict, args=[{"x": [-1]}], daemon=True).start()
+while not over_grpc._waiting:
+    pass
+in_child(lambda: waiting.predict({"x": [4]}))
+in_child(lambda: Client(sys.argv[1], "echo"))
+in_child(lambda: client.predict({"x": [5]}))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_forked_process_connects_anew_or_is_told_that_it_cannot(server: EmbeddedServer, repository: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, server.endpoints.grpc, str(server.endpoints.http)]
+    with Gate(server, repository, "wait"):
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    answered, refused = done.stdout.splitlines()[:6], done.stdout.splitlines()[6:8]
+    assert answered == ["[1]", "[2]", "[3]"] * 2
+    assert ["was forked while its parent waited for an answer" in line for line in refused] == [True] * 2
+    assert done.stdout.endswith("[5]\n")  # over HTTP
+
+
+def test_a_client_is_pickled_as_what_it_was_made_of(server: EmbeddedServer) -> None:
+    with Client(server.endpoints.grpc, "echo", timeout_s=12.5) as client:
+        copy = pickle.loads(pickle.dumps(client))
+    with copy:
+        assert copy.predict({"x": [3]}).tolist() == [3]
+        assert copy._config == ClientConfig(timeout_s=12.5)
 
 
 def test_many_tasks_share_a_client(server: EmbeddedServer) -> None:

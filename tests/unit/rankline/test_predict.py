@@ -92,6 +92,28 @@ def test_rows_of_any_number_are_scored_in_this_process(
     assert scored["score"].to_pylist() == [i % 6 + 10 if i % 6 < 5 else UNSEEN for i in range(100)]
 
 
+@pytest.mark.parametrize(("rows", "warns"), [("7\n-1\n8\n", True), ("7\n3\n", False), ("3\n", False)])
+def test_a_file_of_values_that_training_never_saw_is_scored_with_a_warning(
+    repository: Path, tmp_path: Path, rows: str, warns: bool
+) -> None:
+    (tmp_path / "rows.csv").write_text(f"x\n{rows}")
+    done = predict(repository, "--input", tmp_path / "rows.csv")
+    assert done.exit_code == 0, done.output
+    assert ("Warning: in the first rows, 100% of 'x' are values that training never saw" in done.stderr) == warns
+
+
+def test_a_score_that_is_no_number_is_null_in_json_and_named(repository: Path, tmp_path: Path) -> None:
+    publish_tiny(repository / "movielens", float("nan"))
+    (tmp_path / "rows.csv").write_text("x,y\n7,1\n3,inf\n4,2\n")
+    done = predict(repository, "--input", tmp_path / "rows.csv", "--format", "jsonl")
+    assert [json.loads(line, parse_constant=pytest.fail) for line in done.stdout.splitlines()] == [
+        {"x": 7, "y": 1.0, "score": UNSEEN},
+        {"x": 3, "y": None, "score": None},
+        {"x": 4, "y": 2.0, "score": None},
+    ]
+    assert "Warning: the score is NaN in 2 of 3 rows, first in row 2," in done.stderr
+
+
 def test_one_row_is_scored_in_this_process(repository: Path) -> None:
     done = predict(repository, "--x", "3")
     assert json.loads(done.stdout) == {"x": 3, "score": 13}

@@ -115,7 +115,7 @@ def test_links_in_an_artifact_are_refused(tmp_path: Path, place: str) -> None:
     if link.exists():
         link.rename(elsewhere)
     link.symlink_to(elsewhere)
-    with pytest.raises(ArtifactError, match=rf"{link} is a link\. A thing holds files alone"):
+    with pytest.raises(ArtifactError, match=rf"{link} is a link, and this thing may hold only files"):
         load_manifest(tmp_path / "a", "thing")
 
 

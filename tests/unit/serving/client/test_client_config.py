@@ -1,12 +1,12 @@
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.client import AsyncClient, Client, ClientConfig, ClientTls
+from serving.client import Client, ClientConfig, ClientTls
 from serving.client.config import LONGEST_PAUSE_S
-from workflows.errors import ConfigError, ServerError
+from serving.client.transport import by_scheme
+from workflows.errors import ConfigError, RanklineError, ServerError
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,41 @@ def test_nobody_at_the_address(transport: str) -> None:
         Client("127.0.0.1:1", "movielens", ClientConfig(transport=transport))
 
 
-def test_https_without_tls_is_refused() -> None:
-    config = ClientConfig(transport="http", timeout_s=1)
+@pytest.mark.parametrize(
+    ("url", "chosen", "expected"),
+    [
+        ("host:8001", "grpc", ("host:8001", "grpc", None)),
+        ("host:8000", "http", ("host:8000", "http", None)),
+        ("http://host:8000", "grpc", ("host:8000", "http", None)),
+        ("http://host:8000/", "http", ("host:8000", "http", None)),
+        ("http://host:8000/v2/models/movielens", "grpc", ("host:8000", "http", None)),
+        ("http://host/proxied/v2", "grpc", ("host/proxied", "http", None)),
+        ("https://host", "http", ("host", "http", ClientTls())),
+        ("grpc://host:8001/", "grpc", ("host:8001", "grpc", None)),
+        ("grpcs://host:8001", "grpc", ("host:8001", "grpc", ClientTls())),
+        ("dns:///host:8001", "grpc", ("dns:///host:8001", "grpc", None)),
+        ("ipv4:1.2.3.4:8001,1.2.3.5:8001", "grpc", ("ipv4:1.2.3.4:8001,1.2.3.5:8001", "grpc", None)),
+    ],
+)
+def test_an_address_with_a_scheme_chooses_the_transport(url: str, chosen: str, expected: Any) -> None:
+    address, config = by_scheme(url, ClientConfig(transport=chosen))
+    assert (address, config.transport, config.tls) == expected
 
-    async def ask() -> None:
-        async with AsyncClient("https://127.0.0.1:1", "movielens", config) as client:
-            await client.predict({"user": [1]})
 
-    with pytest.raises(ConfigError, match=r"https://127.0.0.1:1 asks for TLS, which the config lacks\. Give "):
-        Client("https://127.0.0.1:1", "movielens", config)
-    with pytest.raises(ConfigError, match="asks for TLS"):
-        asyncio.run(ask())
-    with pytest.raises(ServerError, match="no Triton server answers"):
-        Client("http://127.0.0.1:1", "movielens", config)
+def test_an_address_and_a_config_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="grpc://host asks for gRPC, and transport is 'http'"):
+        Client("grpc://host", "movielens", ClientConfig(transport="http"))
+    with pytest.raises(ConfigError, match="shared memory goes with transport 'grpc'"):
+        Client("http://host", "movielens", ClientConfig(shared_memory=True))
+    (tmp_path / "root.pem").touch()
+    own = ClientTls(root=tmp_path / "root.pem")
+    assert by_scheme("https://host", ClientConfig(tls=own))[1].tls == own
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://", "http://a:b", "http://[::1", "host:99999", "http://127.0.0.1:0", "a b:1"]
+)
+def test_what_is_no_address_is_told_in_one_line(url: str) -> None:
+    with pytest.raises(RanklineError) as told:
+        Client(url, "movielens", timeout_s=5)
+    assert "\n" not in str(told.value)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -99,3 +100,57 @@ def test_optional_columns_may_be_left_out_or_given() -> None:
 def test_rows_that_do_not_fit_are_refused(columns: Any, error: str) -> None:
     with pytest.raises(RequestError, match=error):
         prepare(columns, SCHEMA, tensors)
+
+
+class Polars:
+    """As much of a DataFrame of polars as is asked."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def to_arrow(self) -> pa.Table:
+        return self._table
+
+
+TWO_ROWS = [{"n": 1, "tags": [2, 3], "note": "é"}, {"n": None, "tags": [], "note": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_rows"),
+    [
+        (TWO_ROWS, 2),
+        (tuple(TWO_ROWS), 2),
+        (pa.Table.from_pylist(TWO_ROWS), 2),
+        (pa.RecordBatch.from_pylist(TWO_ROWS), 2),
+        (Polars(pa.Table.from_pylist(TWO_ROWS)), 2),
+        (pd.DataFrame(TWO_ROWS), 2),
+        ([{"note": "é", "tags": [2, 3], "n": 1}, {"tags": (), "note": "b"}], 2),
+        (TWO_ROWS[0], 1),
+        ({"n": np.int64(1), "tags": np.array([2, 3]), "note": np.str_("é")}, 1),
+        (pd.DataFrame(TWO_ROWS).iloc[0], 1),
+        ({"n": [1], "tags": [[2, 3]], "note": iter(["é"])}, 1),
+    ],
+)
+def test_rows_are_the_same_however_they_are_given(rows: Any, num_rows: int) -> None:
+    expected = prepare(pa.Table.from_pylist(TWO_ROWS[:num_rows]), SCHEMA, tensors).messages
+    given = prepare(rows, SCHEMA, tensors).messages
+    assert [{name: array.tolist() for name, array in message.items()} for message in given] == [
+        {name: array.tolist() for name, array in message.items()} for message in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([1, 2], "rows are a list, expected a mapping from names to columns, a list of such rows, or a table"),
+        ([], "rows are a list"),
+        (np.zeros((2, 2)), "rows are a ndarray"),
+        ({"n": [1, 2], "tags": [[], []], "note": "é"}, "'note' is the single value 'é', expected a column"),
+        ({"n": 1, "tags": 2}, "'tags' has values of type int64, expected lists of INT64"),
+        ([{"n": 1}, {"tags": [1], "m": 3}], r"unknown \['m'\]"),
+        ([{"n": 1}], r"missing \['tags'\]"),
+    ],
+)
+def test_what_holds_no_rows_is_refused(rows: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        prepare(rows, SCHEMA, tensors)

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -234,7 +235,7 @@ def test_an_input_of_a_width_pads_to_it() -> None:
     ("values", "message"),
     [
         ([1, 2], "'genres' has values of type int64, expected lists of INT64"),
-        ([[1, None]], "'genres' has lists that lack a value, expected lists of INT64 only"),
+        ([[1, None]], "'genres' has lists that lack a value, expected lists of INT64 only. Leave what is missing out"),
         ([[[1]]], "'genres' has lists that hold lists"),
         ([["a"]], "'genres__values' has values of type string, expected INT64"),
         ([[1.5]], "'genres__values' does not fit INT64"),
@@ -244,6 +245,37 @@ def test_an_input_of_a_width_pads_to_it() -> None:
 def test_says_what_is_wrong_with_lists(values: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         to_ragged(values, RAGGED["int64"])
+
+
+@pytest.mark.parametrize(
+    ("lists", "dtype", "values", "lengths"),
+    [
+        (pa.array([["a"], ["b"]], pa.list_(pa.string_view())), "object", [[b"a"], [b"b"]], [1, 1]),
+        (pa.array([[1, 2], None, []], pa.list_view(pa.int64())), "int64", [[1, 2], [0, 0], [0, 0]], [2, -1, 0]),
+        (pa.chunked_array([pa.array([["a"]], pa.large_list_view(pa.string()))] * 2), "object", [[b"a"]] * 2, [1, 1]),
+    ],
+)
+def test_any_type_of_arrow_holds_lists(lists: Any, dtype: str, values: list[Any], lengths: list[int]) -> None:
+    sent, counted = wire(to_ragged(lists, RAGGED[dtype]), 0, len(values))
+    assert (sent, counted) == (values, [[length] for length in lengths])
+
+
+@pytest.mark.parametrize(
+    ("column", "tensor", "expected"),
+    [
+        (pa.array(["a", None, "b" * 20], pa.string_view()), TEXT, [b"a", b"", b"b" * 20]),
+        (pa.chunked_array([pa.array(["a"], pa.string_view()), pa.array(["b"], pa.string_view())]), TEXT, [b"a", b"b"]),
+        (pa.chunked_array([], pa.string_view()), TEXT, []),
+        (pa.array([b"a"], pa.binary_view()), TEXT, [b"a"]),
+        (pa.array(["a", "b", "a"], pa.string_view()).dictionary_encode(), TEXT, [b"a", b"b", b"a"]),
+        (pc.run_end_encode(pa.array([1, 1, 2])), INT64, [1, 1, 2]),
+        (pc.run_end_encode(pa.array([True, True])), Tensor(name="flag", dtype="bool"), [True, True]),
+        (pa.array([1.5], pa.float16()), Tensor(name="price", dtype="float64"), [1.5]),
+    ],
+)
+def test_any_type_of_arrow_holds_a_column(column: Any, tensor: Tensor, expected: list[Any]) -> None:
+    rows, *_ = to_dense(column, mask_of(tensor) if tensor.dtype != "float64" else ColumnSchema(name="p", values=tensor))
+    assert rows.values.tolist() == expected
 
 
 def test_floats_may_be_missing_in_lists() -> None:
