@@ -232,8 +232,11 @@ def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig], se
     """Steps one after another, the raw inputs into the first and the scores out of the last."""
     steps = []
     taken = {tensor.name: tensor.name for tensor in configs[0].inputs}
+    prefix = _ENCODED
+    while any(name.startswith(prefix) for name in (*taken, *(output.name for output in served.outputs))):
+        prefix += _ENCODED
     for config in configs:
-        made = {tensor.name: _ENCODED + tensor.name for tensor in config.outputs}
+        made = {tensor.name: prefix + tensor.name for tensor in config.outputs}
         if config is configs[-1]:
             made = dict(zip(made, (output.name for output in served.outputs), strict=True))
         steps.append(Step(model=config.name, inputs=taken, outputs=made))

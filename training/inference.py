@@ -36,8 +36,8 @@ def saved(path: Path, spec: FeatureSpec) -> Scorer:
     Raises:
         ArtifactError: no SavedModel there, or one of other features.
     """
-    signature: Any = load_signature(path, RAGGED_SIGNATURE)
-    takes, has = sorted(signature.structured_input_signature[1]), sorted(_flat_names(spec))
+    signature = load_signature(path, RAGGED_SIGNATURE)
+    takes, has = sorted(signature.inputs), sorted(_flat_names(spec))
     if takes != has:
         raise ArtifactError(f"{path} takes {takes}, the data has {has}. Give a model that was trained on this data.")
     return lambda inputs: _done(next(iter(signature(**_flat(spec, inputs)).values())))

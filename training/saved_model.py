@@ -10,12 +10,13 @@ Models with histories score several items of a row at once in `serving_padded`: 
 the shape (N, C), the result too, and C may change as N may. No signature asks for negative histories.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from training.frames import score_frame
 from training.graph_cut import split_at_features
@@ -28,7 +29,8 @@ from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 from workflows.heads import output_names
 from workflows.lists import padded_rows
-from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
+from workflows.signatures import Signature, name_inputs
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES, argument_names
 
 _GAPS = "_gaps"
 """Attribute of `_Scorer`, by which TensorFlow names what is in it."""
@@ -52,6 +54,7 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     """
     scorer = _Scorer(model, spec.for_scoring)
     tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
+    name_inputs(path, SavedModel)
     if parts := _parts(model):
         named = {f"{_GAPS}/{number}/.ATTRIBUTES/VARIABLE_VALUE": part for number, part in enumerate(parts)}
         fill_checkpoint(path / tf.saved_model.VARIABLES_DIRECTORY / tf.saved_model.VARIABLES_FILENAME, named)
@@ -62,7 +65,7 @@ def send_tables(model: Any) -> None:
     send_parts(_parts(model))
 
 
-def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Callable[..., Mapping[str, Any]]:
+def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
     """A signature of a SavedModel as a function of named tensors.
 
     Raises:
@@ -74,8 +77,7 @@ def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Callable[..., Ma
         raise ArtifactError(f"{path} cannot be loaded as a SavedModel ({error}). Train again.") from None
     if name not in signatures:
         raise ArtifactError(f"{path} has no signature {name!r}. Available: {sorted(signatures)}.")
-    signature: Callable[..., Mapping[str, Any]] = signatures[name]
-    return signature
+    return Signature(signatures[name])
 
 
 def _load_pyfunc(data_path: str) -> "_FrameScorer":
@@ -86,11 +88,11 @@ def _load_pyfunc(data_path: str) -> "_FrameScorer":
 class _FrameScorer:
     """Scores data frames with encoded ids, lists as one array per row; the interface that MLflow asks for."""
 
-    def __init__(self, signature: Any) -> None:
+    def __init__(self, signature: Signature) -> None:
         self._signature = signature
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        specs = self._signature.structured_input_signature[1]
+        specs = self._signature.inputs
         columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in specs)
         arrays = padded_rows(frame[list(columns)])
         inputs = {name: tf.constant(arrays[name], dtype=spec.dtype) for name, spec in specs.items()}
@@ -168,10 +170,10 @@ def _split(model: Any) -> tuple[list[Any], Any]:
 
 
 def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
-    specs: dict[str, Any] = {}
+    tensors: dict[str, tuple[tuple[int | None, ...], Any]] = {}
 
     def add(name: str, shape: tuple[int | None, ...], dtype: Any) -> None:
-        specs[name] = tf.TensorSpec(shape, dtype, name)
+        tensors[name] = shape, dtype
 
     targets = {feature.name for feature in spec.channel(TARGET)}
     for name, dtype in spec.model_dtypes.items():
@@ -183,7 +185,8 @@ def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:
         else:
             add(name + VALUES, (None,), dtype)
             add(name + OFFSETS, (None,), tf.int32)
-    return specs
+    arguments = argument_names(tensors)
+    return {name: tf.TensorSpec(*tensor, arguments[name]) for name, tensor in tensors.items()}
 
 
 def _from_offsets(spec: FeatureSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:

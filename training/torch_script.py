@@ -7,7 +7,6 @@ nnzs[i] values. It gives float32 (N, 1), or a tuple with an output per head, and
 
 import inspect
 import json
-import keyword
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +24,8 @@ from workflows.errors import ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.heads import output_names
 from workflows.lists import padded_rows
-from workflows.tensor_names import NNZS, SCORE, VALUES
-from workflows.torch_script import load_torch_script
+from workflows.tensor_names import NNZS, SCORE, VALUES, argument_names
+from workflows.torch_script import input_names, load_torch_script
 from workflows.trained import OUTPUTS
 
 
@@ -35,16 +34,13 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
 
     Args:
         model: takes the inputs of a `TorchAsyncItr` and gives `training.models.torch_mlp.Output`.
-        spec: the features, whose names the arguments get.
+        spec: the features; see `workflows.tensor_names.argument_names`.
         path: file to write.
 
     Raises:
-        ExportError: the name of a feature cannot be that of an argument, or what the model does depends on the rows
-            in a way that TorchScript cannot record.
+        ExportError: what the model does depends on the rows in a way that TorchScript cannot record.
     """
     example = _example(spec)
-    if wrong := [name for name in example if not name.isidentifier() or keyword.iskeyword(name)]:
-        raise ExportError(f"TorchScript cannot have arguments called {wrong}. Rename the columns when preparing.")
     device = next(model.parameters()).device
     scorer = _scorer(model, spec, tuple(example)).eval()
     arguments = tuple(tensor.to(device) for tensor in example.values())
@@ -73,11 +69,11 @@ class _FrameScorer:
         self._model, self._outputs = model, outputs
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
+        names = input_names(self._model)
         columns = dict.fromkeys(name.removesuffix(VALUES).removesuffix(NNZS) for name in names)
         arrays = padded_rows(frame[list(columns)])
         with torch.inference_mode():
-            scores = self._model(**{name: torch.from_numpy(_typed(arrays[name])) for name in names})
+            scores = self._model(*(torch.from_numpy(_typed(arrays[name])) for name in names))
         outputs = scores if isinstance(scores, tuple) else (scores,)
         return score_frame(dict(zip(self._outputs, (output.numpy() for output in outputs), strict=True)))
 
@@ -107,7 +103,8 @@ def _scorer(model: nn.Module, spec: FeatureSpec, names: tuple[str, ...]) -> nn.M
         outputs = outputs_of(spec.heads, self.model(inputs).logit)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    arguments = ("self", *argument_names(names).values())
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
     scorer: nn.Module = type("Scorer", (nn.Module,), {"forward": forward})()
     scorer.model = model

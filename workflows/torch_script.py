@@ -23,6 +23,7 @@ from shutil import copyfileobj
 from typing import IO, Any
 
 from workflows.errors import ArtifactError
+from workflows.tensor_names import tensor_name
 from workflows.torch_script_code import check_code
 from workflows.torch_script_pickle import check_pickle
 from workflows.trained import OUTPUTS
@@ -85,6 +86,11 @@ def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: st
     except (OSError, EOFError, ValueError, LookupError, RuntimeError, *_DAMAGED) as error:
         raise ArtifactError(f"{path} cannot be loaded as TorchScript: {_line(error)}. {remedy}") from None
     return model, outputs
+
+
+def input_names(model: Any) -> list[str]:
+    """The names of the tensors that a model written by Rankline takes, in their order."""
+    return [tensor_name(argument.name) for argument in model.forward.schema.arguments[1:]]
 
 
 def _copy_checked(file: IO[bytes], copy: IO[bytes]) -> list[str]:

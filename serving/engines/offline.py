@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded
-from workflows.tensor_names import SCORE
 from workflows.tensors import side_by_side
 
 
@@ -29,8 +28,8 @@ class ScoringModel(Protocol):
         """Score rows that a plan encoded, in the layout in which Triton hands them on.
 
         Returns:
-            Shape (N,); of rows with several candidates (N × candidates,), those of a row one after another; of other
-            outputs than one `SCORE` (N, sum of widths), side by side in the order of their names.
+            The values of each row, all outputs side by side in the order of their names, (N, sum of widths); or (N,)
+            where that is one value. With several candidates per row, (N, candidates) or (N × candidates,).
 
         Raises:
             ArtifactError: the model takes other columns.
@@ -77,6 +76,5 @@ class OfflineModel(ScoringModel, Protocol):
 
 def scores_of(outputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """What `score_served` gives, from the outputs of a model by name."""
-    if list(outputs) == [SCORE]:
-        return outputs[SCORE].reshape(-1)
-    return side_by_side([outputs[name] for name in sorted(outputs)])
+    scores = side_by_side([outputs[name] for name in sorted(outputs)])
+    return scores.reshape(-1) if scores.shape[1:] == (1,) else scores

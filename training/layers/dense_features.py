@@ -60,11 +60,13 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
     def __init__(self, feature_columns: Sequence[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._columns = sorted(feature_columns, key=lambda column: column.name)
-        names = [column.name for column in self._columns]
-        if len(set(names)) != len(names) or not names:
-            raise ConfigError(f"{type(self).__name__} got the columns {names}, expected at least one and each once.")
         for column in self._columns:
             _ = column_config(column)
+        # An embedding of `x` and a number `x_embedding` have the same name.
+        names = [(column.name, kind_of(column)) for column in self._columns]
+        if len(set(names)) != len(names) or not names:
+            keys = self.keys
+            raise ConfigError(f"{type(self).__name__} got the columns {keys}, expected at least one and each once.")
         self.tables: dict[str, Any] = {}
 
     @property

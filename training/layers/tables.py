@@ -4,6 +4,7 @@ Row r of a split table is with worker r % size, at its place r // size. Frequent
 spread evenly. A lookup sends each worker the ids it has to look up and gets their rows back; gradients go the same way.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -108,9 +109,11 @@ def add_table(layer: Any, name: str, sections: Sequence[Section], dimension: int
 
 
 def _variable(layer: Any, name: str, shape: tuple[int, int], initializer: Any, trainable: bool) -> Any:
+    # TensorFlow allows few characters in the name of a saved variable; a column may contain any.
+    safe = re.sub(r"[^A-Za-z0-9_.\\/>-]", lambda found: f"_{ord(found[0]):x}", name)
     # Keras would cast in `call` only, and `lookup` is used without it.
     return layer.add_weight(
-        name=name,
+        name=safe,
         shape=shape,
         dtype=tf.float32,
         initializer=initializer,

@@ -55,15 +55,12 @@ class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tenso
 
 
 def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
-    """Keras inputs for the features of `spec`, named as the loader names them."""
-    inputs = {}
+    """Keras inputs for the features of `spec`, by the names of the loader's tensors."""
+    dtypes: dict[str, Any] = {}
     for name, dtype in spec.model_dtypes.items():
-        if spec[name].is_list:
-            inputs[name + VALUES] = keras.Input((1,), name=name + VALUES, dtype=dtype)
-            inputs[name + NNZS] = keras.Input((1,), name=name + NNZS, dtype=tf.int32)
-        else:
-            inputs[name] = keras.Input((1,), name=name, dtype=dtype)
-    return inputs
+        dtypes |= {name + VALUES: dtype, name + NNZS: tf.int32} if spec[name].is_list else {name: dtype}
+    # The prefix keeps columns apart from layers: a column may be called "output" or "dense".
+    return {name: keras.Input((1,), name=f"column.{name}", dtype=dtype) for name, dtype in dtypes.items()}
 
 
 def embedding_columns(features: Iterable[Feature], model: NetworkConfig) -> list[Any]:

@@ -253,7 +253,7 @@ class TensorFlowTrainer(Trainer):
     def _state_variables(self) -> dict[str, Any]:
         """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
         # The rate follows from the config, so that a run may go on with a lower one.
-        slots = [variable for variable in self._optimizer.variables if "learning_rate" not in variable.name]
+        slots = [variable for variable in self._optimizer.variables if _short_name(variable) != "learning_rate"]
         groups = {
             "model": self._variables,
             "optimizer": slots,

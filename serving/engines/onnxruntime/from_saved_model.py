@@ -12,7 +12,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from serving.engines.tensorflow.operations import check_loaded
 from serving.engines.tensorflow.session import quiet
-from workflows.tensor_names import PADDED_SIGNATURE
+from workflows.tensor_names import PADDED_SIGNATURE, tensor_name
 from workflows.trained import ModelArtifact
 
 _COMBINERS = {
@@ -43,7 +43,8 @@ def to_onnx(trained: ModelArtifact, opset: int) -> ModelProto:
         signature = loaded.signatures[PADDED_SIGNATURE]
         frozen = convert_variables_to_constants_v2(signature, lower_control_flow=False, aggressive_inlining=True)
         # TensorFlow's own names are lower-cased and "Identity".
-        inputs = {f"{spec.name}:0": name for name, spec in signature.structured_input_signature[1].items()}
+        arguments = signature.structured_input_signature[1]
+        inputs = {f"{spec.name}:0": tensor_name(argument) for argument, spec in arguments.items()}
         outputs = {t.name: name for name, t in zip(sorted(signature.structured_outputs), frozen.outputs, strict=True)}
         model: ModelProto = tf2onnx.convert.from_graph_def(
             frozen.graph.as_graph_def(add_shapes=True),

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from torch.onnx import symbolic_helper
 
 from workflows.tensor_names import NNZS, VALUES
-from workflows.torch_script import load_torch_script
+from workflows.torch_script import input_names, load_torch_script
 from workflows.trained import ModelArtifact
 
 _EMBEDDING_BAG = "aten::embedding_bag"
@@ -28,14 +28,14 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
         opset: version of the ONNX operators.
 
     Returns:
-        A model whose inputs have the names of the arguments, and whose outputs those of the heads.
+        A model whose inputs have the names of the tensors, and whose outputs those of the heads.
 
     Raises:
         Exception: of PyTorch, if the file cannot be loaded or holds what has no ONNX form.
     """
     with _quiet(), _embedding_bags(opset), TemporaryDirectory(prefix="rankline-onnx-") as directory:
         model, _ = load_torch_script(trained.model_path, torch, remedy="Train again.")
-        names = [argument.name for argument in model.forward.schema.arguments[1:]]
+        names = input_names(model)
         rows, outputs = _example(names, trained.dtypes), trained.outputs
         torch.onnx.export(
             model,
@@ -51,7 +51,7 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
 
 
 def _example(names: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """Two rows, by the names of the arguments."""
+    """Two rows, by the names of the tensors."""
 
     def tensor(name: str) -> torch.Tensor:
         if name.endswith(NNZS):

@@ -2,8 +2,9 @@
 
 The folder is a Python-based backend: Triton finds `model.py` here for every model whose config says
 `backend: "pytorch"`, and the model's version directory holds nothing but `model.pt`. It needs NumPy and PyTorch. The
-same directory and config run under Triton's own PyTorch backend: inputs are called as the arguments of `forward` are,
-outputs end in `__0`, `__1` and so on, their place in what it returns.
+same directory and config run under Triton's own PyTorch backend, unless the name of a column cannot be that of an
+argument: inputs are called as the arguments of `forward` are, outputs end in `__0`, `__1` and so on, their place in
+what it returns.
 
 Parameters read from `config.pbtxt`, named as in Triton's own backend:
 
@@ -24,7 +25,7 @@ import triton_python_backend_utils as pb_utils
 from serving.backends.batching import BatchingModel
 from serving.backends.served import Array, Run, ServedModel, whole_number
 from workflows.errors import ArtifactError
-from workflows.torch_script import load_torch_script
+from workflows.torch_script import input_names, load_torch_script
 
 
 class TritonPythonModel(BatchingModel):
@@ -49,7 +50,7 @@ class TritonPythonModel(BatchingModel):
             script, _ = load_torch_script(path, torch, device, remedy="Export the model again.")
         except ArtifactError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
+        arguments = input_names(script)
         names = [tensor.name for tensor in model.inputs]
         if sorted(arguments) != sorted(names):
             raise pb_utils.TritonModelException(f"{path} takes {sorted(arguments)}, config.pbtxt says {sorted(names)}.")

@@ -14,7 +14,7 @@ from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded, padded_rows, padded_tensors
 from workflows.tensor_names import SCORE
-from workflows.torch_script import load_torch_script
+from workflows.torch_script import input_names, load_torch_script
 
 
 class Model:
@@ -23,7 +23,7 @@ class Model:
     def __init__(self, path: Path) -> None:
         self._model, outputs = load_torch_script(path, torch, remedy="Train again.")
         self._outputs = outputs or [SCORE]  # older files name none
-        self._names = [argument.name for argument in self._model.forward.schema.arguments[1:]]
+        self._names = input_names(self._model)
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:
         """TorchScript does not say them; `training.torch_script` writes these."""
@@ -63,7 +63,7 @@ class Model:
                 f"the model takes {sorted(self._names)}, the workflow makes {sorted(arrays)}. They do not match."
             )
         with torch.inference_mode():
-            outputs = self._arrays(self._model(**{name: torch.from_numpy(_copy(arrays[name])) for name in self._names}))
+            outputs = self._arrays(self._model(*(torch.from_numpy(_copy(arrays[name])) for name in self._names)))
         return scores_of(dict(zip(self._outputs, outputs, strict=True)))
 
     def _arrays(self, returned: Any) -> list[NDArray[Any]]:

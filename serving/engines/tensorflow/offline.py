@@ -14,6 +14,7 @@ from serving.engines.tensorflow.session import make_callable, open_saved_model
 from workflows.errors import ArtifactError
 from workflows.feature_spec import FeatureSpec
 from workflows.lists import Padded, padded_tensors, ragged_tensors
+from workflows.signatures import Signature
 from workflows.tensor_names import NNZS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
 
 
@@ -27,25 +28,22 @@ class Model:
             self._loaded = tf.saved_model.load(str(path))
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise ArtifactError(f"{path} is not a SavedModel that can be loaded ({error}). Train again.") from None
-        self._signatures = self._loaded.signatures
+        signatures = self._loaded.signatures
         for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
-            if name not in self._signatures:
-                raise ArtifactError(
-                    f"{path} has signatures {sorted(self._signatures)}, expected {name!r}. Train again."
-                )
+            if name not in signatures:
+                raise ArtifactError(f"{path} has signatures {sorted(signatures)}, expected {name!r}. Train again.")
+        self._signatures = {name: Signature(signatures[name]) for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE)}
 
     def dtypes(self, spec: FeatureSpec) -> Mapping[str, str]:  # noqa: ARG002  (a SavedModel says itself what it takes)
         """As the padded signature takes them."""
-        inputs = self._signatures[PADDED_SIGNATURE].structured_input_signature[1]
-        return {
-            name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs.items() if not name.endswith(NNZS)
-        }
+        inputs = self._signatures[PADDED_SIGNATURE].inputs.items()
+        return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """It reads the SavedModel again."""
-        from serving.merlin import merlin_operator  # takes seconds, and only an export needs it
+        """A place in the graph: merlin-systems' own operator knows the arguments' names, not those of the tensors."""
+        from serving.merlin import Predict  # takes seconds, and only an export needs it
 
-        return merlin_operator("tensorflow", "PredictTensorflow")(str(self._path))
+        return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))
 
     def score_offline(self, frame: pd.DataFrame) -> NDArray[Any]:
         """Through the ragged signature, as merlin-systems asks."""
@@ -64,7 +62,7 @@ class Model:
     def _score(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Run a signature, cast to what it takes, so that int32 and int64 models are both fed."""
         signature = self._signatures[name]
-        expected = signature.structured_input_signature[1]
+        expected = signature.inputs
         if set(expected) != set(arrays):
             raise ArtifactError(
                 f"the SavedModel takes {sorted(expected)}, the workflow makes {sorted(arrays)}. They do not match."

@@ -1,5 +1,6 @@
 """What the configurations of an ensemble say of candidates."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,13 @@ PLAN = TransformPlan(
 CONFIG = ExportConfig(instances=1, threads=1, max_list_length=50)
 
 
-def written(directory: Path, candidates: tuple[str, ...], **choices: Any) -> list[ModelConfig | EnsembleConfig]:
+def written(
+    directory: Path, candidates: tuple[str, ...], plan: TransformPlan = PLAN, **choices: Any
+) -> list[ModelConfig | EnsembleConfig]:
     (directory / "model").mkdir()
     served = Served(engine=engine_for(SAVED_MODEL), path=directory / "model")
     config = ExportConfig(**{**vars(CONFIG), **choices})
-    return write_version(directory, PLAN, served, config, name="m", version=1, candidates=candidates)
+    return write_version(directory, plan, served, config, name="m", version=1, candidates=candidates)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,21 @@ def test_a_runtime_is_named_only_where_it_must_be_pythons(
 ) -> None:
     *steps, _ = written(tmp_path, (), **choice)
     assert [step.runtime for step in steps if isinstance(step, ModelConfig)] == runtimes
+
+
+def test_no_tensor_between_the_steps_has_the_name_of_a_raw_column(tmp_path: Path) -> None:
+    user, *others = PLAN.inputs
+    index = KeyIndex.build("encoded.item_trgt", np.arange(3))
+    plan = replace(
+        PLAN,
+        inputs=(replace(user, name="encoded.item_trgt"), *others),
+        indexes=(index, *PLAN.indexes[1:]),
+    )
+    *_, ensemble = written(tmp_path, (), plan, fused=False)
+    assert isinstance(ensemble, EnsembleConfig)
+    first, second = ensemble.steps
+    assert not {*first.inputs.values()} & {*first.outputs.values()}
+    assert {*second.inputs.values()} == {*first.outputs.values()}
 
 
 def dims(config: ModelConfig | EnsembleConfig) -> dict[str, tuple[int, ...]]:

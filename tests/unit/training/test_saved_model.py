@@ -77,7 +77,7 @@ def test_padding_may_be_wider_than_the_longest_list_and_hold_anything(model: tup
 
 def test_signatures_have_the_fields_names_types_and_shapes(model: tuple[Any, Path]) -> None:
     def described(name: str) -> dict[str, tuple[str, list[int | None]]]:
-        specs = load_signature(model[1], name).structured_input_signature[1]  # type: ignore[attr-defined]
+        specs = load_signature(model[1], name).inputs
         return {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in specs.items()}
 
     dtypes = {"userId": "int64", "movieId": "int64", "age": "float32"}

@@ -85,7 +85,7 @@ def test_both_signatures_score_as_the_keras_model(exported: Exported, num_rows: 
 
 def test_no_signature_asks_for_negatives_and_targets_may_be_several(exported: Exported) -> None:
     def described(name: str) -> dict[str, list[int | None]]:
-        specs = exported.signatures[name].structured_input_signature[1]
+        specs = exported.signatures[name].inputs
         return {key: spec.shape.as_list() for key, spec in specs.items()}
 
     assert described(RAGGED_SIGNATURE) == {

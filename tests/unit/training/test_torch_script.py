@@ -1,6 +1,5 @@
 import pickletools
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,6 @@ def test_pyfunc_scores_data_frames(exported: Any) -> None:
     np.testing.assert_allclose(scorer.predict(frame)["score"], expected, atol=SCORE_ROUNDING)
     empty = scorer.predict(frame.assign(genres=[[], []]))
     assert empty["score"].between(0, 1).all()
-
-
-def test_a_name_that_no_argument_can_have_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
-    features = tuple(replace(feature, name=feature.name.replace("userId", "user-id")) for feature in spec.features)
-    channels = {"categorical": ("user-id",), "label": ("rating",)}
-    odd = FeatureSpec(features=features, channels=channels)
-    with pytest.raises(ExportError, match=r"arguments called \['user-id'\]. Rename"):
-        export_torch_script(TorchMLPConfig().build(odd, StepConfig()), odd, tmp_path / "model.pt")
 
 
 def test_a_model_that_looks_at_its_rows_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:

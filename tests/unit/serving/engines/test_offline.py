@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from serving.engines import engine_for
+from serving.engines.offline import scores_of
 from serving.merlin import ColumnSchema, Schema, merlin_operator
 from workflows.trained import TORCH_SCRIPT
 
@@ -22,3 +24,22 @@ def test_the_graphs_pytorch_operator_takes_the_workflows_columns_and_leaves_its_
     assert isinstance(operator, merlin_operator("pytorch", "PredictPyTorch"))
     assert (operator.input_schema.column_names, operator.output_schema.column_names) == (["user"], ["score"])
     assert encoded["user"].properties == {}
+
+
+@pytest.mark.parametrize(
+    ("widths", "shape"),
+    [
+        ({"score": 1}, (2,)),
+        ({"score": 3}, (2, 3)),
+        ({"stars": 1}, (2,)),
+        ({"stars": 3}, (2, 3)),
+        ({"score": 1, "stars": 3}, (2, 4)),
+    ],
+)
+def test_the_shape_of_scores_follows_from_their_number_whatever_the_outputs_are_called(
+    widths: dict[str, int], shape: tuple[int, ...]
+) -> None:
+    outputs = {name: np.arange(2 * width, dtype=np.float32).reshape(2, width) for name, width in widths.items()}
+    scores = scores_of(outputs)
+    assert scores.shape == shape
+    np.testing.assert_array_equal(scores.reshape(2, -1), np.concatenate(list(outputs.values()), axis=1))

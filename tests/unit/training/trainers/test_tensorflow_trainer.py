@@ -73,6 +73,15 @@ def test_a_state_is_a_copy_by_names_that_no_other_model_changes(spec: FeatureSpe
     assert_state_is_a_copy(trainer, batches[1:3], other, {"model", "optimizer", "average", "loss"})
 
 
+def test_a_state_has_what_the_optimizer_keeps_of_a_column_called_as_the_rate(spec: FeatureSpec) -> None:
+    features = [replace(of, name="learning_rate") if of.name == "userId" else of for of in spec.features]
+    channels = {**spec.channels, "categorical": ("learning_rate", *spec.channels["categorical"][1:])}
+    renamed = replace(spec, features=tuple(features), channels=channels)
+    expected, state = (TensorFlowTrainer(of, CONFIG, NUM_STEPS).state() for of in (spec, renamed))
+    assert len(state) == len(expected)
+    assert sum("learning_rate_embedding" in name for name in state) > 2
+
+
 def test_a_state_of_another_model_is_refused_and_nothing_is_changed(spec: FeatureSpec, batches: list[Batch]) -> None:
     state = fitted(TensorFlowTrainer, spec, CONFIG.with_choices(hidden=(16, 9)), batches[:1]).state()
     trainer = TensorFlowTrainer(spec, CONFIG, num_steps=10)
