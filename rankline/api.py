@@ -31,8 +31,9 @@ from workflows.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
-    from serving.client import Client
+    from serving.client import Client, ModelSchema
     from serving.ensemble import ExportedEnsemble
     from serving.merlin import Ensemble
     from serving.server import Endpoints
@@ -88,19 +89,16 @@ class Dataset:
         work_dir: AnyPath = WORK_DIR,
     ) -> None:
         import pandas as pd
-        import yaml
 
         from rankline.first_recipe import first_recipe
-        from workflows.artifacts import write_whole
 
         check_name(name)
         directory = Path(work_dir).absolute() / name
         files = _files_of(rows, directory)
         labels = [label] if isinstance(label, str) else list(label)
-        made = first_recipe(files, labels, directory)
+        made = first_recipe(files, labels, directory, name=name)
         self.file = directory / "rankline.yaml"
-        text = made.text.replace(f"name: {made.name}", f"name: {yaml.safe_dump(name).split()[0]}", 1)
-        write_whole(self.file, text.encode())
+        made.write(self.file)
         self.recipe = recipe_named(str(self.file))
         found: list[tuple[str, str, str, str]] = [
             (key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()
@@ -185,6 +183,7 @@ def export(
     name: str | None = None,
     workflow: "AnyPath | nvt.Workflow | None" = None,
     rename: Mapping[str, str] | None = None,
+    missing: float | None = None,
     work_dir: AnyPath = WORK_DIR,
     repository: AnyPath = REPOSITORY,
     compare_engines: bool = False,
@@ -204,6 +203,7 @@ def export(
         name: of the ensemble, with `model`.
         workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
         rename: column of the workflow → what the model calls it.
+        missing: a value that an XGBoost model takes for missing besides NaN, which its file does not say.
         work_dir: of all artifacts.
         repository: directory of the exported ensembles.
         compare_engines: time all engines that can serve the model.
@@ -220,7 +220,7 @@ def export(
 
     if (recipe is None) == (model is None):
         raise ConfigError("give either a recipe, or model=PATH with sample and name.")
-    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename}
+    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
     if recipe is not None:
         if extra := [option for option, value in given.items() if value is not None]:
             raise ConfigError(f"{', '.join(extra)}: with model=PATH only, of a model that was made elsewhere.")
@@ -255,6 +255,7 @@ def export(
             workspace,
             stages,
             renames=rename or {},
+            missing=missing,
             compare_engines=compare_engines,
             promote=promote,
         )
@@ -333,7 +334,7 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
 
     Args:
         scorer: a client of a server, or an ensemble, or the name of one, that is loaded here for the call.
-        rows: a DataFrame or an Arrow table with the columns that the model takes; others are kept.
+        rows: with the columns that the model takes, of any type that `Client.predict` takes; others are kept.
         repository: directory of the exported ensembles, for a name.
 
     Returns:
@@ -350,19 +351,41 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
 
     if not isinstance(scorer, Client):
         return _predict_here(_ensemble(scorer, repository), rows)
-    table, schema = _table(rows), scorer.schema
+    schema = scorer.schema
+    table = _table_of(rows, schema)
     required, optional = ([c.name for c in schema.columns if c.is_required is wanted] for wanted in (True, False))
     if taken := [name for name in schema.score_names if name in table.column_names]:
         raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
     scores = schema.score_columns(scorer.predict(select(table, required, optional)))
-    columns = {name: column if column.ndim == 1 else list(column) for name, column in scores.items()}
-    scored: Any = rows
-    if isinstance(rows, pa.Table):
-        for name, column in columns.items():
-            scored = scored.append_column(name, pa.array(column))
-    else:
-        scored = scored.assign(**columns)
-    return cast(_Rows, scored)
+    return cast(_Rows, _beside(rows, scores, is_row=table.num_rows == 1))
+
+
+def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
+    """Rows of any type that a client takes."""
+    from serving.client.requests import columns_of
+
+    if not (isinstance(rows, pa.RecordBatch | Mapping | list | tuple) or hasattr(rows, "to_arrow")):
+        return _table(rows)
+    try:
+        return pa.table(dict(columns_of(rows, schema)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows cannot be read: {error}. Give each column one type.") from None
+
+
+def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) -> Any:
+    """Rows of any type with columns of scores."""
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        for name, column in scores.items():
+            rows = rows.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
+        return rows
+    if isinstance(rows, list | tuple):
+        return type(rows)({**row, **{n: c[i].tolist() for n, c in scores.items()}} for i, row in enumerate(rows))
+    if isinstance(rows, Mapping):
+        is_row = is_row and any(isinstance(value, str) or not hasattr(value, "__iter__") for value in rows.values())
+        return {**rows, **{name: column[0].tolist() if is_row else column for name, column in scores.items()}}
+    if hasattr(rows, "with_columns"):  # of polars
+        return rows.with_columns(**scores)
+    return rows.assign(**{name: column if column.ndim == 1 else list(column) for name, column in scores.items()})
 
 
 @_quietly

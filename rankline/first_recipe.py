@@ -1,30 +1,46 @@
 """`rankline init`: files of any shape → a recipe file with a comment on each guess."""
 
+import codecs
+import csv
+import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from io import FileIO
 from os.path import relpath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 
 from training.config import TrainConfig
 from training.models.config import ModelConfig
 from training.table_defaults import table_defaults
-from workflows.datasets.table.config import ColumnConfig, FilesConfig, Format
-from workflows.datasets.table.files import find_files, names_in, scan, unreadable, with_format
-from workflows.datasets.table.guess import Guess, Guesses, guess
+from workflows.artifacts import write_whole
+from workflows.datasets.raw import StreamedRows
+from workflows.datasets.table.config import ColumnConfig, FilesConfig, Format, TableConfig
+from workflows.datasets.table.files import READ_ERRORS, find_files, names_in, scan, unreadable, with_format
+from workflows.datasets.table.guess import Guess, Guesses, guess, labels_among
 from workflows.datasets.table.leaks import find_leaks
-from workflows.datasets.table.profile import Profile, profile
-from workflows.datasets.text_files import unpacked
+from workflows.datasets.table.profile import NULL_WORDS, Column, Profile, profile
+from workflows.datasets.table.rows import names_of, read_table
+from workflows.datasets.text_files import unpacked, wide_encoding
 from workflows.errors import DataError
 from workflows.progress import SILENT, Progress
 
 _DELIMITERS = ",\t;|"
-_FIRST_LINES = 20
+_REMEDIES: Mapping[str, Mapping[str, Any]] = {
+    "Set 'encoding'": {"encoding": "latin-1"},
+    "'quote: none'": {"quote": "none"},
+}
+"""What the reader of a CSV file asks for in an error → what to change."""
+_FIRST_BYTES = 1 << 17
+"""Fewer characters than the csv module allows in a cell."""
+_FIRST_LINES = 1_000
+_LEAK_ROWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +52,24 @@ class FirstRecipe:
         name: of the recipe.
         num_rows: in the files.
         guesses: columns and labels.
+        contradiction: what `prepare` will say of a row that the guesses do not fit.
     """
 
     text: str
     name: str
     num_rows: int
     guesses: Guesses
+    contradiction: DataError | None
+
+    def write(self, path: Path) -> None:
+        """Write the file.
+
+        Raises:
+            DataError: a row does not fit the guesses, which are written nevertheless.
+        """
+        write_whole(path, self.text.encode())
+        if self.contradiction is not None:
+            raise DataError(f"{path} is written, but not all rows fit it: {self.contradiction}")
 
 
 def first_recipe(
@@ -67,69 +95,167 @@ def first_recipe(
         DataError: the files are missing, empty or cannot be read, or nothing can be learned of the label.
         ConfigError: their format is not known.
     """
-    config = FilesConfig(files=tuple(files), format=format_name)
-    paths = find_files(config, Path())
-    config = with_format(config, paths)
-    if config.format == "csv":
-        config = _as_written(paths[0], config)
-    for path in paths:
-        names_in(path, config)
-    scanned = scan(paths, config)
-    try:
-        found = profile(scanned.extents, config, progress=progress)
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(paths[0], error, config) from None
-    guesses = _without_leaks(guess(found, tuple(labels)), found)
-    if not any(column.config.is_feature for column in guesses.columns.values()):
-        raise DataError(f"{paths[0]}: no column besides the label can be learned from. Give files with more columns.")
+    files_config = FilesConfig(files=tuple(files), format=format_name)
+    paths = find_files(files_config, Path())
+    files_config = with_format(files_config, paths)
+    if files_config.format == "csv":
+        files_config = _as_written(paths[0], files_config)
+    files_config, found, chosen = _profile_as_readable(paths, files_config, labels, progress)
+    guesses = guess(found, chosen)
+    _check_features(paths[0], guesses)
+    files_config = replace(files_config, missing=guesses.missing)
+    config = TableConfig(
+        data=files_config,
+        columns={name: guessed.config for name, guessed in guesses.columns.items()},
+        labels=guesses.labels,
+        time=guesses.time,
+        group=guesses.group,
+    )
+    rows, contradiction = _rows_as_read(config, progress)
+    guesses = _without_leaks(guesses, config, rows)
+    _check_features(paths[0], guesses)
     shown = tuple(relpath(name, directory) if not Path(name).is_absolute() else name for name in files)
-    config = replace(config, files=shown, missing=guesses.missing)
     named = name or Path(files[0]).name.split(".")[0]
     name = re.sub(r"[^0-9A-Za-z_-]+", "-", named).strip("-") or "table"
     return FirstRecipe(
-        text="\n".join(_lines(name, config, found, guesses)) + "\n",
+        text="\n".join(_lines(name, replace(files_config, files=shown), found, guesses)) + "\n",
         name=name,
         num_rows=found.num_rows,
         guesses=guesses,
+        contradiction=contradiction,
     )
+
+
+def _profile_as_readable(
+    paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
+) -> tuple[FilesConfig, Profile, dict[str, str]]:
+    """What `_profile` finds, with another encoding or without quotes if the files cannot be read otherwise."""
+    try:
+        return config, *_profile(paths, config, labels, progress)
+    except DataError as error:
+        change = next((change for remedy, change in _REMEDIES.items() if remedy in str(error)), {})
+        changed = replace(config, **change)
+        if config.format != "csv" or changed == config:
+            raise
+        try:
+            found = _profile_as_readable(paths, changed, labels, progress)
+        except DataError:
+            raise error from None
+        if changed.quote == "none" and any(map(_is_quoted, found[1].columns.values())):
+            raise
+        return found
+
+
+def _is_quoted(column: Column) -> bool:
+    """Whether a text has quotation marks around it, which are not a part of it."""
+    return column.is_text and bool(pc.any(pc.match_substring_regex(column.values, r'^".*"$')).as_py())
+
+
+def _profile(
+    paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
+) -> tuple[Profile, dict[str, str]]:
+    """What the files contain, and the labels with the reason for each."""
+    names = {path.absolute(): names_in(path, config) for path in paths}
+    chosen = labels_among(list(dict.fromkeys(name for of_file in names.values() for name in of_file)), labels)
+    return profile(scan(paths, config).extents, config, names, chosen, progress=progress), chosen
+
+
+def _check_features(path: Path, guesses: Guesses) -> None:
+    if not any(column.config.is_feature for column in guesses.columns.values()):
+        raise DataError(f"{path}: no column besides the label can be learned from. Give files with more columns.")
+
+
+def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
+    """Some of the rows as `prepare` reads them, and its refusal of the first that does not fit the guesses."""
+    raw = read_table(config, Path())
+    assert isinstance(raw.rows, StreamedRows)
+    step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
+    try:
+        for batch in raw.rows.batches():
+            parts.append(batch.take(pa.array(np.arange(-done % step, batch.num_rows, step))))
+            done += batch.num_rows
+            progress.update(done, len(raw.rows), f"{done:,} rows read by the recipe")
+    except DataError as error:
+        refusal = error
+    return pa.Table.from_batches(parts, raw.rows.schema), refusal
 
 
 def _as_written(path: Path, config: FilesConfig) -> FilesConfig:
     """Encoding, delimiter and header of a CSV file, by its first lines."""
     try:
-        names_in(path, config)
-    except DataError as error:
-        if "encoding" not in str(error):
-            raise
-        config = replace(config, encoding="latin-1")
-    with FileIO(path) as file, unpacked(path, file) as text:
-        first = [line.decode(config.encoding) for line, _ in zip(text, range(_FIRST_LINES), strict=False)]
-    lines = [line for line in first if line.strip()]
+        with FileIO(path) as file, unpacked(path, file) as packed:
+            head = packed.read(_FIRST_BYTES)
+        encoding = wide_encoding(path, config.encoding) or _encoding(head)
+        text = codecs.getincrementaldecoder(encoding.replace("utf-8", "utf-8-sig"))().decode(head)
+    except READ_ERRORS as error:
+        raise unreadable(path, error, config) from None
+    lines = [line for line in text.splitlines()[:5] if line.strip()]
     if not lines:
-        return config
-    best = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines[:5]), -_DELIMITERS.index(sign)))
-    config = replace(config, delimiter=best if best in lines[0] else ",")
-    cells = [cell.strip().strip('"') for cell in lines[0].rstrip("\r\n").split(config.delimiter)]
-    is_data = any(map(_is_number, cells))  # no column is called 3.5
-    return replace(config, header=not is_data or len(lines) == 1)
+        return replace(config, encoding=encoding)
+    best = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines), -_DELIMITERS.index(sign)))
+    delimiter = best if best in lines[0] else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    rows = [row for row, _ in zip(reader, range(_FIRST_LINES), strict=False) if row]
+    return replace(config, encoding=encoding, delimiter=delimiter, header=_has_header(rows))
+
+
+def _encoding(head: bytes) -> str:
+    """Of text without a mark that says so."""
+    if head[::2].count(0) > len(head) / 4:
+        return "utf-16-be"
+    if head[1::2].count(0) > len(head) / 4:
+        return "utf-16-le"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeError:
+        return "latin-1"
+    return "utf-8"
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names the columns, by comparing it with those below."""
+    first, *others = rows
+    numbers = [float(cell) for cell in first if _is_number(cell)]
+    columns = list(zip(*(row for row in others if len(row) == len(first)), strict=True))
+    if not numbers or not columns:
+        return True
+    if all(number.is_integer() for number in numbers):
+        are_years = all(1900 <= number <= 2100 for number in numbers)
+        if (are_years or len(numbers) > 2) and np.all(np.diff(numbers) == 1) and len(numbers) > 1:
+            return True
+    for cell, column in zip(first, columns, strict=True):
+        below = [text for text in column if text.strip() and text.strip().lower() not in NULL_WORDS]
+        are_numbers = [_is_number(text) for text in below]
+        if not below or not cell.strip() or cell.strip().lower() in NULL_WORDS:
+            continue
+        if _is_number(cell):
+            is_name = not any(are_numbers)
+        else:
+            is_name = all(are_numbers) or (cell not in below and len(set(below)) < len(below) / 2)
+        if is_name:
+            return True
+    return False
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) is not None
+    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text) is not None
 
 
-def _without_leaks(guesses: Guesses, found: Profile) -> Guesses:
+def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
     """Guesses in which likely leaks are ignored, and say so."""
-    configs = {name: column.config for name, column in guesses.columns.items()}
     leaks: dict[str, str] = {}
-    for label, config in guesses.labels.items():
-        leaks |= find_leaks(found.sample, configs, label, config)
+    for label, label_config in config.labels.items():
+        leaks |= find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
     columns = dict(guesses.columns)
     for name, why in leaks.items():
-        columns[name] = Guess(config=ColumnConfig(type=configs[name].type, role="ignored"), why=f"a likely leak: {why}")
+        ignored = ColumnConfig(type=config.columns[name].type, role="ignored")
+        columns[name] = Guess(config=ignored, why=f"a likely leak: {why}")
+    for name, guessed in columns.items():
+        if guessed.config.of in leaks:
+            columns[name] = replace(guessed, config=replace(guessed.config, role="multihot", of=None))
     time = None if guesses.time in leaks else guesses.time
     group = None if guesses.group in leaks else guesses.group
-    return replace(guesses, columns=columns, leaks=leaks, time=time, group=group)
+    return replace(guesses, columns=columns, time=time, group=group)
 
 
 # --- The text
@@ -146,11 +272,13 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     yield f"  format: {config.format}"
     if config.format == "csv":
         yield f"  delimiter: {_flow(config.delimiter)}"
+        if config.quote != FilesConfig.quote:
+            yield f"  quote: {config.quote}  # quotation marks are characters like others"
         if not config.header:
             yield "  header: false  # the first line looks like data"
         if config.encoding != "utf-8":
             yield f"  encoding: {config.encoding}"
-        yield f"  missing: {_flow(list(config.missing))}  # where a number or time is missing"
+        yield f"  missing: {_flow(list(config.missing))}  # where a number, time or label is missing"
     yield ""
     yield "labels:"
     for label, label_config in guesses.labels.items():
@@ -164,16 +292,16 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
         yield f"time: {_flow(guesses.time)}  # orders the rows"
     if guesses.group:
         yield f"group: {_flow(guesses.group)}  # GAUC averages over it"
-    split = "time" if _splits_by_time(guesses, found) else "random"
+    split = "time" if _splits_by_time(guesses) else "random"
     yield "rows:"
     yield f"  split: {split}  # random, time (validate on the latest; needs time:), group (needs group:)"
     yield "  valid_share: 0.2"
     yield ""
-    yield "# role: id, categorical, text, multihot, history, numeric, timestamp, group or ignored"
+    yield "# role: id, categorical, text, multihot, history, numeric, vector, timestamp, group or ignored"
     yield "columns:"
     for column, guessed in guesses.columns.items():
-        missing = found.columns[column].num_missing
-        nulls = f"; {missing / max(found.num_rows, 1):.2%} missing" if 0 < missing < found.num_rows else ""
+        missing = found.columns[column].missing_share
+        nulls = f"; {missing:.2%} missing" if 0 < missing < 1 else ""
         yield f"  {_flow(column)}: {_flow(_choices(guessed.config))}  # {_comment(guessed.why)}{nulls}"
     yield ""
     yield "prepare:"
@@ -191,14 +319,24 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     yield "  max_batch_size: 65536"
 
 
-def _splits_by_time(guesses: Guesses, found: Profile) -> bool:
-    return guesses.time is not None and not found.columns[guesses.time].is_date
+def _splits_by_time(guesses: Guesses) -> bool:
+    return guesses.time is not None and "hour" in guesses.columns[guesses.time].config.parts
 
 
 def _choices(config: ColumnConfig) -> dict[str, Any]:
     usual = ColumnConfig()
     kept = {"type": config.type, "role": config.role}
-    names = ("format", "parts", "separator", "scale", "of", "max_length", "frequency_threshold", "hash_buckets")
+    names = (
+        "format",
+        "parts",
+        "separator",
+        "length",
+        "scale",
+        "of",
+        "max_length",
+        "frequency_threshold",
+        "hash_buckets",
+    )
     for name in names:
         if (value := getattr(config, name)) != getattr(usual, name):
             kept[name] = list(value) if isinstance(value, tuple) else value  # type: ignore[assignment]
@@ -214,11 +352,25 @@ def _chosen(config: ModelConfig | TrainConfig) -> Iterable[str]:
             yield f"  {choice.name}: {_flow(list(value) if isinstance(value, tuple) else value)}"
 
 
+class _OneLine(yaml.SafeDumper):
+    """Writes a text with ends of lines in quotation marks, with escapes."""
+
+
+_OneLine.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if len(text.splitlines()) > 1 or text != text.strip() else None
+    ),
+)
+
+
 def _flow(value: Any) -> str:
     """A value in one line of YAML."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
+    text = yaml.dump(
+        value, Dumper=_OneLine, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _comment(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

@@ -19,9 +19,11 @@ from rankline.recipes import Recipe
 from rankline.servers import Server, server_for
 from rankline.source import SourceConfig, obtain
 from rankline.tracking.champion import make_active, registry_uri
+from rankline.tracking.store import check_store, uri_of
 from rankline.workspace import Workspace
 from serving.benchmark.config import LoadConfig
 from serving.benchmark.report import BenchmarkReport
+from serving.ensemble import refuse_other_project
 from serving.export_config import ExportConfig
 from training.config import SessionConfig, WorkersConfig
 from training.world import SOLO, World
@@ -32,7 +34,7 @@ from workflows.extras import require
 from workflows.heads import Head, output_names
 from workflows.progress import SILENT, Part, Progress
 from workflows.tensors import apart, side_by_side
-from workflows.words import quality_figure
+from workflows.words import listed, quality_figure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,7 +226,8 @@ def train(
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}
         progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
-    _say_what_is_left(workspace.root, {model.run_id for model in models})
+    if world.rank == 0:  # whose journal it is; another worker would find it while it is delivered
+        _say_what_is_left(workspace.root, {model.run_id for model in models})
     return models[0], metrics
 
 
@@ -263,6 +266,8 @@ def export(
     """
     if bounds:
         check_metric(bounds.metric, prepared)
+    if promote:
+        refuse_other_project(workspace.ensemble, recipe.name, workspace.model, prepared.inputs)
     registry = registry_uri(workspace.ensemble)
     from serving.engines import engine_for
     from workflows.trained import TrainedModel
@@ -306,13 +311,14 @@ def export_foreign(
     stages: Stages,
     *,
     renames: Mapping[str, str],
+    missing: float | None = None,
     compare_engines: bool = False,
     promote: bool = True,
 ) -> "ExportedEnsemble":
     """Stage export of what was made elsewhere; the sample is kept for `bench`.
 
     Args:
-        model, workflow, rows, renames: see `serving.foreign.export`.
+        model, workflow, rows, renames, missing: see `serving.foreign.export`.
         config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
         stages: shows it.
         compare_engines: time all engines that can serve the model, which takes seconds.
@@ -336,12 +342,15 @@ def export_foreign(
             name=workspace.recipe,
             workflow=workflow,
             renames=renames,
+            missing=missing,
             compare=compare_engines,
             promote=promote and registry is None,
             progress=progress,
         )
         publish_sample(rows, workspace.sample)
         progress.update(1, 1, describe_export(ensemble))
+    for sentence in ensemble.manifest.details["assumed"]:
+        note(f"Note: {sentence}")
     if registry and promote:
         make_active(ensemble)
     return ensemble
@@ -354,7 +363,7 @@ def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
 
     catch_up(workspace.root)
     try:
-        record_export(ensemble)
+        record_export(ensemble, workspace.root)
     except ArtifactError as error:
         note(f"Warning: {error}")
 
@@ -502,6 +511,8 @@ def run(
     from serving.benchmark.load import check_batch_sizes
 
     check_batch_sizes(batch_sizes, recipe.serving.max_batch_size)  # now, not after everything else
+    check_store(uri_of(workspace.root))
+    refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
     prepared, description = prepare(recipe, source, workspace, stages)
     from serving.export import check_compiles
 
@@ -544,7 +555,7 @@ def _of_seed(number: int, of: int, note: str) -> str:
 
 
 def _describe_rows(prepared: "PreparedData") -> str:
-    from rankline.unseen import mostly_unseen
+    from rankline.unseen import mostly_unseen, untrained_classes
 
     details = prepared.manifest.details
     parts = [f"{count:,} {split}" for split, count in details["rows"].items()]
@@ -554,6 +565,10 @@ def _describe_rows(prepared: "PreparedData") -> str:
         f"; {share:.0%} of the validation rows have a {name} that no training row has: the model knows nothing of it, "
         "leave it out"
         for name, share in mostly_unseen(prepared).items()
+    ]
+    unseen += [
+        f"; no training row has {label} {listed(list(map(repr, names)), 5)}: the model cannot learn it"
+        for label, names in untrained_classes(prepared).items()
     ]
     return ", ".join(parts) + "".join(unseen)
 

@@ -195,12 +195,13 @@ def _csv_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataTy
     header = stream.readline()
     names = csv.read_csv(io.BytesIO(header)).column_names
     convert = csv.ConvertOptions(column_types=types)
-    for number, lines in enumerate(_whole_lines(stream)):
+    for number, lines in enumerate(_whole_lines(stream, are_quoted=True)):
         if number and not lines:
             break
         content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
         options = csv.ReadOptions(column_names=names if number else None)
-        rows = csv.read_csv(io.BytesIO(content), options, convert_options=convert)
+        parse = csv.ParseOptions(newlines_in_values=b'"' in content)
+        rows = csv.read_csv(io.BytesIO(content), options, parse, convert)
         yield Block(rows=_empty_to_null(rows, types), done=_share(stream, num_bytes))
 
 
@@ -225,10 +226,15 @@ def _parquet_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.Da
             yield Block(rows=file.schema_arrow.empty_table())
 
 
-def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The content in parts that end where a line does; the last one is empty."""
+def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
+    """The content in parts that end where a line does, and no cell that is quoted; the last one is empty."""
     while block := stream.read(_BLOCK_BYTES):
-        yield block + stream.readline()
+        lines = [block, stream.readline()]
+        is_open = are_quoted and sum(line.count(b'"') for line in lines) % 2
+        while is_open and (line := stream.readline()):
+            lines.append(line)
+            is_open ^= line.count(b'"') % 2
+        yield b"".join(lines)
     yield b""
 
 

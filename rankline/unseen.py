@@ -1,11 +1,13 @@
-"""Validation rows whose values no training row has, such as the month after those, where time splits one year."""
+"""What no training row has: values of validation rows, such as the month after a split by time; classes of a label."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
 from workflows.categories import FIRST_UNSEEN_ID
 from workflows.feature_spec import PARQUET
+from workflows.heads import MULTICLASS
 from workflows.prepared import PreparedData
 
 _FEW = 64  # ids of a column; of many, most may well be new
@@ -25,3 +27,18 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
         return {}
     shares = {name: pc.mean(pc.equal(rows[name], FIRST_UNSEEN_ID).cast(pa.int8())).as_py() for name in names}
     return {name: share for name, share in shares.items() if share is not None and share > _MANY}
+
+
+def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
+    """Label → those of its classes that no training row has."""
+    source = prepared.spec.sources["train"]
+    heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
+    if prepared.online or source.type != PARQUET or not heads:
+        return {}
+    rows = pa_dataset.dataset([prepared.path / name for name in source.files])
+    found: dict[str, list[str]] = {}
+    for head in heads:
+        seen = set(pc.unique(rows.to_table(columns=[head.column])[head.column]).to_pylist())
+        if missing := [name for number, name in enumerate(head.classes) if number not in seen]:
+            found[head.column] = missing
+    return found

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from serving.lowerings import LOWERINGS, REFUSED
-from serving.lowerings.expressions import Computed, Expression, Input, Lookup, cast
+from serving.lowerings.expressions import Computed, Expression, Input, Lookup, apply
 from serving.lowerings.stacking import stack_columns
 from serving.plan import ANY_WIDTH, CandidatePlan, Column, ColumnSpec, KeyIndex, StackedColumn, StepCall, TransformPlan
 from serving.plan import Computed as ComputedColumn
 from serving.plan.columns import Lists, padded_of
-from workflows.errors import ConfigError, LoweringError, RanklineError
+from serving.plan.steps import fitting
+from workflows.errors import ConfigError, LoweringError, RanklineError, UnfitError
 from workflows.upstream import nvt, ops
 
 from merlin.dag import Graph, iter_nodes  # isort: skip
@@ -34,6 +35,7 @@ def compile_workflow(
     candidates: Collection[str] = (),
     columns: Collection[str] | None = None,
     *,
+    widths: Mapping[str, int] | None = None,
     refuses_missing: bool = False,
 ) -> TransformPlan:
     """Lower a fitted workflow that holds no label.
@@ -43,23 +45,26 @@ def compile_workflow(
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
         candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
         columns: output columns to make, of the raw columns that they need alone; None for all, of all.
+        widths: output column → values of each of its lists, as a model takes them; others are as wide as they get.
         refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
             NVTabular on a CPU, where the workflow is what it is; else the workflow is.
 
     Raises:
-        LoweringError: an operator has no compiled form, or the plan cannot be split; the message names it.
+        LoweringError: an operator has no compiled form, the plan cannot be split, or what a column is looked up in does
+            not fit its dtype or width; the message names it.
     """
     _check_statistics_apart(workflow.output_node)
     specs = input_specs(workflow)
     expressions = _evaluate(workflow.output_node, {spec.name: Input(spec) for spec in specs}, {})
-    wanted = dtypes or {}
+    dtypes, widths = dtypes or {}, widths or {}
     linked = _Linker(
         {
-            name: cast(expressions[name], wanted[name]) if name in wanted else expressions[name]
+            name: _fitted(name, expressions[name], dtypes.get(name), widths.get(name))
             for name in workflow.output_schema.column_names
             if columns is None or name in columns
         },
         candidates,
+        widths=widths,
         refuses_missing=refuses_missing,
     )
     if columns is not None:
@@ -134,7 +139,8 @@ def _called(kind: type) -> str:
 def _input_spec(name: str, schema: Any) -> ColumnSpec:
     dtype = np.dtype(schema.dtype.to_numpy)
     if dtype.kind not in "iufbO":
-        raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. Convert it in the data.")
+        remedy = "Fit on whole microseconds since 1970, int64" if dtype.kind in "mM" else "Convert it in the data"
+        raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. {remedy}.")
     return ColumnSpec(name=name, dtype=dtype.name, width=ANY_WIDTH if schema.is_list else None)
 
 
@@ -200,20 +206,42 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
     return lowered
 
 
+def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:
+    """A column as a model takes it.
+
+    Raises:
+        LoweringError: it is looked up, and a value or list of the table is too large.
+    """
+    try:
+        for step in fitting(name, column.dtype, dtype, width):
+            column = apply(step, column)
+        return column
+    except UnfitError as error:  # in a table, where a request may find it
+        raise LoweringError(
+            f"{error} Save the model with a larger type or width, or have the workflow make smaller values."
+        ) from None
+
+
 class _Linker:
     """Orders expressions as the indexes, steps, stacks and columns of a plan.
 
     Args:
         outputs: name → expression of each output column.
         candidates: raw columns that may hold several values per row.
-        refuses_missing: see `compile_workflow`.
+        widths, refuses_missing: see `compile_workflow`.
     """
 
     def __init__(
-        self, outputs: Mapping[str, Expression], candidates: Collection[str], *, refuses_missing: bool
+        self,
+        outputs: Mapping[str, Expression],
+        candidates: Collection[str],
+        *,
+        widths: Mapping[str, int],
+        refuses_missing: bool,
     ) -> None:
         sources = {
-            name: _source(name, expression, refuses_missing=refuses_missing) for name, expression in outputs.items()
+            name: _source(name, expression, widths.get(name, 1), refuses_missing=refuses_missing)
+            for name, expression in outputs.items()
         }
         self.stacks, self._places = stack_columns(sources, candidates)
         computed: dict[int, Computed] = {}
@@ -258,8 +286,8 @@ class _Linker:
         return Column(name=name, index=index, values=source.table.values, width=width)
 
 
-def _source(name: str, expression: Expression, *, refuses_missing: bool) -> Expression:
-    """What an output column is read from, checked."""
+def _source(name: str, expression: Expression, width: int, *, refuses_missing: bool) -> Expression:
+    """What an output column is read from, checked; lists have at least `width` values."""
     if expression.is_string:
         raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
     if not isinstance(expression, Lookup):
@@ -272,7 +300,7 @@ def _source(name: str, expression: Expression, *, refuses_missing: bool) -> Expr
         raise LoweringError(f"column {name!r} can be missing. Fill it: FillMissing, NullToEmptyList or Categorify.")
     if isinstance(table, Lists):
         lengths = np.diff(table.offsets)
-        table = table._replace(width=int(max(lengths.max(initial=0), 1)))
+        table = table._replace(width=int(lengths.max(initial=width)))
         expression = Lookup(expression.rows, table)
         if len(lengths) * max(table.width or 1, 1) > _MAX_PADDED_CELLS:
             return expression.taken

@@ -5,9 +5,10 @@ The serving graph is merlin-systems' own (`TransformWorkflow` and its operator f
 others request by request. An export adds one version to a Triton model repository: see `serving.ensemble`.
 """
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from serving.compile import check_uncompiled, compile_workflow, input_specs
 from serving.engines import Engine, engine_for, engines_for
 from serving.engines.comparison import BATCH_SIZES, LONG_ROWS_BATCH_SIZES, EngineComparison, compare_engines
 from serving.engines.offline import OfflineModel, ScoringModel
-from serving.ensemble import ExportedEnsemble, publish_version
+from serving.ensemble import INPUTS, MADE_IN, ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.missing import optional_columns
@@ -31,6 +32,7 @@ from workflows.errors import ArtifactError, ExportError, MissingExtraError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
+from workflows.tracking_uri import kept_uri
 from workflows.trained import ModelArtifact, TrainedModel
 from workflows.upstream import nvt, quiet_nvtabular
 from workflows.workflow_store import without_folds
@@ -46,6 +48,7 @@ class Exportable:
         model: the trained model, as the framework that made it runs it.
         artifact: the model on disk, as engines take it.
         dtypes: encoded column → NumPy dtype name of its values, as the model takes them.
+        widths: encoded column of lists → values of each, for a model that takes a fixed number.
         heads: what its outputs are, in their order.
         heldout: raw rows to compare on.
         made_from: name → fingerprint of what went in.
@@ -67,6 +70,7 @@ class Exportable:
     details: Mapping[str, Any]
     candidates: Sequence[str] = ()
     columns: Collection[str] | None = None
+    widths: Mapping[str, int] = field(default_factory=dict)
     refuses_missing: bool = False
     trained_on: pa.Table | None = None
 
@@ -143,6 +147,8 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
             "tracking_uri": trained.tracking_uri,
             "metrics": dict(trained.metrics),
             "choices": prepared.manifest.details.get("choices"),
+            MADE_IN: str(trained.path.resolve()),
+            INPUTS: list(prepared.inputs),
         },
         candidates=prepared.candidates,
         trained_on=prepared.encoded(MAX_ROWS),
@@ -258,7 +264,10 @@ class CheckedExport:
             "parity": asdict(self.parity),
             "uncompiled": self.uncompiled,
             **exportable.details,
+            "tracking_uri": kept_uri(exportable.details["tracking_uri"], output),
         }
+        if MADE_IN in details:
+            details[MADE_IN] = os.path.relpath(details[MADE_IN], output.resolve())
         with (
             publish_version(
                 output,
@@ -300,11 +309,12 @@ def _transform(
             exportable.dtypes,
             exportable.candidates,
             columns,
+            widths=exportable.widths,
             refuses_missing=exportable.refuses_missing,
         )
         return plan, None
     check_uncompiled(workflow, uncompiled)
-    whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes)
+    whole = UncompiledTransform.of(workflow, input_specs(workflow), exportable.dtypes, exportable.widths)
     whole.save(directory / "uncompiled")
     loaded = UncompiledTransform.load(directory / "uncompiled")  # as it will be served, without functions of ours
     row_ms = check_rows_apart(loaded, exportable.heldout)

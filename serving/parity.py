@@ -19,8 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from serving.engines.offline import OfflineModel, ScoringModel
-from serving.plan import CandidatePlan, ColumnSpec, Transform
-from workflows.errors import ExportError, ParityError, RequestError
+from serving.plan import CandidatePlan, ColumnSpec, StepCall, Transform, TransformPlan
+from serving.plan.steps import Narrow
+from workflows.errors import ExportError, ParityError, RequestError, UnfitError
 from workflows.lists import Padded, pad
 from workflows.tensor_names import MISSING_LIST
 from workflows.tensors import apart
@@ -41,6 +42,9 @@ _TOO_LARGE = 1e19
 
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
+
+_NUM_TOGETHER = 16
+"""Columns whose lacking rows go through NVTabular in one call, since a call costs time for each column of the table."""
 
 _NUM_ALONE = 32
 """Rows that are compared with themselves among others, where NVTabular serves them."""
@@ -112,18 +116,27 @@ def check_parity(
             "with. Nothing was exported."
         ) from error
     # Apart, since pandas makes integers float64 where the batch lacks one, and awkward ones would lose their last bits.
-    awkward = awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow))
+    awkward = _rows_that_fit(plan, awkward_rows(plan, rows, keep=_indexes_of_matrices(workflow)))
     comparable, transformed = _transform_what_can_be(workflow, awkward)
     compared = [(rows, served, offline)]
     if comparable.num_rows:
         compared.append((comparable, _serve(plan, comparable), transformed))
+    may_lack = [spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask]
     not_compared = []
-    for name in (spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask):
-        present, lacking = _rows_with_and_without(name, rows)
-        if (both := _transform_lacking(workflow, plan, present, lacking)) is not None:
+    waiting = [may_lack[i : i + _NUM_TOGETHER] for i in range(0, len(may_lack), _NUM_TOGETHER)][::-1]
+    while waiting:
+        names = waiting.pop()
+        present, lacking = (
+            pa.concat_tables(t) for t in zip(*(_rows_with_and_without(n, rows) for n in names), strict=True)
+        )
+        both = _transform_lacking(workflow, plan, present, lacking)
+        # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
+        if len(names) > 1 and (both is None or not _all_identical(*both)):
+            waiting += [[name] for name in reversed(names)]
+        elif both is not None:
             compared.append((lacking, *both))
         else:
-            not_compared.append(name)
+            not_compared += names
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
     if trained_on is not None:
@@ -200,15 +213,18 @@ def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = f
         heldout: rows of exactly those columns.
         keep: columns that only get held-out values.
     """
-    awkward = {spec.name: _awkward_values(spec) for spec in plan.inputs}
+    taken = _narrowed(plan)
+    awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
     present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
     usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
-    rows: dict[str, list[pa.Array]] = {name: [values.slice(0, 0)] for name, values in awkward.items()}
-    for changed in (name for name in awkward if name not in keep):
-        for name, parts in rows.items():
-            positions = np.arange(len(awkward[changed])) % len(usual[name])
-            parts.append(awkward[name] if name == changed else usual[name].take(pa.array(positions)))
-    return pa.table({name: pa.concat_arrays(parts) for name, parts in rows.items()})
+    counts = [0 if name in keep else len(values) for name, values in awkward.items()]
+    positions = np.concatenate([np.arange(count) for count in [0, *counts]])
+    columns = {}
+    for name, count, end in zip(awkward, counts, np.cumsum(counts).tolist(), strict=True):
+        column = usual[name].take(pa.array(positions % max(len(usual[name]), 1)))
+        changed = awkward[name].slice(0, count)
+        columns[name] = pa.concat_arrays([column.slice(0, end - count), changed, column.slice(end)])
+    return pa.table(columns)
 
 
 def _rows_with_and_without(name: str, heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -294,7 +310,8 @@ def _compare(
     offline = offline[list(served)]
     for name, column in served.items():
         _compare_column(name, column, offline[name], rows)
-    expected, actual = model.score_offline(offline), served_model.score_served(served)
+    expected = model.score_offline(offline)
+    actual = served_model.score_served(served).reshape(expected.shape)
     if are_made_up:
         actual = np.where(out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)), expected, actual)
     worst, difference = _worst(expected, actual)
@@ -330,17 +347,15 @@ def _runnable(
     model: OfflineModel, rows: pa.Table, served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame
 ) -> tuple[pa.Table, Mapping[str, NDArray[Any] | Padded], pd.DataFrame]:
     """The rows of a batch that a model of somebody else can run, such as those whose ids are in its tables."""
-    flags = np.zeros(rows.num_rows, np.bool_)
-    waiting = [(0, rows.num_rows)]
-    while waiting:
-        start, end = waiting.pop()
+
+    def runs(start: int, end: int) -> bool:
         try:
             model.score_offline(offline[list(served)].iloc[start:end])
-            flags[start:end] = True
         except ExportError:
-            if end - start > 1:
-                middle = (start + end) // 2
-                waiting += [(start, middle), (middle, end)]
+            return False
+        return True
+
+    flags = _rows_where(runs, rows.num_rows)
     if flags.all():
         return rows, served, offline
     kept = {
@@ -348,6 +363,35 @@ def _runnable(
         for name, column in served.items()
     }
     return rows.filter(pa.array(flags)), kept, offline[flags]
+
+
+def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
+    """The rows without the numbers and lists that are too large for a model's inputs, which no request may hold."""
+
+    def fits(start: int, end: int) -> bool:
+        try:
+            plan.run(*plan_inputs(plan, rows.slice(start, end - start)))
+        except UnfitError:
+            return False
+        except RequestError:
+            return True  # which is said when they are served
+        return True
+
+    return rows.filter(pa.array(_rows_where(fits, rows.num_rows)))
+
+
+def _rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
+    """A flag for each row, of what holds for a slice of rows if it does for each of them."""
+    flags = np.zeros(num_rows, np.bool_)
+    waiting = [(0, num_rows)] if num_rows else []
+    while waiting:
+        start, end = waiting.pop()
+        if holds(start, end):
+            flags[start:end] = True
+        elif end - start > 1:
+            middle = (start + end) // 2
+            waiting += [(start, middle), (middle, end)]
+    return flags
 
 
 def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
@@ -384,6 +428,7 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
             f"the model gives {actual.size} scores for {count} rows with {count} candidates each, expected "
             f"{expected.size}: its output is not one score per candidate. Nothing was exported."
         )
+    actual = actual.reshape(expected.shape)
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:
         row, candidate = (_row(rows, number) for number in divmod(worst, count))
@@ -457,8 +502,20 @@ def _arrow_type(spec: ColumnSpec) -> pa.DataType:
     return element if spec.width is None else pa.list_(element)
 
 
-def _awkward_values(spec: ColumnSpec) -> pa.Array:
-    """Awkward values of a column's type; as lists an empty one, each value alone and all together."""
+def _narrowed(plan: Transform) -> dict[str, str]:
+    """Raw columns that a model takes as whole numbers of fewer bits → the NumPy dtype name of those."""
+    calls = plan.steps if isinstance(plan, TransformPlan) else ()
+    steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
+    return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
+
+
+def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
+    """Awkward values of a column's type; as lists an empty one, each value alone and all together.
+
+    Args:
+        spec: of the column.
+        taken: NumPy dtype name of the whole numbers that a model takes of it.
+    """
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":
         values = list(_AWKWARD_STRINGS)
@@ -470,7 +527,9 @@ def _awkward_values(spec: ColumnSpec) -> pa.Array:
         values += [float(limits.max), float(limits.min), float(limits.tiny)]
     else:
         bounds = np.iinfo(spec.numpy_dtype)
-        values = [value for value in _AWKWARD_INTEGERS if bounds.min <= value <= bounds.max]
+        given = [value for value in _AWKWARD_INTEGERS if bounds.min <= value <= bounds.max]
+        numbers = np.array(given, spec.numpy_dtype)
+        values = numbers[numbers.astype(taken) == numbers].tolist()
     if spec.width is not None:
         values = [[], *([value] for value in values), values]
     return pa.array(values, _arrow_type(spec))
@@ -506,6 +565,10 @@ def _compare_column(name: str, served: NDArray[Any] | Padded, offline: "pd.Serie
         )
 
 
+def _all_identical(served: Mapping[str, NDArray[Any] | Padded], offline: pd.DataFrame) -> bool:
+    return all(_first_difference(column, offline[name], _identical) is None for name, column in served.items())
+
+
 def _first_difference(
     served: NDArray[Any] | Padded,
     offline: "pd.Series[Any]",
@@ -513,13 +576,16 @@ def _first_difference(
 ) -> int | None:
     if isinstance(served, Padded):
         lists = served.ragged()
-        same = [
-            len(a) == len(b) and bool(compare(a, np.asarray(b, dtype=a.dtype)).all())
-            for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
-        ]
+        with np.errstate(all="ignore"):
+            same = [
+                len(a) == len(b) and bool(compare(a, np.asarray(b, dtype=a.dtype)).all())
+                for a, b in zip(np.split(lists.values, lists.offsets[1:-1]), offline, strict=True)
+            ]
     else:
         with np.errstate(all="ignore"):  # as models take it, which may be too small for a number
-            same = compare(served, offline.to_numpy().astype(served.dtype)).tolist()
+            values = offline.to_numpy()
+            are_whole = values.dtype.kind in "iu" and served.dtype.kind in "iu"  # which a cast could wrap around
+            same = compare(served, values if are_whole else values.astype(served.dtype)).tolist()
     return None if all(same) else same.index(False)
 
 

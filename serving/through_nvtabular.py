@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from serving.parameters import COLUMNS_FILE
 from serving.plan import ANY_WIDTH, ColumnSpec
+from serving.plan.columns import Lists, column_of_rows, padded_of
+from serving.plan.steps import fitting
 from workflows.errors import ArtifactError, RanklineError, RequestError
-from workflows.lists import Padded, Ragged
+from workflows.lists import Padded
 from workflows.tensor_names import MISSING_LIST
 
 if TYPE_CHECKING:
@@ -106,7 +108,11 @@ class UncompiledTransform:
 
     @classmethod
     def of(
-        cls, workflow: "nvt.Workflow", inputs: Iterable[ColumnSpec], dtypes: Mapping[str, str]
+        cls,
+        workflow: "nvt.Workflow",
+        inputs: Iterable[ColumnSpec],
+        dtypes: Mapping[str, str],
+        widths: Mapping[str, int],
     ) -> "UncompiledTransform":
         """A fitted workflow as it is.
 
@@ -114,10 +120,13 @@ class UncompiledTransform:
             workflow: without its label.
             inputs: its raw columns.
             dtypes: output column → NumPy dtype name, as the model takes it; others are left out.
+            widths: see `serving.compile.compile_workflow`.
         """
         schemas = workflow.output_schema.column_schemas
-        widths = {name: ANY_WIDTH if schemas[name].is_list else None for name in dtypes}
-        specs = [ColumnSpec(name=name, dtype=dtype, width=widths[name]) for name, dtype in dtypes.items()]
+        specs = (
+            ColumnSpec(name=name, dtype=dtype, width=widths.get(name, ANY_WIDTH) if schemas[name].is_list else None)
+            for name, dtype in dtypes.items()
+        )
         return cls(workflow, inputs, [OutputColumn(spec=spec) for spec in specs])
 
     @classmethod
@@ -167,10 +176,11 @@ def _texts(values: Any) -> list[str | None]:
 
 
 def _values(spec: ColumnSpec, column: "pd.Series[Any]") -> NDArray[Any] | Padded:
-    if spec.width is not None:
-        lists = Ragged.of_rows(column)
-        return Ragged(values=lists.values.astype(spec.numpy_dtype), offsets=lists.offsets).padded()
-    if column.isna().any() and spec.numpy_dtype.kind != "f":
+    if spec.width is None and column.isna().any() and spec.numpy_dtype.kind != "f":
         raise RequestError(f"column {spec.name!r} is missing in a row, where the model takes {spec.dtype}.")
-    values: NDArray[Any] = column.to_numpy().astype(spec.numpy_dtype)
+    made, width = column_of_rows(column, is_list=spec.width is not None), spec.width
+    elements = made.elements if isinstance(made, Lists) else made
+    for step in fitting(spec.name, elements.values.dtype, spec.dtype, None if width == ANY_WIDTH else width):
+        made = step.run(made)
+    values: NDArray[Any] | Padded = padded_of(made) if isinstance(made, Lists) else made.values
     return values

@@ -174,6 +174,9 @@ def _unpack(archive: Archive, part: Path, target: Path) -> None:
             raise DownloadError(
                 f"{archive.url} is not a complete zip file ({error}). It was removed: run it again."
             ) from None
+        except (RuntimeError, NotImplementedError) as error:  # a password, or a compression that Python lacks
+            part.unlink()
+            raise DownloadError(f"{archive.url} cannot be unpacked ({error}). It was removed. {_INSTEAD}") from None
         entries = list(staging.iterdir())
         whole = entries[0] if len(entries) == 1 and entries[0].is_dir() else staging
         sync_all(whole)

@@ -108,3 +108,7 @@ class DeadlineError(ServerError):
 
 class RequestError(ServingError):
     """The server refused a request."""
+
+
+class UnfitError(RequestError):
+    """A column of a request holds a number or a list that is too large for the model's input."""

@@ -66,7 +66,6 @@ def _statistics_of(workflow: nvt.Workflow, node: Any, rows: nvt.Dataset) -> Any:
         rows.to_ddf(),
         node.parents_with_dependencies,
         additional_columns=[name for name in node.input_columns.names if name not in made] if node.parents else [],
-        capture_dtypes=True,
     )
     return node.op.fit(node.input_columns, transformed)
 

@@ -87,7 +87,12 @@ def pad(values: Array, lengths: Array, width: int) -> Array:
         values: of all lists; where nothing is padded, the result is a view of them.
         lengths: of each list, at most `width`, below 0 for none; [N].
         width: values of a row.
+
+    Raises:
+        ValueError: a list is longer.
     """
+    if (longest := int(lengths.max(initial=0))) > width:
+        raise ValueError(f"a list has {longest} values, expected at most {width}")
     if values.size == len(lengths) * width and values.flags.c_contiguous:
         return values.reshape(len(lengths), width)
     padded = np.zeros((len(lengths), width), values.dtype)  # of memory that is zero already, unlike `np.full`

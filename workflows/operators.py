@@ -161,6 +161,38 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
         return np.float64
 
 
+class EmptyToNull(ops.Operator):  # type: ignore[misc]
+    """Texts of which an empty one is missing; of lists, empty and missing ones are left out."""
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column of strings or lists of strings."""
+        result = df[col_selector.names].copy(deep=False)
+        for name in col_selector.names:
+            column = df[name]
+            if (encoded := _arrow_dictionary(column)) is not None:
+                empty = pc.index(encoded.dictionary, pa.scalar("", encoded.dictionary.type)).as_py()
+                if empty >= 0:
+                    indices = pc.if_else(pc.equal(encoded.indices, empty), None, encoded.indices)
+                    made = pa.DictionaryArray.from_arrays(indices, encoded.dictionary)
+                    result[name] = pd.Series(pd.arrays.ArrowExtensionArray(made), index=df.index)
+            elif any(isinstance(value, list | np.ndarray) for value in column.head(1)):
+                rows = [[value for value in row if isinstance(value, str) and value] for row in column]
+                result[name] = pd.Series(rows, index=df.index, dtype=object)
+            else:
+                result[name] = column.where(column != "", None)
+        return result
+
+
+class Finite(ops.Operator):  # type: ignore[misc]
+    """Floats that float32 holds; others, infinities among them, become NaN, as no model can compute with them."""
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Apply to each selected column; whole numbers stay as they are."""
+        columns = df[col_selector.names]
+        with np.errstate(over="ignore"):
+            return columns.where(np.isfinite(columns.astype(np.float32)))
+
+
 def arrow_columns(workflow: nvt.Workflow) -> list[str]:
     """Raw columns of strings which only operators read that take values as Arrow has them: see `frame_of`."""
     nodes = list(iter_nodes([workflow.output_node]))
@@ -636,4 +668,4 @@ def _values(series: "pd.Series[Any]") -> Any:
 
 
 _TAKE_ARROW = frozenset({Categorify, HashedCategorify, HashShare, OrderedCategorify})
-_PASS_ON = frozenset({ConcatColumns, ops.Rename, HexToInt})
+_PASS_ON = frozenset({ConcatColumns, ops.Rename, EmptyToNull, HexToInt})

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 
@@ -79,8 +80,25 @@ class RawSplit:
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
-        """Some rows, for NVTabular."""
-        return nvtabular_dataset(read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema))
+        """Some rows, for NVTabular, which asks the first of them whether a column has lists, and of what."""
+        rows = read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema)
+        for number, field in enumerate(rows.schema):
+            if pa.types.is_list(field.type):
+                lists = rows[field.name]
+                rows = rows.set_column(number, field, pc.if_else(_has_values(lists), lists, self._list_of(field)))
+        return nvtabular_dataset(rows)
+
+    def _list_of(self, field: pa.Field) -> pa.Scalar:
+        """A list of a column that has values; a made up one if there is none."""
+        for path in self.partitions:
+            lists = read_partition(path, [field.name])[field.name]
+            if len(filled := lists.filter(_has_values(lists))):
+                return filled[0]
+        return pa.ListArray.from_arrays([0, 1], pa.array([0]).cast(field.type.value_type))[0]
+
+
+def _has_values(lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False)
 
 
 def read_partition(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

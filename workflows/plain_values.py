@@ -3,7 +3,8 @@
     boolean                           0 and 1, int64
     decimal                           float64
     date, timestamp                   microseconds since 1970 in UTC, int64; one without a zone is taken as UTC
-    dictionary                        its values
+    dictionary, run-end encoded       their values
+    float16; views of strings, lists  float32; strings and lists
     number, string, and lists         as they are; lists of the above become lists of the same
 
 Timestamps travel as whole numbers because a tensor has no other type for them, and their parts (hour, weekday) are
@@ -24,6 +25,31 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def of_plain_type(column: pa.Array) -> pa.Array:
+    """A column, no chunks, without the types of Arrow that its own functions lack: views, half floats, runs."""
+    kind = column.type
+    if pa.types.is_run_end_encoded(kind):
+        return of_plain_type(pc.run_end_decode(column))
+    if pa.types.is_float16(kind):
+        return column.cast(pa.float32())
+    if _is_view(kind, "string", "binary"):
+        return column.cast(pa.string() if _is_view(kind, "string") else pa.binary())
+    if pa.types.is_dictionary(kind):
+        values = of_plain_type(column.dictionary)
+        return column if values.type == kind.value_type else pa.DictionaryArray.from_arrays(column.indices, values)
+    if _is_view(kind, "list", "large_list"):  # Arrow's cast makes damaged lists
+        return _lists_like(column, of_plain_type(pc.list_flatten(column)))
+    if holds_lists(kind):
+        elements = of_plain_type(column.flatten())
+        return column if elements.type == kind.value_type else _lists_like(column, elements)
+    return column
+
+
+def _is_view(kind: pa.DataType, *names: str) -> bool:
+    """Whether it is a view, of which some versions of Arrow have none."""
+    return any(getattr(pa.types, f"is_{name}_view", lambda _: False)(kind) for name in names)
+
+
 def plain_values(column: pa.Array) -> pa.Array:
     """A column without Arrow's finer types; what has no plain form is handed back as it is.
 
@@ -33,6 +59,7 @@ def plain_values(column: pa.Array) -> pa.Array:
     Raises:
         pyarrow.ArrowException: a value is out of range.
     """
+    column = of_plain_type(column)
     kind = column.type
     if pa.types.is_dictionary(kind):
         return plain_values(column.dictionary_decode())
@@ -53,6 +80,11 @@ def _plain_lists(column: pa.Array) -> pa.Array:
     elements = plain_values(column.flatten())
     if elements.type == column.type.value_type:
         return column
+    return _lists_like(column, elements)
+
+
+def _lists_like(column: pa.Array, elements: pa.Array) -> pa.Array:
+    """Lists as long as others, of other elements."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     offsets = pa.array([0, *lengths.cumsum()], pa.int64())
     mask = column.is_null() if column.null_count else None

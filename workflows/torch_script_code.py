@@ -135,12 +135,17 @@ def _path(tokens: Sequence[tuple[str, str]], place: int) -> list[str]:
 
 
 def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
-    yield from (text for kind, text in tokens if kind == "word" and _REFUSED.fullmatch(text))
+    own = _packages(tokens)
+    for place, (kind, text) in enumerate(tokens):
+        if kind == "word" and _REFUSED.fullmatch(text) and place not in own:
+            yield text
     for place in _roots(tokens, "torch"):
         if _path(tokens, place)[1:2] in ([], ["center"]):
             yield "torch" if len(_path(tokens, place)) < 2 else "center"
     for place in _roots(tokens, "ops"):
         _, *path = _path(tokens, place)
+        if _is_defined(tokens, place):
+            continue
         if len(path) < 2 or path[0] not in LIBRARIES:
             yield path[0] if path else "ops"
         elif path[0] == "prim" and not _PRIM.fullmatch(path[1]):
@@ -153,6 +158,25 @@ def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
             yield path[2] if len(path) > 2 else "torch.classes"
     for place in _roots(tokens, "getattr"):
         yield from _attribute(tokens, place)
+
+
+def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
+    """Places of the packages and modules in the paths of the file's own classes and functions.
+
+    The last word of a path is none: it may be an operator on a value, such as a member of an enumeration.
+    """
+    return {
+        place + 2 * number
+        for place in _roots(tokens, "__torch__")
+        for number in range(1, len(_path(tokens, place)) - 1)
+    }
+
+
+def _is_defined(tokens: Sequence[tuple[str, str]], place: int) -> bool:
+    """Whether a word is the name of a class or method, or of a field, which is declared in a line of its own."""
+    before, after = tokens[max(place - 1, 0)], tokens[place + 1 : place + 2]
+    is_field = before == ("line", "\n  ") and after == [("sign", ":")]
+    return before in (("word", "class"), ("word", "def")) or is_field
 
 
 def _attribute(tokens: Sequence[tuple[str, str]], place: int) -> Iterator[str]:

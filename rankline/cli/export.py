@@ -64,6 +64,15 @@ def export_command(
             "--rename", metavar="COLUMN=INPUT", help="With --model: what the model calls a column of the workflow."
         ),
     ] = None,
+    missing: Annotated[
+        float | None,
+        typer.Option(
+            "--missing",
+            metavar="VALUE",
+            help="With --model of XGBoost: a value that is missing besides NaN, as in XGBClassifier(missing=-999).",
+            show_default=False,
+        ),
+    ] = None,
     compare_engines: Annotated[
         bool, typer.Option("--compare-engines", help="Time all engines that can serve the model; takes seconds.")
     ] = False,
@@ -107,7 +116,8 @@ def export_command(
     from rankline import api
     from rankline.summary import print_engines
 
-    _check_given(recipe, model, {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename})
+    given = {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename, "--missing": missing}
+    _check_given(recipe, model, given)
     bounds = Bounds.parse(if_better, by, p99)
     ensemble = api.export(
         recipe,
@@ -116,6 +126,7 @@ def export_command(
         name=name,
         workflow=workflow,
         rename=_renames(rename) if rename else None,
+        missing=missing,
         work_dir=work_dir,
         repository=repository,
         compare_engines=compare_engines,
@@ -144,7 +155,7 @@ def _check_given(recipe: str | None, model: Sequence[Path] | None, of_model: Map
     if not model:
         if recipe is None:
             raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
-        if extra := [option for option, value in of_model.items() if value]:
+        if extra := [option for option, value in of_model.items() if value is not None]:
             raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
     elif recipe is not None:
         raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")

@@ -67,7 +67,6 @@ def init_command(
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output: {output.absolute().parent} is not a directory. Make it first.")
     from rankline.first_recipe import first_recipe
-    from workflows.artifacts import write_whole
 
     with Stages(["look"]) as stages, stages.stage("look") as progress:
         made = first_recipe(
@@ -78,9 +77,9 @@ def init_command(
             format_name=_format(format_name),
             progress=progress,
         )
-    write_whole(output, made.text.encode())
-    read_recipe(output)
     _show(made)
+    made.write(output)
+    read_recipe(output)
     say(f"\n{output} written. Look through it, then: rankline run {shlex.quote(str(output))}")
 
 

@@ -22,18 +22,26 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign.inputs import Feed, Input
+from workflows.artifacts import MANIFEST, Manifest
 from workflows.entry_points import installed
-from workflows.errors import ArtifactError
+from workflows.errors import ArtifactError, ConfigError
 from workflows.heads import Head
+from workflows.trained import KIND, TrainedModel
 
 ENTRY_POINTS = "rankline.model_formats"
 _MODULES = ("saved_model", "keras_file", "torch_script", "onnx_file", "lightgbm", "xgboost")
+_TORCH_SCRIPT = "Expected TorchScript: torch.jit.trace(model, example).save(path)"
+_SAVED = "Expected what save_model of LightGBM (.txt) or XGBoost (.json, .ubj) writes, not what dump_model does"
 _REMEDIES = {
     ".pkl": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
     ".joblib": "A pickle runs code when it is loaded. Convert the model to ONNX, as skl2onnx does",
     ".h5": "Save it as a .keras file or a SavedModel",
-    ".pt": "Expected TorchScript: torch.jit.trace(model, example).save(path). What torch.save writes is a pickle",
-    ".pth": "Expected TorchScript: torch.jit.trace(model, example).save(path). What torch.save writes is a pickle",
+    ".pt": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
+    ".pth": f"{_TORCH_SCRIPT}. What torch.save writes is a pickle",
+    ".pt2": f"{_TORCH_SCRIPT}, not what torch.export writes",
+    ".json": _SAVED,
+    ".ubj": _SAVED,
+    ".txt": _SAVED,
     ".cbm": "Export it as ONNX: model.save_model(path, format='onnx')",
 }
 
@@ -84,6 +92,18 @@ class ForeignModel(Protocol):
         """Names of the columns of an output, where the model knows them; else none."""
         return ()
 
+    def take_as_missing(self, value: float) -> None:
+        """Take a value for missing, besides NaN.
+
+        Raises:
+            ConfigError: no model of the format does.
+        """
+        raise ConfigError(f"--missing {value:g} is for XGBoost, whose files do not say it, and the model is another.")
+
+    def assumed(self) -> tuple[str, ...]:
+        """What scores depend on and the file does not say: a sentence each."""
+        return ()
+
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Write it as models are served: padded columns in, an output for each head.
 
@@ -107,12 +127,16 @@ def open_model(path: Path) -> ForeignModel:
         raise ArtifactError(f"{path} does not exist. Expected a model: {', '.join(_formats())}.")
     if not (path.is_file() or path.is_dir()):  # reading a FIFO or a device may never end
         raise ArtifactError(f"{path} is neither a file nor a directory. Expected a model: {', '.join(_formats())}.")
+    if path.is_file() and not path.stat().st_size:
+        raise ArtifactError(f"{path} is empty. Save the model again.")
     for module in _modules():
         if module.takes(path):
             model: ForeignModel = module.Model(path)
             return model
     remedy = _REMEDIES.get(path.suffix.lower(), f"Expected one of: {', '.join(_formats())}")
-    if path.is_dir() and (path / "manifest.json").is_file():
+    if path.is_dir() and (path / MANIFEST).is_file():
+        if Manifest.read(path).kind == KIND:
+            return open_model(TrainedModel.load(path).model_path)
         remedy = "It is an artifact of Rankline: export it by its recipe, rankline export RECIPE"
     raise ArtifactError(f"{path} is no model that can be served. {remedy}.")
 

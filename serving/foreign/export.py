@@ -25,7 +25,7 @@ from serving.ensemble import ExportedEnsemble
 from serving.export import Exportable, publish_exportable
 from serving.export_config import ExportConfig
 from serving.foreign import ForeignModel, open_model
-from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, dtypes_of, match
+from serving.foreign.inputs import Encoded, Feed, Input, arrays_of, check_sample, dtypes_of, match, widths_of
 from serving.foreign.several import Several
 from serving.parity import rows_of, transform_offline
 from serving.plan import ColumnSpec
@@ -43,6 +43,7 @@ from workflows.upstream import nvt, ops, quiet_nvtabular, without_merlin_log
 from workflows.workflow_store import load_workflow, without_folds
 
 _MAX_ROWS = 4096
+_MAX_NAMED = 20
 
 
 def export_foreign(
@@ -54,6 +55,7 @@ def export_foreign(
     name: str,
     workflow: Path | nvt.Workflow | None = None,
     renames: Mapping[str, str] | None = None,
+    missing: float | None = None,
     compare: bool = False,
     promote: bool = True,
     progress: Progress = SILENT,
@@ -68,15 +70,20 @@ def export_foreign(
         name: of the ensemble model.
         workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
         renames: column of the workflow → what the model calls it.
+        missing: a value that the model takes for missing besides NaN; of XGBoost, whose files do not say it.
         compare: time all engines that can serve the model.
         promote: see `serving.ensemble.publish_version`.
         progress: shows the steps that are done.
+
+    Returns:
+        The ensemble; `assumed` in the details of its manifest is what scores depend on and no file says.
 
     Raises:
         ArtifactError: workflow or model cannot be loaded, would run code, or `output` is something else.
         DataError: the sample does not fit the workflow.
         ExportError: model and workflow do not fit, or one of them cannot be served.
         ParityError: offline and served results differ.
+        ConfigError: `missing` is for another model.
         MissingExtraError: what loads or serves the model is not installed.
     """
     progress.update(0, 5, "load the model")
@@ -85,9 +92,12 @@ def export_foreign(
     paths = [model] if isinstance(model, Path) else list(model)
     opened = [open_model(path) for path in paths]
     taken = opened[0] if len(opened) == 1 else Several(opened)
+    if missing is not None:
+        taken.take_as_missing(missing)
     rows = _plain(sample)
     load = _loader(workflow) if workflow is not None else partial(_identity, taken, rows, renames or {})
-    matched = _matched(taken, load, rows, renames or {}, config.uncompiled_operators)
+    source = "the sample" if workflow is None else "the workflow"
+    matched = _matched(taken, load, rows, renames or {}, source, config.uncompiled_operators)
     with TemporaryDirectory(prefix="rankline-model-") as directory:
         feeds, heads = matched.feeds, matched.heads
         artifact = Adapted(Path(directory) / taken.format, dtypes_of(feeds), output_names(heads))
@@ -101,8 +111,9 @@ def export_foreign(
             heads=heads,
             heldout=rows,
             made_from=_fingerprints(paths, workflow, sample),
-            details={"run_id": "", "tracking_uri": "", "metrics": {}},
+            details={"run_id": "", "tracking_uri": "", "metrics": {}, "assumed": _assumed(taken, feeds, source)},
             columns=_columns_of(feeds),
+            widths=widths_of(feeds),
             refuses_missing=True,
         )
         return publish_exportable(
@@ -132,12 +143,13 @@ def _matched(
     load: Callable[[], nvt.Workflow],
     rows: pa.Table,
     renames: Mapping[str, str],
+    source: str,
     uncompiled: Sequence[str],
 ) -> _Matched:
     """Find out how workflow, model and sample fit, from what they say and from a trial with the sample."""
     columns = _encoded(load())
     inputs = model.inputs or tuple(Input(name=column.name) for column in columns)
-    feeds = match(inputs, columns, renames, "the model")
+    feeds = match(inputs, columns, renames, source)
     needed = _columns_of(feeds)
     serving = serving_part(load, needed)
     check_operators(serving, uncompiled)
@@ -147,11 +159,27 @@ def _matched(
     compared_with = without_folds(serving, load)
     first = rows_of(specs, rows, _MAX_ROWS)
     frame = _transformed(compared_with, first)[needed]
-    _check_lists(feeds, frame)
+    check_sample(feeds, frame)
     feeds = model.settled(feeds, frame)
     heads = _heads(model, model.run(arrays_of(feeds, frame)), first.num_rows)
     _check_names(specs, heads)
     return _Matched(workflow=serving, offline_workflow=compared_with, feeds=feeds, heads=heads)
+
+
+def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
+    """What scores depend on and neither model nor workflow says: a sentence each."""
+    by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
+    return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
+
+
+def _said_of_order(feed: Feed, source: str) -> str:
+    first, numbered = ", ".join(feed.columns[:_MAX_NAMED]), feed.input.numbered
+    rest = "" if len(feed.columns) <= _MAX_NAMED else f" and {len(feed.columns) - _MAX_NAMED} more"
+    remedy = f", or --rename COLUMN={numbered[0]} and so on" if numbered else ""
+    return (
+        f"The model does not name its features, so they are taken by position, as {source} has them: {first}{rest}. "
+        f"If training had another order, give the columns in that order{remedy}."
+    )
 
 
 def _columns_of(feeds: Sequence[Feed]) -> list[str]:
@@ -232,10 +260,17 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
-    """A workflow that hands on the columns that a model takes by name, or all numbers where it takes a matrix."""
-    names = [name for entry in model.inputs for name in (entry.name, *entry.features, *_stems(entry.name))]
-    columns = [name for name in rows.column_names if renames.get(name, name) in names]
-    columns = columns or [name for name in rows.column_names if not is_text(rows[name].type)]
+    """A workflow that hands on the columns that a model takes by name, or all numbers where it takes a matrix.
+
+    Where an input has no column it hands on all, so that `match` names them.
+    """
+    taken = set(renames.values())
+    names = {renames.get(name, name): name for name in rows.column_names if name in renames or name not in taken}
+    found = [name for entry in model.inputs for name in _names(entry) if name in names]
+    columns = [column for name, column in names.items() if name in found]
+    if not found or not all(_is_found(entry, found) for entry in model.inputs):
+        are_named = found or len(model.inputs) > 1 or any(entry.features for entry in model.inputs)
+        columns = [name for name in rows.column_names if are_named or not is_text(rows[name].type)]
     if not columns:
         raise ExportError(f"the model takes {', '.join(map(str, model.inputs))}, the sample has {rows.column_names}.")
     first = pa.table({name: _first_value(name, rows[name]) for name in columns})
@@ -260,6 +295,19 @@ def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _stems(name: str) -> list[str]:
     return [name.removesuffix(part) for part in (VALUES, NNZS, OFFSETS) if name.endswith(part)]
+
+
+def _names(entry: Input) -> list[str]:
+    """What a column that an input takes may be called."""
+    return [entry.name, *_stems(entry.name), *entry.features, *entry.numbered]
+
+
+def _is_found(entry: Input, found: Sequence[str]) -> bool:
+    """Whether there is a column for each that an input takes by name."""
+    of_matrix = set(entry.features or entry.numbered)
+    return bool(of_matrix and of_matrix <= set(found)) or any(
+        name in found for name in (entry.name, *_stems(entry.name))
+    )
 
 
 def _encoded(workflow: nvt.Workflow) -> list[Encoded]:
@@ -320,35 +368,30 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
         ) from error
 
 
-def _check_lists(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
-    """Refuse a sample with missing lists that the workflow does not fill; of integers, NVTabular says so.
-
-    Raises:
-        DataError: names the column and the row.
-    """
-    for name in (feed.columns[0] for feed in feeds if feed.is_of_list):
-        is_missing = frame[name].isna().to_numpy()
-        if is_missing.any():
-            raise DataError(
-                f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model. "
-                "Leave such rows out, or fill it in the workflow: NullToEmptyList."
-            )
-
-
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
     """A head for each output of numbers; classes that only count its columns where the model names none.
 
     Raises:
-        ExportError: an output has no row for each row, or there is none of numbers.
+        ExportError: an output has no row for each row, or another dtype, or there is none of numbers.
     """
     heads = []
     for name, array in made.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
             continue  # names of classes, as some classifiers put out beside the probabilities
+        if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
+            raise ExportError(
+                f"the model's output {name!r} is {array.dtype.name}, expected integers or floats. Cast it to float32 "
+                "in the model."
+            )
         if array.ndim not in (1, 2) or len(array) != num_rows or not array.size:
             raise ExportError(
                 f"the model's output {name!r} has the shape {list(array.shape)} for {num_rows} rows, expected "
                 f"[{num_rows}] or [{num_rows}, width]. Save a model with a row of numbers for each row."
+            )
+        if array.dtype.kind in "iu" and (array != array.astype(np.float32)).any():
+            raise ExportError(
+                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, and scores are "
+                "float32, which does not hold them. Leave it out of the model's outputs."
             )
         width = 1 if array.ndim == 1 else array.shape[1]
         classes = model.classes(name) or tuple(map(str, range(width)))

@@ -1,5 +1,6 @@
 """Forests of any framework as ONNX in the padded layout of all served models."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Forest:
         transform: what the sum goes through, such as `SIGMOID`.
         scale: what the sum is multiplied with before.
         base: what is added to each score; none for nothing.
+        missing: a value that is missing besides NaN.
     """
 
     trees: Sequence[Tree]
@@ -37,11 +39,18 @@ class Forest:
     transform: str = IDENTITY
     scale: float = 1.0
     base: tuple[float, ...] = ()
+    missing: float = math.nan
 
 
-def inputs_of(features: Sequence[str] | None, width: int) -> tuple[Input, ...]:
-    """One matrix with all columns, by the names of its features; by their position where there are none."""
-    return (Input(name=_INPUT, dtype="float32", shape=(None, width), features=tuple(features or ())),)
+def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
+    """One matrix with all columns, by the names of its features; by their position where there are none.
+
+    Args:
+        features: their names, if training had any.
+        numbered: the names that the framework gives them otherwise.
+    """
+    shape = (None, len(numbered))
+    return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
 
 
 def matrix_of(arrays: Mapping[str, Any]) -> Any:
@@ -70,7 +79,11 @@ def write_forest(forest: Forest, feeds: Sequence[Feed], heads: Sequence[Head], t
         graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)
         for column, dtype in dtypes_of(feeds).items()
     ]
-    rows = graph.add("Cast", graph.add("Concat", *columns, axis=1), to=TensorProto.DOUBLE)
+    matrix = graph.add("Concat", *columns, axis=1)
+    if not math.isnan(forest.missing):
+        missing, nan = (graph.constant(value, np.float32) for value in (forest.missing, math.nan))
+        matrix = graph.add("Where", graph.add("Equal", matrix, missing), nan, matrix)
+    rows = graph.add("Cast", matrix, to=TensorProto.DOUBLE)
     is_last = forest.transform == IDENTITY
     total = graph.add(
         "TreeEnsembleRegressor", rows, domain=TREES_DOMAIN, output=name if is_last else "", **_attributes(forest)

@@ -12,14 +12,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from workflows.errors import ExportError
+from serving.plan.columns import Lists, column_of_rows
+from serving.plan.steps import fitting
+from workflows.errors import DataError, ExportError, UnfitError
 from workflows.lists import Ragged
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, OFFSETS, VALUES
 
 COLUMN, MATRIX, PADDED = "column", "matrix", "padded"
 _PARTS = {VALUES: "values", NNZS: "nnzs", OFFSETS: "offsets"}
-_KINDS = {"iub": "integers", "f": "floats", "OSU": "strings"}
+_COUNT_BYTES = 4  # which hold the number of values of any request
+_HALVES = ("float16", "bfloat16")
+"""Types that no tensor has on its way to the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +35,14 @@ class Input:
         dtype: NumPy dtype name; "" where the model's format does not say.
         shape: None for a size that varies; None as a whole where the format does not say.
         features: columns of a `MATRIX` by name, where the model knows them.
+        numbered: names that its framework gives to the columns of a `MATRIX`, where it knows no others.
     """
 
     name: str
     dtype: str = ""
     shape: tuple[int | None, ...] | None = None
     features: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         shape = "" if self.shape is None else f"[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
@@ -71,6 +77,7 @@ class Feed:
         columns: one encoded column, or those of a matrix from left to right.
         dtype: NumPy dtype name of what is fed.
         rank: dimensions of what is fed.
+        by_position: a matrix whose columns are in the order in which they came, as the model names none.
     """
 
     input: Input
@@ -78,6 +85,7 @@ class Feed:
     columns: tuple[str, ...]
     dtype: str
     rank: int
+    by_position: bool = False
 
     @property
     def is_of_list(self) -> bool:
@@ -86,7 +94,7 @@ class Feed:
 
 
 def match(
-    inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], model: str
+    inputs: Sequence[Input], columns: Sequence[Encoded], renames: Mapping[str, str], source: str = "the workflow"
 ) -> tuple[Feed, ...]:
     """What each input of a model is fed with.
 
@@ -94,14 +102,15 @@ def match(
         inputs: of the model.
         columns: of the workflow.
         renames: column → what the model calls it.
-        model: what it is called in messages.
+        source: what the columns are of, in messages.
 
     Raises:
         ExportError: an input has no column, or one that does not fit; the message names all of them, both sides.
     """
-    by_name = {renames.get(column.name, column.name): column for column in columns}
-    _check_renames(renames, inputs, columns, model)
-    whole = _matrix(inputs, by_name)
+    taken = set(renames.values())
+    by_name = {renames.get(c.name, c.name): c for c in columns if c.name in renames or c.name not in taken}
+    _check_renames(renames, inputs, columns, source)
+    whole = _matrix(inputs, by_name, source)
     if whole is not None:
         return (whole,)
     feeds, problems, missing = [], [], []
@@ -116,8 +125,8 @@ def match(
     if missing:
         unused = sorted({column.name for column in columns} - {name for feed in feeds for name in feed.columns})
         problems.append(
-            f"{model} takes {', '.join(map(str, missing))}, which the workflow does not make: it makes "
-            f"{', '.join(map(str, columns)) or 'nothing'}.{_remedy([entry.name for entry in missing], unused)}"
+            f"the model takes {', '.join(map(str, missing))}, and {source} has "
+            f"{', '.join(map(str, columns)) or 'no columns'}.{_remedy([entry.name for entry in missing], unused)}"
         )
     if problems:
         raise ExportError("; ".join(problems))
@@ -129,15 +138,17 @@ def _remedy(missing: Sequence[str], unused: Sequence[str]) -> str:
     return f"{did_you_mean(missing, unused)} If a column is called otherwise: --rename COLUMN={missing[0]}"
 
 
-def _check_renames(renames: Mapping[str, str], inputs: Sequence[Input], columns: Sequence[Encoded], model: str) -> None:
+def _check_renames(
+    renames: Mapping[str, str], inputs: Sequence[Input], columns: Sequence[Encoded], source: str
+) -> None:
     made = [column.name for column in columns]
     if wrong := [name for name in renames if name not in made]:
-        raise ExportError(
-            f"--rename names {wrong}, expected columns of the workflow: {made}.{did_you_mean(wrong, made)}"
-        )
-    taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features)]
+        raise ExportError(f"--rename names {wrong}, expected columns of {source}: {made}.{did_you_mean(wrong, made)}")
+    if len(set(renames.values())) < len(renames):
+        raise ExportError(f"--rename gives several columns one name: {dict(renames)}. Give each a name of its own.")
+    taken = [name for entry in inputs for name in (_stem(entry.name), *entry.features, *entry.numbered)]
     if wrong := [name for name in renames.values() if name not in taken]:
-        raise ExportError(f"--rename names {wrong}, expected inputs of {model}: {taken}.{did_you_mean(wrong, taken)}")
+        raise ExportError(f"--rename names {wrong}, expected inputs of the model: {taken}.{did_you_mean(wrong, taken)}")
 
 
 def _stem(name: str) -> str:
@@ -145,7 +156,7 @@ def _stem(name: str) -> str:
     return next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), name)
 
 
-def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded]) -> Feed | None:
+def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded], source: str) -> Feed | None:
     """One input that takes all columns side by side; None where the model takes them one by one.
 
     Raises:
@@ -154,13 +165,14 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded]) -> Feed | N
     if len(inputs) != 1 or _stem(inputs[0].name) in by_name:
         return None
     entry, columns = inputs[0], by_name
-    if entry.features:
-        if missing := [name for name in entry.features if name not in by_name]:
+    features = entry.features or (entry.numbered if set(entry.numbered) & set(by_name) else ())
+    if features:
+        if missing := [name for name in features if name not in by_name]:
             raise ExportError(
-                f"the model takes the features {missing}, which the workflow does not make: it makes "
-                f"{list(by_name)}.{_remedy(missing, sorted(set(by_name) - set(entry.features)))}"
+                f"the model takes the features {missing}, and {source} has {[c.name for c in by_name.values()]}."
+                f"{_remedy(missing, sorted(set(by_name) - set(features)))}"
             )
-        columns = {name: by_name[name] for name in entry.features}
+        columns = {name: by_name[name] for name in features}
     elif entry.shape is None:
         if len(by_name) < 2 or not all(map(_is_number, by_name.values())):
             return None
@@ -168,14 +180,16 @@ def _matrix(inputs: Sequence[Input], by_name: Mapping[str, Encoded]) -> Feed | N
         return None
     elif width is not None and width != len(by_name):
         raise ExportError(
-            f"the model takes {entry}, a matrix with {width} columns, and the workflow makes {len(by_name)}: "
+            f"the model takes {entry}, a matrix with {width} columns, and {source} has {len(by_name)}: "
             f"{list(by_name)}. Leave out what it was not trained on."
         )
     wrong = [str(column) for column in columns.values() if not _is_number(column)]
     if wrong:
-        raise ExportError(f"the model takes {entry}, one matrix of numbers, and the workflow makes {', '.join(wrong)}.")
+        raise ExportError(f"the model takes {entry}, one matrix of numbers, and {source} has {', '.join(wrong)}.")
     names = tuple(column.name for column in columns.values())
-    return Feed(input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2)
+    return Feed(
+        input=entry, kind=MATRIX, columns=names, dtype=entry.dtype or "float32", rank=2, by_position=not features
+    )
 
 
 def _is_number(column: Encoded) -> bool:
@@ -189,9 +203,11 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
     if column is None:
         return None
     if part is not None and not column.is_list:
-        return f"the model takes {entry}, a part of lists, and the workflow makes {column}, one value per row"
+        return f"the model takes {entry}, a part of lists, and the column is {column}, one value per row"
     shape = entry.shape
     if part in (NNZS, OFFSETS):
+        if entry.dtype and (np.dtype(entry.dtype).kind not in "iuf" or np.dtype(entry.dtype).itemsize < _COUNT_BYTES):
+            return f"the model takes {entry}, lengths or offsets of lists, expected int32 or int64"
         return Feed(
             input=entry, kind=part, columns=(column.name,), dtype=entry.dtype or "int32", rank=len(shape or (None,))
         )
@@ -203,11 +219,11 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
         kind, rank = (PADDED, 2) if is_padded else (VALUES, len(shape or (None,)))
     elif column.is_list:
         if shape is not None and len(shape) != 2:
-            return f"the model takes {entry}, and the workflow makes {column}: expected a matrix [rows, longest]"
+            return f"the model takes {entry}, and the column is {column}: expected a matrix [rows, longest]"
         kind, rank = PADDED, 2
     else:
         if shape is not None and (len(shape) > 2 or (len(shape) == 2 and shape[1] not in (1, None)) or not shape):
-            return f"the model takes {entry}, and the workflow makes {column}, one value per row"
+            return f"the model takes {entry}, and the column is {column}, one value per row"
         kind, rank = COLUMN, 2 if shape is None else len(shape)
     return Feed(input=entry, kind=kind, columns=(column.name,), dtype=dtype, rank=rank)
 
@@ -215,11 +231,13 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> Feed | str | None:
 def _wrong_type(entry: Input, column: Encoded) -> str | None:
     """Numbers become floats, and integers of another size; floats become no ids, and strings nothing else."""
     made = np.dtype(column.dtype).kind
-    taken = np.dtype(entry.dtype).kind if entry.dtype else "f"
+    taken = "f" if entry.dtype in ("", *_HALVES) else np.dtype(entry.dtype).kind
     if made in "OSU" or taken in "OSU":
-        return f"the model takes {entry}, and the workflow makes {column}: strings are not served, encode them first"
-    if entry.dtype and taken in "iub" and made == "f":
-        return f"the model takes {entry}, and the workflow makes {column}: floats would lose what is behind the point"
+        return f"the model takes {entry}, and the column is {column}: strings are not served, encode them first"
+    if taken not in "iubf":
+        return f"the model takes {entry}, expected integers or floats"
+    if taken in "iub" and made == "f":
+        return f"the model takes {entry}, and the column is {column}: floats would lose what is behind the point"
     return None
 
 
@@ -238,7 +256,41 @@ def dtypes_of(feeds: Sequence[Feed]) -> dict[str, str]:
             dtypes[feed.columns[0]] = feed.dtype
         else:
             dtypes.setdefault(feed.columns[0], "int64")
-    return {name: "float32" if dtype == "float16" else dtype for name, dtype in dtypes.items()}
+    return {name: "float32" if dtype in _HALVES else dtype for name, dtype in dtypes.items()}
+
+
+def widths_of(feeds: Sequence[Feed]) -> dict[str, int]:
+    """Encoded column of lists → values of each list, where the model takes a fixed number."""
+    return {feed.columns[0]: width for feed in feeds if feed.kind == PADDED and (width := _width(feed)) is not None}
+
+
+def check_sample(feeds: Sequence[Feed], frame: pd.DataFrame) -> None:
+    """Refuse a sample that a model cannot take: missing lists, lists that are too long, integers that do not fit.
+
+    Raises:
+        DataError: names the column.
+    """
+    widths = widths_of(feeds)
+    for feed in feeds:
+        is_part = feed.kind in (NNZS, OFFSETS)
+        for name in feed.columns:
+            is_missing = frame[name].isna().to_numpy()
+            if feed.is_of_list and is_missing.any():  # of integers, NVTabular says so
+                raise DataError(
+                    f"column {name!r} is missing in row {is_missing.argmax()} of the sample, and would reach the model."
+                    " Leave such rows out, or fill it in the workflow: NullToEmptyList."
+                )
+            column = column_of_rows(frame[name], is_list=feed.is_of_list)
+            made = (column.elements if isinstance(column, Lists) else column).values.dtype
+            try:
+                with np.errstate(all="ignore"):
+                    for step in fitting(name, made, None if is_part else feed.dtype, widths.get(name)):
+                        column = step.run(column)
+            except UnfitError as error:
+                raise DataError(
+                    f"the model does not take the sample: {error} Leave such rows out, or save the model with a larger "
+                    "type or width."
+                ) from None
 
 
 def arrays_of(feeds: Sequence[Feed], frame: pd.DataFrame) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from serving.foreign import ForeignModel, saved_model
 from serving.foreign.inputs import Feed, Input
 from serving.foreign.keras_archive import check_names, checked_release, holds_keras
-from workflows.errors import ArtifactError, ExportError, in_short
+from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
 from workflows.heads import Head
 from workflows.trained import SAVED_MODEL
@@ -63,7 +63,7 @@ class Model(ForeignModel):
         try:
             return {name: np.asarray(output) for name, output in self.function(**arrays).items()}
         except Exception as error:  # layers raise anything
-            raise ExportError(f"the Keras model cannot run the sample: {in_short(error)}.") from None
+            raise ExportError(f"the Keras model cannot run the sample: {saved_model.line_of(error)}.") from None
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """As of a SavedModel."""

@@ -31,7 +31,6 @@ from workflows.lightgbm_text import read_forest
 from workflows.trained import ONNX
 
 _BEGIN = re.compile(rb"tree\r?\nversion=v\d")
-_UNNAMED = re.compile(r"Column_\d+")
 _SQUARE_ROOT = "sqrt"  # what was learned is the root of the label
 _TRANSFORMS = (
     dict.fromkeys(("", "custom", "none", "lambdarank", "rank_xendcg"), IDENTITY)
@@ -76,8 +75,8 @@ class Model(ForeignModel):
             self._booster = lightgbm.Booster(model_str=read.text(objective))
         except (lightgbm.basic.LightGBMError, ValueError) as error:
             raise ArtifactError(f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save it again.") from None
-        are_unnamed = all(_UNNAMED.fullmatch(name) for name in read.features)
-        self.inputs: tuple[Input, ...] = inputs_of(() if are_unnamed else read.features, len(read.features))
+        numbered = [f"Column_{place}" for place in range(len(read.features))]
+        self.inputs: tuple[Input, ...] = inputs_of(() if list(read.features) == numbered else read.features, numbered)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import lightgbm

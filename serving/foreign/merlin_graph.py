@@ -46,10 +46,13 @@ def parts_of(graph: Any, sample: pa.Table, directory: Path) -> Parts:
     others = [type(op).__name__ for op in operators if id(op) not in known]
     if foreign := sorted({name for name in others if name not in _HOLD_NOTHING}):
         raise ExportError(f"the graph holds {foreign}, expected TransformWorkflow, {_TENSORFLOW} and {_PYTORCH} only.")
-    if len(workflows) > 1 or not models:
+    if len(workflows) > 1:
         raise ExportError(
-            f"the graph holds {len(workflows)} workflows and {len(models)} models, expected one and some."
+            f"the graph holds {len(workflows)} workflows, expected one. Fit one in place of them: "
+            "nvt.Workflow(first.output_node + second.output_node)."
         )
+    if not models:
+        raise ExportError(f"the graph holds no model, expected {_TENSORFLOW} or {_PYTORCH}.")
     workflow = workflows[0].workflow if workflows else None
     saved = tuple(_saved(op, place, workflow, sample, directory) for place, op in enumerate(models))
     return Parts(workflow=workflow, models=saved)

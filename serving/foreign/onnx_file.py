@@ -57,7 +57,10 @@ class Model(ForeignModel):
         given |= {part.values.name for part in self._model.graph.sparse_initializer}
         self.inputs = tuple(_input(path, tensor) for tensor in self._model.graph.input if tensor.name not in given)
         self._session = _open(path, self._model)
-        self._names = [tensor.name for tensor in _scores(self._model, has_classes=bool(self._classes))]
+        scores = _scores(self._model, has_classes=bool(self._classes))
+        for tensor in scores:
+            _dtype(path, tensor, "gives")
+        self._names = [tensor.name for tensor in scores]
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Without the class of the highest probability, which says nothing more."""
@@ -285,10 +288,10 @@ def _input(path: Path, tensor: Any) -> Input:
                 "the rows as a dynamic axis."
             )
         shape = tuple(dims)
-    return Input(name=tensor.name, dtype=_dtype(path, tensor), shape=shape)
+    return Input(name=tensor.name, dtype=_dtype(path, tensor, "takes"), shape=shape)
 
 
-def _dtype(path: Path, tensor: Any) -> str:
+def _dtype(path: Path, tensor: Any, verb: str) -> str:
     from onnx import TensorProto
     from onnx.helper import tensor_dtype_to_np_dtype
 
@@ -297,7 +300,8 @@ def _dtype(path: Path, tensor: Any) -> str:
         return "object"
     dtype = tensor_dtype_to_np_dtype(kind)
     if dtype.isbuiltin != 1:  # of another package
-        raise ArtifactError(f"{path} takes {tensor.name!r} as {TensorProto.DataType.Name(kind)}, expected FLOAT.")
+        name = TensorProto.DataType.Name(kind)
+        raise ArtifactError(f"{path} {verb} {tensor.name!r} as {name}, expected FLOAT. Add a Cast to the model.")
     return str(dtype.name)
 
 

@@ -3,6 +3,7 @@
 `serving.engines.tensorflow.operations` looks through the graph before it is loaded, since loading runs a part of it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, dtypes_o
 from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
 from workflows.heads import Head, output_names
-from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES
+from workflows.signatures import name_inputs
+from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES, argument_names
 from workflows.trained import SAVED_MODEL
 
 _SIGNATURE = "serving_default"
+_PLACE = re.compile(
+    r'Graph execution error:|Exception encountered when calling|Detected at node|<stack traces|File "|\d+ root error'
+)
+_NODE = re.compile(r"\x1b\[\d*m|\{\{function_node .*?\}\}|\[\[\{\{node .*|\[Op:.*|^\s*\(\d\) [A-Z_]+:")
 
 
 def takes(path: Path) -> bool:
@@ -44,7 +50,7 @@ class Model(ForeignModel):
         try:
             self.kept = tf.saved_model.load(str(path))
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {_line(error)}. Save it again.") from None
+            raise ArtifactError(f"{path} cannot be loaded as a SavedModel: {line_of(error)}. Save it again.") from None
         signatures = self.kept.signatures
         if _SIGNATURE not in signatures:
             raise ArtifactError(
@@ -63,7 +69,7 @@ class Model(ForeignModel):
         try:
             made = self.function(**{name: tf.constant(array) for name, array in arrays.items()})
         except (ValueError, TypeError, tf.errors.OpError) as error:
-            raise ExportError(f"the SavedModel cannot run the sample: {_line(error)}.") from None
+            raise ExportError(f"the SavedModel cannot run the sample: {line_of(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
@@ -79,18 +85,19 @@ def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head]
         feeds, heads, target: see `ForeignModel.write`.
     """
     import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    specs: dict[str, dict[str, Any]] = {PADDED_SIGNATURE: {}, RAGGED_SIGNATURE: {}}
+    specs: dict[str, dict[str, tuple[Any, Any]]] = {PADDED_SIGNATURE: {}, RAGGED_SIGNATURE: {}}
 
     def add(name: str, dtype: str, *, padded: tuple[Any, ...], ragged: tuple[Any, ...]) -> None:
         for layout, shape in ((PADDED_SIGNATURE, padded), (RAGGED_SIGNATURE, ragged)):
-            specs[layout][name] = tf.TensorSpec(shape, dtype, name)
+            specs[layout][name] = shape, dtype
 
     for name, dtype, is_list in _columns(feeds):
         if is_list:
             add(name + VALUES, dtype, padded=(None, None), ragged=(None,))
-            specs[PADDED_SIGNATURE][name + NNZS] = tf.TensorSpec((None, 1), tf.int32, name + NNZS)
-            specs[RAGGED_SIGNATURE][name + OFFSETS] = tf.TensorSpec((None,), tf.int32, name + OFFSETS)
+            specs[PADDED_SIGNATURE][name + NNZS] = (None, 1), tf.int32
+            specs[RAGGED_SIGNATURE][name + OFFSETS] = (None,), tf.int32
         else:
             add(name, dtype, padded=(None, 1), ragged=(None,))
 
@@ -107,11 +114,17 @@ def save(model: Any, function: Any, feeds: Sequence[Feed], heads: Sequence[Head]
     def ragged(inputs: Mapping[str, Any]) -> dict[str, Any]:
         return score({name: _from_offsets(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
 
+    def signature(layout: str, call: Any) -> Any:
+        arguments = argument_names(specs[layout])
+        tensors = {name: tf.TensorSpec(*spec, arguments[name]) for name, spec in specs[layout].items()}
+        return tf.function(call, input_signature=[tensors], autograph=False)
+
     signatures = {
-        PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
-        RAGGED_SIGNATURE: tf.function(ragged, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False),
+        PADDED_SIGNATURE: signature(PADDED_SIGNATURE, padded),
+        RAGGED_SIGNATURE: signature(RAGGED_SIGNATURE, ragged),
     }
     tf.saved_model.save(_keeper(model, signatures[PADDED_SIGNATURE]), str(target), signatures=signatures)
+    name_inputs(target, SavedModel)
 
 
 def _keeper(model: Any, function: Any) -> Any:
@@ -201,5 +214,7 @@ def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
     return tuple(spec.shape.as_list())
 
 
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
+def line_of(error: Exception) -> str:
+    """What TensorFlow says is wrong: the first line that does not say where in the graph."""
+    lines = (_NODE.sub("", line).strip() for line in str(error).splitlines())
+    return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)

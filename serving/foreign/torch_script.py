@@ -7,7 +7,6 @@ hands them to a PyTorch model.
 
 import inspect
 import json
-import keyword
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +19,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from serving.foreign import ForeignModel
-from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, arrays_of, dtypes_of, with_rank
+from serving.foreign.inputs import COLUMN, MATRIX, PADDED, Feed, Input, arrays_of, dtypes_of, widths_of, with_rank
 from workflows.errors import ArtifactError, ExportError
 from workflows.extras import require
 from workflows.heads import Head, output_names
-from workflows.tensor_names import NNZS, OFFSETS, VALUES
+from workflows.tensor_names import NNZS, OFFSETS, VALUES, argument_names
 from workflows.torch_script import is_torch_script, load_torch_script
 from workflows.trained import OUTPUTS, TORCH_SCRIPT
 
@@ -60,16 +59,41 @@ class Model(ForeignModel):
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
 
     def settled(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> tuple[Feed, ...]:
-        """Columns as [rows, 1] if the model gives a row for each then, else as [rows]; lists flat, or padded.
-
-        Where nothing fits, the first is what `run` will complain of.
-        """
+        """Columns as [rows, 1] if the model gives a row for each then, else as [rows]; lists flat, or padded."""
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
-            dictionaries = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
-            return next((made for made in dictionaries if self._fits(made, rows)), dictionaries[0])
-        tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
-        return next((made for made in tried if self._fits(made, rows)), tried[0])
+            tried = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
+        else:
+            tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
+        for made in tried:
+            if self._fits(made, rows):
+                return tuple(self._of_width(feed, made, rows) for feed in made)
+        try:
+            self.run(arrays_of(tried[0], rows))
+        except ExportError as error:
+            longest = {feed.columns[0]: _longest(feed, rows) for feed in feeds if feed.is_of_list}
+            single = [made for made in tried if self._fits(made, rows.iloc[:1])]
+            if single and not any(self._fits(made, rows.iloc[[0, 0]]) for made in single):
+                raise ExportError(
+                    f"{error} It runs a single row, so it was traced for one: trace it with an example of several "
+                    "rows, and without sizes of one, such as view(1, -1)."
+                ) from None
+            if longest and not single:
+                raise ExportError(
+                    f"{error} The longest lists of the sample have {longest} values. If the model takes lists of a "
+                    "fixed width, give a sample whose longest lists have it."
+                ) from None
+            raise
+        return tried[0]
+
+    def _of_width(self, feed: Feed, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> Feed:
+        """A feed of padded lists in the width that the sample has, where the model takes no wider ones."""
+        if feed.kind != PADDED:
+            return feed
+        fixed, wider = (
+            replace(feed, input=replace(feed.input, shape=(None, _longest(feed, rows) + more))) for more in (0, 1)
+        )
+        return feed if self._fits(tuple(wider if other is feed else other for other in feeds), rows) else fixed
 
     def _fits(self, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> bool:
         try:
@@ -92,19 +116,33 @@ class Model(ForeignModel):
             name: type(value).__name__ for name, value in named.items() if not isinstance(value, torch.Tensor)
         }:
             raise ExportError(f"forward of the TorchScript gives {wrong}, expected tensors.")
-        return {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in named.items()}
+        return {name: _array(tensor) for name, tensor in named.items()}
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:
         """Trace a module around it, which leaves what is script in it as it is."""
         import torch
 
         example = _example(feeds)
-        if wrong := [name for name in example if not name.isidentifier() or keyword.iskeyword(name)]:
-            raise ExportError(f"TorchScript cannot have arguments called {wrong}. Rename the columns in the workflow.")
         module = _served(self._model, feeds, heads, tuple(example), dictionary=self._dictionary)
         with quiet_torch(), torch.no_grad():
             traced = torch.jit.trace(module, tuple(example.values()), check_trace=False)  # type: ignore[no-untyped-call]
         traced.save(str(target), _extra_files={OUTPUTS: json.dumps(output_names(heads))})
+
+
+def _array(tensor: Any) -> NDArray[Any]:
+    """An output; in float32 where NumPy does not have its type of floats."""
+    import torch
+
+    has_numpy = tensor.dtype in (torch.float64, torch.float32, torch.float16) or not tensor.dtype.is_floating_point
+    try:
+        array: NDArray[Any] = (tensor if has_numpy else tensor.float()).numpy()
+    except (TypeError, RuntimeError) as error:  # sparse, or quantised
+        raise ExportError(f"an output of the TorchScript has no dense form: {_line(error)}.") from None
+    return array
+
+
+def _longest(feed: Feed, rows: pd.DataFrame) -> int:
+    return max(map(len, rows[feed.columns[0]]))
 
 
 def _of_precision(feeds: tuple[Feed, ...], model: Any) -> tuple[Feed, ...]:
@@ -157,11 +195,11 @@ def _example(feeds: Sequence[Feed]) -> dict[str, Any]:
     """Two rows by the names that the arguments have."""
     import torch
 
-    lists = {feed.columns[0] for feed in feeds if feed.is_of_list}
+    lists, widths = {feed.columns[0] for feed in feeds if feed.is_of_list}, widths_of(feeds)
     tensors: dict[str, Any] = {}
     for name, dtype in dtypes_of(feeds).items():
         if name in lists:
-            tensors[name + VALUES] = torch.zeros((2, 3), dtype=getattr(torch, dtype))
+            tensors[name + VALUES] = torch.zeros((2, widths.get(name, 3)), dtype=getattr(torch, dtype))
             tensors[name + NNZS] = torch.ones((2, 1), dtype=torch.int32)
         else:
             tensors[name] = torch.zeros((2, 1), dtype=getattr(torch, dtype))
@@ -181,7 +219,8 @@ def _served(
         outputs = tuple(made[head.column].reshape(-1, head.width).to(torch.float32) for head in heads)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    arguments = ("self", *argument_names(names).values())
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where tracing finds the names
     module = type("Served", (torch.nn.Module,), {"forward": forward})()
     module.model = model

@@ -5,9 +5,10 @@ numbers of a file: it allocates by them, writes a tree to the place that its `id
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,15 @@ class Model(ForeignModel):
         self._forest = Forest(
             trees=saved.trees, width=saved.width, transform=_TRANSFORMS[saved.objective["name"]], base=base
         )
-        self.inputs: tuple[Input, ...] = inputs_of(saved.features, saved.num_features)
+        self.inputs: tuple[Input, ...] = inputs_of(saved.features, [f"f{place}" for place in range(saved.num_features)])
+
+    def take_as_missing(self, value: float) -> None:
+        self._forest = replace(self._forest, missing=value)
+
+    def assumed(self) -> tuple[str, ...]:
+        if not math.isnan(self._forest.missing):
+            return ()
+        return ("XGBoost does not save which value is missing: NaN is. If training had another: --missing VALUE.",)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost
@@ -102,7 +111,7 @@ class Model(ForeignModel):
         # A DMatrix refuses infinite numbers; to the splits they are like the largest finite ones.
         rows = np.clip(matrix_of(arrays), -_LARGEST, _LARGEST)
         try:
-            return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows))}
+            return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, missing=self._forest.missing))}
         except (xgboost.core.XGBoostError, ValueError) as error:
             raise ExportError(f"the XGBoost model cannot run the sample: {in_short(error)}.") from None
 

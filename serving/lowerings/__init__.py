@@ -7,6 +7,7 @@ tables at compile time is folded there. An operator class of another package has
 
 from serving.lowerings.categorical import (
     lower_categorify,
+    lower_empty_to_null,
     lower_hex_to_int,
     lower_stable_hash_bucket,
     lower_stable_hashed_cross,
@@ -16,6 +17,7 @@ from serving.lowerings.continuous import (
     lower_clip,
     lower_fill_median,
     lower_fill_missing,
+    lower_finite,
     lower_log,
     lower_normalize,
     lower_normalize_min_max,
@@ -37,12 +39,15 @@ from serving.lowerings.lists import (
     lower_null_to_empty_list,
     lower_padded_list_slice,
     lower_same_lengths,
+    lower_vector_elements,
 )
-from workflows.datasets.table.operators import DateParts
+from workflows.datasets.table.operators import DateParts, VectorElements
 from workflows.item_attributes import ItemAttributes, SharedCategorify
 from workflows.operators import (
     Bucketize,
     Categorify,
+    EmptyToNull,
+    Finite,
     HashedCategorify,
     HashShare,
     HexToInt,
@@ -88,11 +93,14 @@ LOWERINGS: dict[type, Lowering] = {
     SharedCategorify: lower_categorify,
     StableHashBucket: lower_stable_hash_bucket,
     HashShare: lower_stable_hash_bucket,
+    EmptyToNull: lower_empty_to_null,
     HexToInt: lower_hex_to_int,
     DateParts: lower_date_parts,
+    VectorElements: lower_vector_elements,
     StableHashedCross: lower_stable_hashed_cross,
     ops.FillMissing: lower_fill_missing,
     ops.FillMedian: lower_fill_median,
+    Finite: lower_finite,
     ops.Clip: lower_clip,
     ops.LogOp: lower_log,
     ops.Normalize: lower_normalize,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from serving.lowerings.expressions import Columns, Expression, apply, cast, column_of, find, unsupported
 from serving.plan.columns import Vector, is_missing, is_string, take, take_or_missing
-from serving.plan.steps import Bucket, HexToInt
+from serving.plan.steps import Bucket, HexToInt, WithoutEmpty
 from workflows.categories import FIRST_UNSEEN_ID, NULL_ID
 from workflows.errors import LoweringError
 from workflows.operators import HashedCategorify, StableHashBucket, StableHashedCross
@@ -83,6 +83,13 @@ def _ids(vocabulary: pd.DataFrame, num_unseen: int) -> NDArray[np.int64]:
 def lower_stable_hash_bucket(op: StableHashBucket, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
     """Bucket by the hash of the value."""
     return {name: apply(Bucket(num_buckets=op.buckets_of(name)), columns[name]) for name in selector.names}
+
+
+def lower_empty_to_null(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Empty strings as missing ones."""
+    if numbers := [name for name in selector.names if not columns[name].is_string]:
+        raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected strings.")
+    return {name: apply(WithoutEmpty(), columns[name]) for name in selector.names}
 
 
 def lower_hex_to_int(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:

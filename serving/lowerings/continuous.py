@@ -10,7 +10,9 @@ import numpy as np
 
 from serving.lowerings.expressions import Columns, Expression, apply, cast, check_numbers
 from serving.plan.steps import Arithmetic, Clip, Digitize, Fill, IsMissing
+from serving.plan.steps import Finite as FiniteStep
 from workflows.errors import LoweringError
+from workflows.operators import Finite
 from workflows.upstream import nvt, ops
 
 
@@ -65,6 +67,15 @@ def lower_clip(op: ops.Clip, selector: nvt.ColumnSelector, columns: Columns) -> 
             highest = None if highest is not None and highest > np.iinfo(dtype).max else highest
         bounds = [None if bound is None else _fitting(op, name, columns[name], bound) for bound in (lowest, highest)]
         lowered[name] = apply(Clip(lowest=bounds[0], highest=bounds[1]), columns[name])
+    return lowered
+
+
+def lower_finite(op: Finite, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """NaN for floats that float32 does not hold."""
+    lowered = {}
+    for name in selector.names:
+        check_numbers(op, name, columns[name])
+        lowered[name] = apply(FiniteStep(), columns[name]) if columns[name].dtype.kind == "f" else columns[name]
     return lowered
 
 

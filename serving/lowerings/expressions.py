@@ -28,7 +28,7 @@ from serving.plan.columns import (
     take_or_missing,
     vector_of,
 )
-from serving.plan.steps import Cast, Combine, Step, Take
+from serving.plan.steps import Cast, Combine, Step, Take, WithoutEmpty
 from workflows.errors import LoweringError
 from workflows.upstream import nvt
 
@@ -193,6 +193,9 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
     if len(_distinct(keys).values) != len(keys.values):
         raise LoweringError(f"{what}: keys are not unique, so a request row could become several.")
     missing_row = num_unknown + len(present)
+    if isinstance(column, Computed) and isinstance(column.step, WithoutEmpty) and not column.is_list:
+        (column,) = column.inputs  # the index leads an empty string to the row of a missing one, which saves the step
+        present = pa.concat_arrays([present, pa.array([b""], pa.large_binary())])
     positions = np.full(missing_row + 1, -1)
     positions[num_unknown:missing_row] = np.flatnonzero(~missing)
     positions[missing_row:] = np.flatnonzero(missing) if missing.any() else -1

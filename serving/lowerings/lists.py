@@ -1,8 +1,9 @@
 """Lists: slices, padding, and empty lists for missing ones."""
 
-from serving.lowerings.expressions import Columns, apply, unsupported
-from serving.plan.steps import NullToEmpty, Pad, Slice
+from serving.lowerings.expressions import Columns, Expression, apply, cast, unsupported
+from serving.plan.steps import Element, NullToEmpty, Pad, Slice
 from serving.plan.steps import SameLengths as SameLengthsStep
+from workflows.datasets.table.operators import VectorElements
 from workflows.errors import LoweringError
 from workflows.operators import LONGEST_SLICE, NullToEmptyList, PaddedListSlice, SameLengths
 from workflows.upstream import nvt, ops
@@ -52,6 +53,18 @@ def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: C
         raise LoweringError(f"SameLengths on {selector.names}: {op.like!r} is not among them. Select it, too.")
     like = columns[op.like]
     return {n: like if n == op.like else apply(SameLengthsStep(), columns[n], like) for n in selector.names}
+
+
+def lower_vector_elements(op: VectorElements, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
+    """Each number of each vector."""
+    _check_lists(op, selector, columns)
+    lowered: dict[str, Expression] = {}
+    for name in selector.names:
+        length = op.lengths[name]
+        for number in range(length):
+            element = apply(Element(column=name, place=number, length=length), columns[name])
+            lowered[f"{name}_{number}"] = cast(element, "float64")
+    return lowered
 
 
 def _check_lists(op: object, selector: nvt.ColumnSelector, columns: Columns) -> None:

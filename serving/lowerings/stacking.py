@@ -10,7 +10,7 @@ from serving.lowerings.expressions import Computed, Expression, Input, Lookup
 from serving.plan import KeyIndex, Stack
 from serving.plan.columns import Vector
 from serving.plan.stacks import StackedArithmetic, StackedBucket, StackedLookup
-from serving.plan.steps import Arithmetic, Bucket, Cast, Clip, Fill, HexToInt, Step
+from serving.plan.steps import Arithmetic, Bucket, Cast, Clip, Fill, Finite, HexToInt, Step
 
 _FEWEST = 4  # columns, from which on a stack is worth its arrays of constants
 
@@ -89,7 +89,7 @@ def _chain_of(expression: Expression) -> _Chain | None:
 def _signature_of(node: Computed) -> Any:
     """What must be the same for columns to take this step together; None if they cannot."""
     step, (column,) = node.step, node.inputs
-    if isinstance(step, HexToInt | Fill | Clip):
+    if isinstance(step, HexToInt | Finite | Fill | Clip):
         return step
     if isinstance(step, Bucket):
         return Bucket

@@ -1,13 +1,16 @@
 """Columns while a plan runs: a vector of values, or lists of them, each with its missing values marked."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from workflows.hashing import Values
-from workflows.lists import Padded, offsets_of, pad
+from workflows.lists import Padded, Ragged, offsets_of, pad
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 
@@ -65,6 +68,14 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
     if values.dtype.kind == "f":
         return Vector(np.where(valid, values, values.dtype.type(np.nan)))
     return Vector(values, valid)
+
+
+def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
+    """Numbers of pandas, or lists of them, none of them missing, as a vector or lists."""
+    if not is_list:
+        return Vector(rows.to_numpy())
+    lists = Ragged.of_rows(rows)
+    return Lists(Vector(lists.values), lists.offsets)
 
 
 def lists_of(padded: Padded, valid: Mask = None) -> Lists:

@@ -5,6 +5,7 @@ Arithmetic is NumPy's on the dtype of the column, in NVTabular's order, so that 
 are Python numbers, which never widen a column's dtype, under any NumPy.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,9 +23,11 @@ from serving.plan.columns import (
     is_string,
     mask_of,
     take,
+    take_or_missing,
     with_one_more,
 )
 from workflows.dates import date_part
+from workflows.errors import UnfitError
 from workflows.hashing import bucket_of_many, hash_values
 from workflows.hexadecimal import numbers_of_hex
 from workflows.lists import offsets_of
@@ -94,12 +97,44 @@ class Cast(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Narrow(Step):
+    """Whole numbers as a dtype that does not hold all of them; those that it does not hold are refused.
+
+    Attributes:
+        column: its name, for the error.
+        dtype: NumPy dtype name.
+    """
+
+    column: str
+    dtype: str
+
+    def _compute(self, column: Vector) -> Vector:
+        narrow = column.values.astype(self.dtype)
+        is_changed = narrow != column.values
+        if column.valid is not None:
+            is_changed &= column.valid
+        if is_changed.any():
+            value = int(column.values[is_changed][0])
+            raise UnfitError(f"column {self.column!r} is {value}, expected values that fit {self.dtype}.")
+        return column._replace(values=narrow)
+
+
+@dataclass(frozen=True, kw_only=True)
 class HexToInt(Step):
     """Strings of hexadecimal digits as numbers, float64; missing where they are no numbers."""
 
     def _compute(self, column: Vector) -> Vector:
         numbers = numbers_of_hex(column.values)
         return Vector(numbers if column.valid is None else np.where(column.valid, numbers, np.nan))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finite(Step):
+    """Floats that float32 holds; others, infinities among them, are missing."""
+
+    def _compute(self, column: Vector) -> Vector:
+        values: Any = column.values
+        return Vector(np.where(np.isfinite(values.astype(np.float32)), values, values.dtype.type(np.nan)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +326,51 @@ class Pad(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limit(Step):
+    """Lists for a model that takes them in a fixed width; longer ones are refused.
+
+    Attributes:
+        column: its name, for the error.
+        width: most values of a list.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    column: str
+    width: int
+
+    def _compute(self, lists: Lists) -> Lists:
+        if (longest := int(np.diff(lists.offsets).max(initial=0))) > self.width:
+            raise UnfitError(f"column {self.column!r} has a list of {longest} values, expected at most {self.width}.")
+        return lists._replace(width=self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Element(Step):
+    """A value of each list; missing where the list is empty.
+
+    Attributes:
+        column: its name, for the error.
+        place: of the value in the list.
+        length: of all lists that are not empty; others are refused.
+    """
+
+    elementwise: ClassVar[bool] = False
+
+    column: str
+    place: int
+    length: int
+
+    def _compute(self, lists: Lists) -> Vector:
+        lengths = np.diff(lists.offsets)
+        odd = lengths[(lengths != 0) & (lengths != self.length)]
+        if len(odd):
+            raise UnfitError(f"column {self.column!r} has a list of {odd[0]} values, expected {self.length}.")
+        made: Vector = take_or_missing(lists.elements, np.where(lengths > 0, lists.offsets[:-1] + self.place, -1))
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
 class SameLengths(Step):
     """The latest values of each list, as many as the list of another column has; zeros before a shorter one."""
 
@@ -316,6 +396,42 @@ class NullToEmpty(Step):
         return lists._replace(valid=None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithoutEmpty(Step):
+    """Strings of which empty ones are missing; lists without those, and without missing ones."""
+
+    elementwise: ClassVar[bool] = False
+
+    def _compute(self, column: AnyColumn) -> AnyColumn:
+        strings = column.elements if isinstance(column, Lists) else column
+        kept = pc.greater(pc.binary_length(strings.values), 0).to_numpy(zero_copy_only=False) & ~is_missing(strings)
+        if kept.all():
+            return column
+        if isinstance(column, Vector):
+            return Vector(column.values, kept)
+        offsets = offsets_of(kept)[column.offsets]
+        return column._replace(elements=take(strings, np.flatnonzero(kept)), offsets=offsets)
+
+
+def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
+    """The steps that make a column what a model takes, and refuse whole numbers and lists that are too large for it.
+
+    Args:
+        name: of the column.
+        made: dtype of its values.
+        dtype: NumPy dtype name that the model takes; None for any.
+        width: values of a list, where the model takes a fixed number.
+    """
+    if width is not None:
+        yield Limit(column=name, width=width)
+    if dtype is None or made == dtype:
+        return
+    if made.kind in "iu" and np.dtype(dtype).kind in "iub" and not np.can_cast(made, dtype):
+        yield Narrow(column=name, dtype=dtype)
+    else:
+        yield Cast(dtype=dtype)
+
+
 def numbers_of(column: Vector) -> NDArray[Any]:
     """Values to compute with: as pandas does, integers become float64 where one is missing."""
     values: NDArray[Any] = column.values
@@ -325,7 +441,9 @@ def numbers_of(column: Vector) -> NDArray[Any]:
 STEPS: tuple[type[Step], ...] = (
     Take,
     Cast,
+    Narrow,
     HexToInt,
+    Finite,
     DatePart,
     Arithmetic,
     Fill,
@@ -337,6 +455,9 @@ STEPS: tuple[type[Step], ...] = (
     Similarity,
     Slice,
     Pad,
+    Limit,
+    Element,
     SameLengths,
     NullToEmpty,
+    WithoutEmpty,
 )

@@ -196,7 +196,7 @@ def torch_module(inputs: tuple[Input, ...]) -> tuple[Any, tuple[Any, ...]]:
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     module = type("Made", (torch.nn.Module,), {"forward": forward})().eval()
-    arrays = arrays_of(match(inputs, COLUMNS, {}, "the model"), ROWS)
+    arrays = arrays_of(match(inputs, COLUMNS, {}), ROWS)
     return module, tuple(torch.from_numpy(arrays[name]) for name in names)
 
 
@@ -210,7 +210,7 @@ def both_scores(
         Encoded(name=name, dtype="int64" if name in lists else str(frame[name].dtype), is_list=name in lists)
         for name in columns
     ]
-    feeds = model.settled(match(model.inputs or tuple(Input(name=name) for name in columns), encoded, {}, "it"), frame)
+    feeds = model.settled(match(model.inputs or tuple(Input(name=name) for name in columns), encoded, {}), frame)
     made = {
         name: np.asarray(output).reshape(len(frame), -1).astype(np.float32)
         for name, output in model.run(arrays_of(feeds, frame)).items()

@@ -66,7 +66,7 @@ def both_scores(
         directory: for the file.
         columns: those of a workflow.
     """
-    (feed,) = feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in columns], {}, "the model")
+    (feed,) = feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in columns], {})
     matrix = rows[:, [list(columns).index(name) for name in feed.columns]]
     expected = model.run({feed.input.name: matrix})["score"]
     assert expected.dtype == np.float32

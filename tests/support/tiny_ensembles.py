@@ -26,7 +26,7 @@ def lookup(source: str, target: str, values: np.ndarray) -> TransformPlan:
 
 def publish_tiny(
     repository: Path,
-    offset: int,
+    offset: float,
     *,
     keep: int = 5,
     runtime: str = "",
@@ -62,7 +62,7 @@ def publish_tiny(
                 name=f"{NAME}_{step}_v{new.number}",
                 backend="nvtabular",
                 inputs=(Tensor(name=source, dtype="int64"),),
-                outputs=(Tensor(name=target, dtype="int64"),),
+                outputs=(Tensor(name=target, dtype=values.dtype.name),),
                 max_batch_size=65_536,
                 parameters=manifest,
                 runtime=runtime,
@@ -78,7 +78,7 @@ def publish_tiny(
             name=NAME,
             version=new.number,
             inputs=(Tensor(name="x", dtype="int64"),),
-            outputs=(Tensor(name="score", dtype="int64"),),
+            outputs=(Tensor(name="score", dtype=(offset + KEYS).dtype.name),),
             max_batch_size=65_536,
             steps=tuple(steps),
         )

@@ -1,10 +1,11 @@
-"""Text files that may be compressed, hashed while they are read."""
+"""Text files that may be compressed or of another encoding, hashed while they are read."""
 
+import codecs
 import gzip
 import hashlib
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -30,6 +31,58 @@ def unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzi
     """The text in a file, by whose ending it is compressed or not."""
     buffered = io.BufferedReader(file)
     return gzip.GzipFile(fileobj=buffered) if path.suffix == ".gz" else buffered
+
+
+class _AsUtf8(io.RawIOBase):
+    """Text of an encoding as UTF-8."""
+
+    def __init__(self, text: "io.BufferedReader[io.FileIO] | gzip.GzipFile", encoding: str) -> None:
+        self._text = io.TextIOWrapper(text, encoding, newline="")
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer).cast("B")
+        self._left = self._left or self._text.read(len(view)).encode()
+        part, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._text.close()
+        super().close()
+
+
+def opened(path: Path, file: io.FileIO, encoding: str | None) -> "io.BufferedReader[Any] | gzip.GzipFile":
+    """The text in a file, unpacked; as UTF-8 if its `encoding` is given."""
+    text = unpacked(path, file)
+    return text if encoding is None else io.BufferedReader(_AsUtf8(text, encoding))
+
+
+def wide_encoding(path: Path, encoding: str) -> str | None:
+    """The encoding of a file whose bytes cannot be cut at line ends, such as UTF-16; None for others.
+
+    Args:
+        path: the file, whose byte order mark comes before what is said of it.
+        encoding: what is said.
+
+    Raises:
+        LookupError: there is no such encoding.
+    """
+    with io.FileIO(path) as file, unpacked(path, file) as text:
+        begin = text.read(4)
+    for name, marks in _MARKS.items():
+        if begin.startswith(marks):
+            return name
+    return encoding if "\n".encode(encoding) != b"\n" else None
+
+
+_MARKS = {  # the first one that fits, since a mark of UTF-32 begins with one of UTF-16
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 
 
 def arrow_input(path: Path, offset: int, num_bytes: int | None) -> pa.NativeFile:

@@ -102,6 +102,37 @@ class Cast : public Elementwise {
   Dtype dtype_;
 };
 
+class Narrow : public Elementwise {
+ public:
+  explicit Narrow(const Json& entry) : column_(entry["column"].string()), dtype_(DtypeOf(entry["dtype"].string())) {
+    if (IsFloat(dtype_)) throw ArtifactError("a narrow float");
+  }
+
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    if (IsFloat(column.dtype)) throw std::runtime_error("whole numbers were expected");
+    const Vector narrow = Converted(column, dtype_, scratch);
+    WithType(column.dtype, [&](auto* type) {
+      const auto* before = column.as<ValueOf<decltype(type)>>();
+      WithType(dtype_, [&](auto* narrow_type) {
+        const auto* after = narrow.as<ValueOf<decltype(narrow_type)>>();
+        for (int64_t i = 0; i < column.size; ++i) {
+          if (column.valid != nullptr && !column.valid[i]) continue;
+          if (static_cast<__int128>(before[i]) != static_cast<__int128>(after[i])) {
+            throw RequestError("column '" + column_ + "' is " + std::to_string(before[i]) +
+                               ", expected values that fit " + NameOf(dtype_) + ".");
+          }
+        }
+      });
+    });
+    return narrow;
+  }
+
+ private:
+  std::string column_;
+  Dtype dtype_;
+};
+
 // The number that a string of 1 to 15 hexadecimal digits is; NaN for any other.
 double NumberOfHex(std::string_view text) {
   if (text.empty() || text.size() > 15) return kNan;
@@ -126,6 +157,21 @@ class HexToInt : public Elementwise {
     const auto* text = column.as<std::string_view>();
     return Made<double>(Dtype::kFloat64, column.size, scratch, [&](int64_t i) {
       return column.valid != nullptr && !column.valid[i] ? kNan : NumberOfHex(text[i]);
+    });
+  }
+};
+
+class Finite : public Elementwise {
+ public:
+  Vector Compute(const Vector* vectors, size_t, int64_t, Scratch& scratch) const override {
+    const Vector& column = vectors[0];
+    if (!IsFloat(column.dtype)) throw std::runtime_error("floats were expected");
+    return WithType(column.dtype, [&](auto* type) {
+      using T = ValueOf<decltype(type)>;
+      const auto* values = column.as<T>();
+      return Made<T>(column.dtype, column.size, scratch, [&](int64_t i) {
+        return std::isfinite(static_cast<float>(values[i])) ? static_cast<double>(values[i]) : kNan;
+      });
     });
   }
 };
@@ -473,6 +519,63 @@ class Pad : public OnLists {
   Constant value_;
 };
 
+class Limit : public OnLists {
+ public:
+  explicit Limit(const Json& entry) : column_(entry["column"].string()), width_(entry["width"].integer()) {}
+
+  Column Run(const Column* const* columns, size_t, Scratch&) const override {
+    Column made = Lists(*columns[0]);
+    int64_t longest = 0;
+    for (int64_t row = 0; row < made.rows; ++row) longest = std::max(longest, LengthOf(made, row));
+    if (longest > width_) {
+      throw RequestError("column '" + column_ + "' has a list of " + std::to_string(longest) +
+                         " values, expected at most " + std::to_string(width_) + ".");
+    }
+    made.width = width_;
+    return made;
+  }
+
+ private:
+  std::string column_;
+  int64_t width_;
+};
+
+class Element : public OnLists {
+ public:
+  explicit Element(const Json& entry)
+      : column_(entry["column"].string()), place_(entry["place"].integer()), length_(entry["length"].integer()) {
+    if (place_ < 0 || place_ >= length_) throw ArtifactError("a list has no such place");
+  }
+
+  Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
+    const Column& lists = Lists(*columns[0]);
+    const Vector& from = lists.elements;
+    auto* valid = scratch.Take<uint8_t>(lists.rows);
+    for (int64_t row = 0; row < lists.rows; ++row) {
+      const int64_t length = LengthOf(lists, row);
+      if (length != 0 && length != length_) {
+        throw RequestError("column '" + column_ + "' has a list of " + std::to_string(length) + " values, expected " +
+                           std::to_string(length_) + ".");
+      }
+      valid[row] = length != 0 && (from.valid == nullptr || from.valid[lists.offsets[row] + place_]);
+    }
+    return WithType(from.dtype, [&](auto* type) -> Column {
+      using T = std::remove_pointer_t<decltype(type)>;
+      constexpr bool kIsFloat = std::is_floating_point_v<T>;
+      Vector made = Made<T>(from.dtype, lists.rows, scratch, [&](int64_t row) -> T {
+        if (valid[row]) return from.as<T>()[lists.offsets[row] + place_];
+        return kIsFloat ? static_cast<T>(kNan) : T{};
+      });
+      if (!kIsFloat) made.valid = MaskOf(valid, lists.rows);
+      return Single(made);
+    });
+  }
+
+ private:
+  std::string column_;
+  int64_t place_, length_;
+};
+
 class SameLengths : public OnLists {
  public:
   Column Run(const Column* const* columns, size_t count, Scratch& scratch) const override {
@@ -495,6 +598,37 @@ class NullToEmpty : public OnLists {
   Column Run(const Column* const* columns, size_t, Scratch&) const override {
     Column made = Lists(*columns[0]);
     made.valid = nullptr;
+    return made;
+  }
+};
+
+class WithoutEmpty : public OnLists {
+ public:
+  Column Run(const Column* const* columns, size_t, Scratch& scratch) const override {
+    const Column& column = *columns[0];
+    const Vector& texts = column.elements;
+    if (texts.dtype != Dtype::kString) throw std::runtime_error("strings were expected");
+    auto* kept = scratch.Take<uint8_t>(texts.size);
+    for (int64_t i = 0; i < texts.size; ++i) {
+      kept[i] = (texts.valid == nullptr || texts.valid[i]) && !texts.as<std::string_view>()[i].empty();
+    }
+    Column made = column;
+    if (!column.is_list) {
+      made.elements.valid = MaskOf(kept, texts.size);
+      return made;
+    }
+    auto* offsets = scratch.Take<int64_t>(column.rows + 1);
+    auto* places = scratch.Take<int64_t>(texts.size);
+    int64_t count = 0;
+    for (int64_t row = 0; row < column.rows; ++row) {
+      offsets[row] = count;
+      for (int64_t i = column.offsets[row]; i < column.offsets[row + 1]; ++i) {
+        if (kept[i]) places[count++] = i;
+      }
+    }
+    offsets[column.rows] = count;
+    made.offsets = offsets;
+    made.elements = TakeRows(texts, places, count, scratch);
     return made;
   }
 };
@@ -614,7 +748,9 @@ class StackedLookup : public Elementwise {
 std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t members) {
   const std::string& kind = entry["kind"].string();
   if (kind == "Cast") return std::make_unique<Cast>(entry);
+  if (kind == "Narrow") return std::make_unique<Narrow>(entry);
   if (kind == "HexToInt") return std::make_unique<HexToInt>();
+  if (kind == "Finite") return std::make_unique<Finite>();
   if (kind == "DatePart") return std::make_unique<PartOfTime>(entry);
   if (kind == "Arithmetic") return std::make_unique<Arithmetic>(entry);
   if (kind == "Fill") return std::make_unique<Fill>(entry);
@@ -633,8 +769,11 @@ std::unique_ptr<const Step> MakeStep(const Json& entry, Arrays& arrays, int64_t 
     if (kind == "Similarity") return std::make_unique<Similarity>(entry, arrays);
     if (kind == "Slice") return std::make_unique<Slice>(entry);
     if (kind == "Pad") return std::make_unique<Pad>(entry);
+    if (kind == "Limit") return std::make_unique<Limit>(entry);
+    if (kind == "Element") return std::make_unique<Element>(entry);
     if (kind == "SameLengths") return std::make_unique<SameLengths>();
     if (kind == "NullToEmpty") return std::make_unique<NullToEmpty>();
+    if (kind == "WithoutEmpty") return std::make_unique<WithoutEmpty>();
   }
   throw ArtifactError("a step of kind '" + kind + "' is not known");
 }

@@ -183,6 +183,21 @@ def test_scores_are_a_column_more_of_what_was_given(ensemble: ExportedEnsemble) 
     assert "score" in rankline.predict(ensemble, FRAME.head(0)).columns
 
 
+def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEnsemble) -> None:
+    frame = FRAME.head(3)
+    records, columns = frame.to_dict("records"), frame.to_dict("list")
+    scores = rankline.predict(ensemble, frame)["score"].tolist()
+    assert rankline.predict(ensemble, records) == [
+        {**row, "score": score} for row, score in zip(records, scores, strict=True)
+    ]
+    assert rankline.predict(ensemble, records[0]) == {**records[0], "score": scores[0]}
+    scored = rankline.predict(ensemble, columns)
+    assert (scored.pop("score").tolist(), scored) == (scores, columns)
+    batch = rankline.predict(ensemble, pa.RecordBatch.from_pandas(frame))
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.column("score").to_pylist() == scores
+
+
 def test_an_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
     scored = rankline.predict("mine", FRAME.head(2), repository=ensemble.path.parent)
     assert scored.equals(rankline.predict(ensemble, FRAME.head(2)))
@@ -191,7 +206,9 @@ def test_an_ensemble_goes_by_its_name(ensemble: ExportedEnsemble) -> None:
 BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
     "a column of that name": (FRAME.assign(score=1.0), r"\['score'\] already.*Rename"),
     "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"lack \['age'\]"),
-    "no frame": ({"age": [1.0]}, "rows are dict"),
+    "no rows": (3, "rows are int"),
+    "a mapping of a column too few": ({"city": ["a"]}, r"lack \['age'\]"),
+    "columns that differ in length": ({"city": ["a"], "age": [1.0, 2.0]}, "the rows cannot be read"),
 }
 
 

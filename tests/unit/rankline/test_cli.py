@@ -13,6 +13,11 @@ def test_the_version_needs_no_verb() -> None:
     assert (done.exit_code, done.output) == (0, f"rankline {version('rankline')}\n")
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "rankline", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"rankline {version('rankline')}\n"
+
+
 @pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "HOROVOD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"])
 @pytest.mark.parametrize("verb", ["sim", "run", "prepare", "export", "bench"])
 def test_one_of_several_processes_refuses_what_each_would_do_alone(size: str, verb: str) -> None:

@@ -244,6 +244,18 @@ def test_a_block_of_json_lines_may_have_other_types_than_the_first(
     assert [block.rows.to_pylist() for block in blocks] == [[{"x": 1}], [{"x": 1.5}], [{"x": None}]]
 
 
+def test_a_cell_of_several_lines_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["one", "two\nlines", 'three\n"\nlines'] * 20
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        python_csv.writer(file).writerows([["x", "text"], *enumerate(texts)])
+    for size in (16, 1 << 20):
+        monkeypatch.setattr(rows_module, "_BLOCK_BYTES", size)
+        assert read_rows(str(tmp_path / "rows.csv"), "csv", ["text"]).to_pydict() == {
+            "x": list(range(60)),
+            "text": texts,
+        }
+
+
 def test_a_header_without_rows_stays_one(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n")
     (block,) = read_blocks(str(tmp_path / "rows.csv"), "csv", ["y"])

@@ -5,9 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankline.unseen import mostly_unseen
+from rankline.unseen import mostly_unseen, untrained_classes
 from tests.support.specs import scalar_spec
 from workflows.feature_spec import Source
+from workflows.heads import Head
 from workflows.prepared import PreparedData
 
 
@@ -18,3 +19,14 @@ def test_a_column_of_few_categories_that_are_new_to_most_validation_rows_is_name
     spec = replace(scalar_spec([(15, 4), (15, 4), (1000, 4)], 0), sources={"valid": source})
     any_manifest: Any = None
     assert mostly_unseen(PreparedData(path=tmp_path, spec=spec, manifest=any_manifest)) == {"C0": 0.75}
+
+
+def test_classes_that_no_training_row_has_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": pa.array([0.0, 2.0, 0.0], pa.float32())}), tmp_path / "train.parquet")
+    source = Source(files=("train.parquet",), num_rows=3)
+    head = Head("label", task="multiclass", classes=("low", "middle", "high", "top"))
+    spec = replace(scalar_spec([(15, 4)], 0), sources={"train": source})
+    spec = replace(spec, metadata=replace(spec.metadata, heads=(head,)))
+    any_manifest: Any = None
+    prepared = PreparedData(path=tmp_path, spec=spec, manifest=any_manifest)
+    assert untrained_classes(prepared) == {"label": ["middle", "top"]}

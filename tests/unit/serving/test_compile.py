@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.compile import compile_workflow
+from serving.compile import compile_workflow, input_specs
 from serving.lowerings import LOWERINGS, REFUSED
 from serving.plan import Column, Computed, TransformPlan
+from serving.through_nvtabular import UncompiledTransform
 from tests.examples import examples
 from tests.support.graphs import fitted
-from workflows.errors import LoweringError
+from workflows.errors import LoweringError, UnfitError
 from workflows.lists import Padded
 from workflows.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
 from workflows.upstream import nvt, ops, quiet_nvtabular
@@ -208,3 +209,35 @@ def test_outputs_have_the_dtypes_that_a_model_takes(tmp_path: Path, num_columns:
         np.testing.assert_array_equal(array, own[name].astype(array.dtype))
     assert wanted["id"].dtype == np.int64
     assert wanted["x0"].dtype == np.float32
+
+
+def test_tables_with_more_than_a_model_takes_are_refused_by_name(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"id": np.arange(200), "tags": [[1, 2, 3]] * 200})
+
+    def graph() -> Any:
+        return ["id", "tags"] >> ops.Categorify()
+
+    workflow = fitted(graph, rows, tmp_path)
+    with pytest.raises(LoweringError, match=r"^column 'id' is 128, expected values that fit int8\. Save the model"):
+        compile_workflow(workflow, {"id": "int8"})
+    plan = compile_workflow(workflow, {"id": "uint8"}, widths={"tags": 4})
+    made = plan.run({"id": np.array([0, 199]), "tags": Padded(np.array([[1, 2], [3, 0]]), np.array([2, 1], np.int32))})
+    assert made["id"].dtype == np.uint8
+    assert made["tags"].values.shape == (2, 4)
+
+
+def test_what_runs_through_nvtabular_refuses_what_a_model_does_not_take(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"id": [1, 2], "tags": [[1, 2], [3]]})
+    workflow = fitted(lambda: ["id", "tags"] >> ops.AddMetadata(), rows, tmp_path)
+    transform = UncompiledTransform.of(workflow, input_specs(workflow), {"id": "int8", "tags": "int32"}, {"tags": 3})
+
+    def run(id_: int, *tags: int) -> Any:
+        lists = Padded(np.array([[*tags]]), np.array([len(tags)], np.int32))
+        return transform.run({"id": np.array([id_]), "tags": lists})
+
+    made = run(7, 1, 2)
+    assert (made["id"].tolist(), made["tags"].values.tolist()) == ([7], [[1, 2, 0]])
+    with pytest.raises(UnfitError, match="column 'id' is 300, expected values that fit int8"):
+        run(300, 1)
+    with pytest.raises(UnfitError, match="column 'tags' has a list of 4 values, expected at most 3"):
+        run(7, 1, 2, 3, 4)

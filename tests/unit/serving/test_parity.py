@@ -265,6 +265,24 @@ def test_what_is_missing_is_compared_where_it_can_be_served(mixed: tuple[nvt.Wor
     assert report.nulls_not_compared == ("words", "floats", "flag")  # which nothing fills
 
 
+def test_columns_that_may_lack_a_value_share_calls_of_nvtabular(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"f_{number}" for number in range(40)]
+    rows = pd.DataFrame({name: [1, 2, 3] for name in names})
+    workflow = fitted(lambda: names >> ops.FillMissing(0), rows, tmp_path)
+    calls = []
+
+    def counted(*given: Any) -> pd.DataFrame:
+        calls.append(given)
+        return transform_offline(*given)
+
+    monkeypatch.setattr("serving.parity.transform_offline", counted)
+    report = check_parity(workflow, compile_workflow(workflow), Rows(Path()), pa.Table.from_pandas(rows))
+    assert report.nulls_not_compared == ()
+    assert len(calls) == 2 + 3  # held-out rows, awkward ones, and blocks of 16 columns
+
+
 def test_booleans_that_pandas_makes_objects_of_are_compared(tmp_path: Path) -> None:
     graph = (["flag"] >> ops.FillMissing(1, add_binary_cols=True)) + (["day"] >> ops.FillMedian())
     workflow = fitted(lambda: graph, MIXED, tmp_path)

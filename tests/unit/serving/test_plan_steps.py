@@ -19,6 +19,8 @@ from serving.plan.steps import (
     Fill,
     HexToInt,
     IsMissing,
+    Limit,
+    Narrow,
     NullToEmpty,
     Pad,
     SameLengths,
@@ -28,6 +30,7 @@ from serving.plan.steps import (
     Take,
 )
 from tests.support.plan_columns import listed
+from workflows.errors import UnfitError
 from workflows.hashing import bucket_of, bucket_of_many, hash_values
 from workflows.lists import offsets_of
 
@@ -75,6 +78,37 @@ def test_numbers_take_another_dtype_and_missing_ones_stay_missing(
     assert cast.values.dtype == dtype
     assert listed(cast) == expected
     assert (cast.valid is None) == (None not in expected or dtype.startswith("float"))
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "refused"),
+    [
+        (vector([1, 2**31 - 1, -(2**31)]), "int32", None),
+        (vector([1, 2**32 + 5]), "int32", 2**32 + 5),
+        (vector([7, 300]), "uint8", 300),
+        (vector([7, -1]), "uint64", -1),
+        (vector([2**63], "uint64"), "int64", 2**63),
+        (vector([0, 1, 5]), "bool", 5),
+        (vector([5, None]), "int8", None),
+        (lists([[1], [2, 300]]), "int8", 300),
+    ],
+)
+def test_whole_numbers_that_a_dtype_does_not_hold_are_refused_in_place_of_wrapping_around(
+    column: Vector | Lists, dtype: str, refused: int | None
+) -> None:
+    step = Narrow(column="user", dtype=dtype)
+    if refused is None:
+        assert listed(step.run(column)) == listed(column)
+    else:
+        with pytest.raises(UnfitError, match=rf"^column 'user' is {refused}, expected values that fit {dtype}\.$"):
+            step.run(column)
+
+
+def test_lists_that_are_longer_than_a_model_takes_are_refused() -> None:
+    step = Limit(column="tags", width=2)
+    assert step.run(lists([[1], [2, 3]])).width == 2  # type: ignore[union-attr]
+    with pytest.raises(UnfitError, match=r"^column 'tags' has a list of 3 values, expected at most 2\.$"):
+        step.run(lists([[1], [1, 2, 3]]))
 
 
 def test_digits_become_numbers_and_what_is_none_is_missing() -> None:

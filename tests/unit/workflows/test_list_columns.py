@@ -45,6 +45,12 @@ def test_lists_without_padding_are_not_copied() -> None:
     assert np.shares_memory(one.ragged().values, one.values)
 
 
+@pytest.mark.parametrize("lengths", [[7, 3], [6], [0, 10]])
+def test_lists_that_are_longer_than_the_rows_do_not_go_on_in_the_next(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match=rf"^a list has {max(lengths)} values, expected at most 5$"):
+        pad(np.arange(sum(lengths)), np.array(lengths), 5)
+
+
 @pytest.mark.parametrize("rows", [[], [[]], [[b"a", b""], []], [[b"b"]]])
 def test_strings_are_padded_with_empty_ones(rows: list[list[bytes]]) -> None:
     flat = np.array([value for row in rows for value in row], dtype=object)

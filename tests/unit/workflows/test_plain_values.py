@@ -3,10 +3,12 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from workflows.plain_values import plain_values
 
+LISTS = pa.large_list(pa.string())
 DAY = 86_400_000_000
 
 
@@ -26,6 +28,16 @@ DAY = 86_400_000_000
         (pa.array(["a", None]), pa.string(), ["a", None]),
         (pa.array([["a"], None]), pa.list_(pa.string()), [["a"], None]),
         (pa.array([b"x"]), pa.binary(), [b"x"]),
+        (pa.array([b"x"], pa.binary_view()), pa.binary(), [b"x"]),
+        (pa.array(["a", None], pa.string_view()), pa.string(), ["a", None]),
+        (pa.DictionaryArray.from_arrays([0, None], pa.array(["a"], pa.string_view())), pa.string(), ["a", None]),
+        (pa.array([["a", None], None, ["b"]], pa.list_(pa.string_view())), LISTS, [["a", None], None, ["b"]]),
+        (pa.array([["a"], None, ["b"], []], pa.list_view(pa.string())).slice(1), LISTS, [None, ["b"], []]),
+        (pa.array([["a"], None, ["b"]], pa.large_list_view(pa.string_view())), LISTS, [["a"], None, ["b"]]),
+        (pa.array([[1.5], None], pa.list_(pa.float16())), pa.large_list(pa.float32()), [[1.5], None]),
+        (pa.array([1.5, None], pa.float16()), pa.float32(), [1.5, None]),
+        (pc.run_end_encode(pa.array([True, True, None])), pa.int64(), [1, 1, None]),
+        (pc.run_end_encode(pa.array(["a", "a", "b"])).slice(1), pa.string(), ["a", "b"]),
     ],
 )
 def test_finer_types_become_numbers_and_others_stay(values: pa.Array, kind: pa.DataType, expected: list[Any]) -> None:

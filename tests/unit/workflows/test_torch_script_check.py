@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tests.support.hostile.torch_script import archive, artifacts, forward
 from workflows.errors import ArtifactError
 from workflows.torch_script import is_torch_script, load_torch_script
+from workflows.torch_script_code import check_code
 from workflows.trained import OUTPUTS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -72,6 +73,42 @@ def test_an_archive_of_another_tool_is_loaded(compression: int, tmp_path: Path) 
     loaded, outputs = load_torch_script(path, torch, remedy="Train again.")
     assert loaded(torch.ones(1)).item() == -1
     assert outputs == []
+
+
+def module_code(package: str, field: str) -> str:
+    """Of a model in a package, with a module of a name; called by a local variable, as PyTorch writes it."""
+    return f"""class Net(Module):
+  __parameters__ = []
+  __buffers__ = []
+  training : bool
+  {field} : __torch__.{package}.part.Part
+  def forward(self: __torch__.{package}.net.Net,
+    x: Tensor) -> Tensor:
+    {field}0 = self.{field}
+    return ({field}0).forward(x, )
+"""
+
+
+@pytest.mark.parametrize(("package", "field"), [("ops", "part"), ("save", "part"), ("rpc_client.ops", "ops")])
+def test_packages_and_modules_of_a_model_may_have_the_names_of_operators(package: str, field: str) -> None:
+    check_code({f"code/__torch__/{package.replace('.', '/')}/net.py": module_code(package, field)})
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('__torch__.net.Kind.A.save("x")', "save"),
+        ("__torch__.net.save", "save"),
+        ('__torch__.torch.save.save("x")', "save"),
+        ("ops", "ops"),
+        ("(x if True else ops)", "ops"),
+        ("ops.save.net(x)", "save"),
+    ],
+)
+def test_operators_behind_such_names_are_refused(line: str, found: str) -> None:
+    code = f"class Net(Module):\n  def forward(self: __torch__.net.Net,\n    x: Tensor) -> Tensor:\n    return {line}\n"
+    with pytest.raises(ArtifactError, match=rf"holds \[.*'{found}'.*\]"):
+        check_code({"code/__torch__/net.py": code})
 
 
 REFUSED = {

@@ -12,14 +12,15 @@ from workflows.spelling import did_you_mean
 from workflows.tensor_names import NNZS, SCORE, VALID, VALUES
 
 Type = Literal["string", "int", "float", "bool", "timestamp"]
-Role = Literal["id", "categorical", "multihot", "text", "numeric", "timestamp", "history", "group", "ignored"]
+Role = Literal["id", "categorical", "multihot", "text", "numeric", "vector", "timestamp", "history", "group", "ignored"]
 Scale = Literal["standard", "log", "none"]
 Part = Literal["year", "month", "day", "weekday", "hour", "minute", "day_of_year", "elapsed_days"]
 Task = Literal["binary", "regression", "multiclass"]
 Format = Literal["csv", "parquet", "jsonl"]
+Quote = Literal["double", "none"]
 
 CATEGORIES: tuple[Role, ...] = ("id", "categorical", "text")
-LISTS: tuple[Role, ...] = ("multihot", "history")
+LISTS: tuple[Role, ...] = ("multihot", "history", "vector")
 ISO, EPOCHS = "iso", {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1}
 """Formats of times: ISO 8601, or whole numbers since 1970, by how many microseconds one of them is."""
 
@@ -32,6 +33,8 @@ class FilesConfig:
         files: files, directories and patterns such as logs/*.csv, relative to the recipe file.
         format: of all files; without it, the ending of their names says.
         delimiter: between the cells of a CSV file.
+        quote: of the cells of a CSV file. A cell in double quotes may hold delimiters and line ends; with none, a quote
+            is a character like others.
         header: the first line of a CSV file has the names of its columns; else they are column_1, column_2 and so on.
         encoding: of the text of a CSV file.
         missing: texts that stand for a missing number, time or label in a CSV file; of texts, only the empty one does.
@@ -40,6 +43,7 @@ class FilesConfig:
     files: tuple[str, ...]
     format: Format | None = None
     delimiter: str = ","
+    quote: Quote = "double"
     header: bool = True
     encoding: str = "utf-8"
     missing: tuple[str, ...] = ("",)
@@ -47,8 +51,8 @@ class FilesConfig:
     def __post_init__(self) -> None:
         if not self.files:
             raise ConfigError("files is empty, expected at least one file, directory or pattern.")
-        if len(self.delimiter) != 1:
-            raise ConfigError(f"delimiter is {self.delimiter!r}, expected one character.")
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            raise ConfigError(f"delimiter is {self.delimiter!r}, expected one ASCII character, no quote or line end.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +62,15 @@ class ColumnConfig:
     Attributes:
         type: of its values, or of the values of its lists.
         role: what it is for. id, categorical and text become ids of a vocabulary; multihot and history are lists of
-            such; numeric is scaled; of a timestamp, `parts` are taken; group names rows that belong together and is no
-            feature; ignored is not read.
+            such; numeric is scaled, and a vector is a list of numbers of one length; of a timestamp, `parts` are taken;
+            group names rows that belong together and is no feature; ignored is not read.
         format: of a timestamp that is text or a number: "iso", "epoch_s", "epoch_ms", "epoch_us", or as strptime has
             it, such as "%d/%m/%Y %H:%M".
         parts: of a timestamp, what the model sees; the last two as numbers, the others as categories.
         separator: between the values of a list in a CSV file.
-        scale: of a numeric column: standard has mean 0 and deviation 1; log is standard after log(1 + x), for counts
-            and amounts; none leaves it.
+        length: of a vector, how many numbers it has.
+        scale: of a numeric column or vector: standard has mean 0 and deviation 1; log is standard after log(1 + x), for
+            counts and amounts; none leaves it.
         of: of a history, the column whose ids it lists.
         max_length: of a list, how many of its last values are kept; 0 keeps all.
         frequency_threshold: as in `prepare`, for this column.
@@ -77,6 +82,7 @@ class ColumnConfig:
     format: str = ISO
     parts: tuple[Part, ...] = ()
     separator: str = "|"
+    length: int = 0
     scale: Scale = "standard"
     of: str | None = None
     max_length: int = 0
@@ -85,11 +91,16 @@ class ColumnConfig:
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "max_length", most=LONGEST_PADDED)
+        check_at_least(self, 0, "length", most=LONGEST_PADDED)
         for name, most in (("frequency_threshold", MOST), ("hash_buckets", MOST_BUCKETS)):
             if getattr(self, name) is not None:
                 check_at_least(self, 0, name, most=most)
-        if self.role == "numeric" and self.type not in ("int", "float", "bool"):
-            raise ConfigError(f"role numeric has type {self.type}, expected int, float or bool. Choose another role.")
+        if self.role in ("numeric", "vector") and self.type not in ("int", "float", "bool"):
+            raise ConfigError(
+                f"role {self.role} has type {self.type}, expected int, float or bool. Choose another role."
+            )
+        if (self.role == "vector") != (self.length > 0):
+            raise ConfigError("role vector and 'length' go together: 'length' is how many numbers each vector has.")
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):
             raise ConfigError(f"role {self.role} has type {self.type}: a timestamp has both, as role and as type.")
         if self.role == "timestamp" and not self.parts:
@@ -136,6 +147,11 @@ class LabelConfig:
             raise ConfigError(f"a multiclass label has the classes {list(self.classes)}, expected all of its names.")
         if len(set(self.classes)) < len(self.classes):
             raise ConfigError(f"classes {list(self.classes)} has one twice. Name each once.")
+
+
+def _choices_of(column: ColumnConfig) -> dict[str, Any]:
+    """Of a column; data that were prepared before there were vectors do not say a length."""
+    return {name: value for name, value in asdict(column).items() if name != "length" or value}
 
 
 def not_in_requests(name: str) -> str | None:
@@ -202,7 +218,9 @@ class TableConfig:
     def choices(self) -> dict[str, Any]:
         """All that shapes what is made of the rows, by key, as JSON has it."""
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
-        columns = {f"columns.{name}": asdict(column) for name, column in self.read.items()}
+        if self.data.quote == FilesConfig.quote:
+            del data["data.quote"]  # which data that were prepared before do not say
+        columns = {f"columns.{name}": _choices_of(column) for name, column in self.read.items()}
         labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
         found = data | columns | labels | {"time": self.time, "group": self.group}
         of_json: dict[str, Any] = json.loads(json.dumps(found))

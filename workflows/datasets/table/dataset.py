@@ -5,8 +5,8 @@ become parts. Outputs have `safe_names`: frameworks refuse spaces and question m
 the files.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from workflows.datasets.raw import RawData
 from workflows.datasets.table.config import CATEGORIES, ColumnConfig, TableConfig
 from workflows.datasets.table.rows import TableRequests, names_of, read_table
 from workflows.encodings import RowsConfig
-from workflows.heads import MULTICLASS, Head
+from workflows.errors import ConfigError
+from workflows.heads import MULTICLASS, Head, output_names, score_names
 from workflows.prepare_config import PrepareConfig
 
 if TYPE_CHECKING:
@@ -26,20 +27,22 @@ if TYPE_CHECKING:
 def table_dataset(name: str, config: TableConfig, base: Path) -> Dataset:
     """A dataset of files that lie in, or relative to, `base`."""
     names = names_of(config)
+    heads = tuple(
+        Head(
+            names[name],
+            task=label.task,
+            classes=label.classes if label.task == MULTICLASS else (),
+            weight=label.weight,
+        )
+        for name, label in config.labels.items()
+    )
+    _check_score_names(heads)
     return Dataset(
         name=name,
         read=partial(read_table, config, base),
         graph=partial(table_graph, config),
         inputs=tuple(config.features),
-        heads=tuple(
-            Head(
-                names[name],
-                task=label.task,
-                classes=label.classes if label.task == MULTICLASS else (),
-                weight=label.weight,
-            )
-            for name, label in config.labels.items()
-        ),
+        heads=heads,
         time=config.time,
         group_by=config.group if config.group in config.features else None,
         group=config.group,
@@ -49,13 +52,21 @@ def table_dataset(name: str, config: TableConfig, base: Path) -> Dataset:
     )
 
 
+def _check_score_names(heads: Sequence[Head]) -> None:
+    outputs = zip(output_names(heads), heads, strict=True)
+    counts = Counter(name for output, head in outputs for name in score_names(output, head.classes))
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ConfigError(f"the scores of two labels would both be called {twice[0]!r}. Rename a label or a class.")
+
+
 def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
     """The workflow that encodes the rows; its inputs are features and labels."""
     from workflows.upstream import nvt, quiet_nvtabular
 
     with quiet_nvtabular():
         graph = _Graph(config, prepare)
-        nodes = [*graph.categories(), *graph.lists(), *graph.numbers(), *graph.times(), *graph.labels()]
+        nodes = [*graph.categories(), *graph.lists(), *graph.numbers(), *graph.vectors(), *graph.times()]
+        nodes += graph.labels()
         whole = nodes[0]
         for node in nodes[1:]:
             whole = whole + node
@@ -75,7 +86,7 @@ class _Graph:
         for name, column in self._features(*CATEGORIES).items():
             if name not in self._shared:
                 ways[(*self._encoding(column), column.type != "string")].append(name)
-        return [self._raw(names) >> _encoder(*way) for way, names in ways.items()]
+        return [self._ids(names) >> _encoder(*way) for way, names in ways.items()]
 
     def lists(self) -> list[Any]:
         """Multi-hot lists, and histories beside the columns whose vocabularies they share."""
@@ -88,7 +99,7 @@ class _Graph:
         for of in sorted(filter(None, self._shared)):
             histories = {name: column for name, column in self._features("history").items() if column.of == of}
             threshold, buckets = self._encoding(self._config.columns[of])
-            together = self._raw([of])
+            together = self._ids([of])
             for name, column in histories.items():
                 together = together + self._list(name, column)
             shared = {self._names[name]: self._names[of] for name in histories}
@@ -101,6 +112,15 @@ class _Graph:
         for name, column in self._features("numeric").items():
             ways[column.scale].append(name)
         return [_scaled(self._raw(names), way) for way, names in ways.items()]
+
+    def vectors(self) -> list[Any]:
+        """The numbers of vectors."""
+        from workflows.datasets.table.operators import VectorElements
+
+        return [
+            _scaled(self._list(name, column) >> VectorElements({self._names[name]: column.length}), column.scale)
+            for name, column in self._features("vector").items()
+        ]
 
     def times(self) -> list[Any]:
         """Parts of timestamps."""
@@ -149,11 +169,20 @@ class _Graph:
             whole = whole + node
         return whole
 
+    def _ids(self, names: list[str]) -> Any:
+        """Raw columns of one type, all of text or none."""
+        from workflows.operators import EmptyToNull
+
+        is_text = self._config.columns[names[0]].type == "string"
+        return self._raw(names) >> EmptyToNull() if is_text else self._raw(names)
+
     def _list(self, name: str, column: ColumnConfig) -> Any:
-        from workflows.operators import NullToEmptyList
+        from workflows.operators import EmptyToNull, NullToEmptyList
         from workflows.upstream import ops
 
         lists = self._raw([name]) >> NullToEmptyList()
+        if column.type == "string":
+            lists = lists >> EmptyToNull()
         return lists >> ops.ListSlice(-column.max_length) if column.max_length else lists
 
 
@@ -166,11 +195,13 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
 
 
 def _scaled(columns: Any, scale: str) -> Any:
-    """Numbers as the model sees them; what is missing becomes the mean, or 0 where nothing is scaled."""
+    """Numbers as the model sees them; what is missing or infinite becomes the mean, or 0 where nothing is scaled."""
+    from workflows.operators import Finite
     from workflows.upstream import ops
 
+    columns = columns >> Finite()
     if scale == "log":
         columns = columns >> ops.Clip(min_value=0) >> ops.LogOp()
     if scale != "none":
-        columns = columns >> ops.Normalize(out_dtype="float32")
+        columns = columns >> ops.Normalize(out_dtype="float32") >> Finite()  # a division may overflow
     return columns >> ops.FillMissing(0)

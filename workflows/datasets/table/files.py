@@ -1,29 +1,37 @@
 """Files of rows: CSV, Parquet or JSON lines, found by names and patterns, read in batches, and apart where they can be.
 
-A CSV file without quotation marks, and a file of JSON lines, can be cut at any end of a line; Parquet at its row
-groups. A compressed file, and a CSV file with quotation marks, whose cells may hold ends of lines, is read as a whole.
+JSON lines, and CSV none of whose cells spans lines, can be cut at any end of a line; Parquet at its row groups. Another
+CSV file, a compressed one and one in UTF-16 are read as a whole.
+
+Directories called KEY=VALUE right above a file, as Hive writes them, are columns of the file, of text. A column of the
+file itself comes before one of that name. All columns are of Arrow's plain types, see `workflows.plain_values`.
 """
 
-import csv
 import hashlib
 import io
 import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from workflows.artifacts import sha256_of
+from workflows.artifacts import MANIFEST, Manifest, sha256_of
 from workflows.datasets.table.config import FilesConfig, Format
-from workflows.datasets.text_files import DigestedFile, arrow_input, unpacked
-from workflows.errors import ConfigError, DataError
+from workflows.datasets.table.csv_text import first_fault, read_header
+from workflows.datasets.text_files import DigestedFile, arrow_input, opened, unpacked, wide_encoding
+from workflows.errors import ArtifactError, ConfigError, DataError
+from workflows.plain_values import holds_lists, of_plain_type
 
 _SUFFIXES: Mapping[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".pq": "parquet",
@@ -32,7 +40,10 @@ _SUFFIXES: Mapping[str, Format] = {
 _BLOCK_BYTES = 1 << 22
 _SHARD_BYTES = 48 << 20
 _BATCH_ROWS = 1 << 16
-_BLANK = re.compile(rb"(?=\n\r?\n)")
+_BLANK = re.compile(rb"(?=\n\n)")
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_OF_PROGRAMS = ("pyvenv.cfg", "config.pbtxt")
+_OF_MLFLOW = ("mlruns", "mlartifacts")
 
 Types = Mapping[str, pa.DataType | None]
 """Column → what a reader makes of its text; None for what the reader finds."""
@@ -49,7 +60,7 @@ class Extent:
         offset: of their first byte; 0 where the file is read from its beginning.
         num_bytes: how many; None for up to the end.
         groups: row groups of a Parquet file.
-        is_quoted: cells of a CSV file may hold ends of lines.
+        is_quoted: cells of a CSV file hold ends of lines.
     """
 
     path: Path
@@ -77,6 +88,9 @@ class Scanned:
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
     """The files that a config names, each once, sorted within a pattern or directory.
 
+    Of a directory, these are the files below it of the config's format, or of any if it has none. Left out is what has
+    a "." or "_" at the beginning of a part of its path below, and what Rankline, MLflow or Triton keeps there.
+
     Raises:
         DataError: a name or pattern finds nothing.
     """
@@ -86,12 +100,11 @@ def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
         if path.is_file():
             files = [path]
         elif path.is_dir():
-            files = [file for file in sorted(path.rglob("*")) if file.is_file() and format_of(file)]
-            files = [file for file in files if not file.name.startswith((".", "_"))]
+            files = [file for file in _below(path) if (form := format_of(file)) and config.format in (None, form)]
         else:
-            files = [file for file in _matching(name, directory) if file.is_file()] if _is_pattern(name) else []
+            files = _matching(name, directory)
         if not files:
-            lacking = "holds no CSV, Parquet or JSON lines"
+            lacking = f"holds no {config.format or 'CSV, Parquet or JSON lines'} files"
             what = lacking if path.is_dir() else "is not a file, directory or pattern of files"
             raise DataError(f"{path} {what}. Expected the files that hold the rows: give others.")
         found |= dict.fromkeys(files)
@@ -115,23 +128,27 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """The columns of a file, in order.
+    """The columns of a file, in order, after those that its directories name.
 
     Raises:
         DataError: it is empty, cannot be read, or names a column twice.
     """
-    try:
-        if config.format == "parquet":
-            names = list(pq.read_schema(path).names)
-        elif config.format == "jsonl":
-            names = list(_first_object(path))
-        else:
-            names = _header(path, config)
-    except (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError, LookupError) as error:
-        raise unreadable(path, error, config) from None
+    names = _own_names(path, config)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}. Rename all but one.")
-    return names
+    return [*(name for name in _partitions(path) if name not in names), *names]
+
+
+def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
+    try:
+        if config.format == "parquet":
+            return list(pq.read_schema(path).names)
+        if config.format == "jsonl":
+            status = path.stat()
+            return _keys_of(path.absolute(), status.st_size, status.st_mtime_ns)
+        return read_header(path, config).names
+    except (*READ_ERRORS, LookupError) as error:  # there is no such encoding
+        raise unreadable(path, error, config) from None
 
 
 def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = _SHARD_BYTES) -> Scanned:
@@ -146,9 +163,9 @@ def scan(paths: Sequence[Path], config: FilesConfig, *, shard_bytes: int = _SHAR
             of_file, found = (
                 _scan_parquet(path) if config.format == "parquet" else _scan_text(path, config, shard_bytes)
             )
-        except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+        except READ_ERRORS as error:
             raise unreadable(path, error, config) from None
-        digest.update(f"{path.name} {of_file}\n".encode())
+        digest.update(f"{[*_partitions(path).items()] or ''}{path.name} {of_file}\n".encode())
         extents += [extent for extent in found if extent.num_rows]
     if not extents:
         shown = ", ".join(str(path) for path in paths[:3])
@@ -162,15 +179,33 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
     Args:
         extent: which rows.
         config: how the file is written.
-        types: the columns that are wanted, all of them in the file.
+        types: the columns that are wanted; those that the file lacks are null.
 
     Raises:
         pyarrow.ArrowException, OSError: the file cannot be read so.
     """
+    partitions = _partitions(extent.path)
+    if config.format == "jsonl" and not partitions:
+        own = types  # it may lack any key in any line
+    else:
+        names = set(_own_names(extent.path, config))
+        own = {name: kind for name, kind in types.items() if name in names}
+    for batch in _read(extent, config, own):
+        columns = []
+        for name, kind in types.items():
+            if name in own:
+                columns.append(of_plain_type(batch.column(name)))
+            elif name in partitions:
+                columns.append(pa.repeat(pa.scalar(partitions[name], pa.string()), batch.num_rows))
+            else:
+                columns.append(pa.nulls(batch.num_rows, pa.null() if kind is None else kind))
+        yield pa.RecordBatch.from_arrays(columns, list(types))
+
+
+def _read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
     if config.format == "parquet":
         with pq.ParquetFile(extent.path) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=list(extent.groups), columns=list(types)):
-                yield batch.select(list(types))
+            yield from file.iter_batches(_BATCH_ROWS, row_groups=list(extent.groups), columns=list(types))
     elif config.format == "jsonl":
         yield from _read_json(extent, types)
     else:
@@ -178,10 +213,20 @@ def read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.Recor
             yield from reader
 
 
+READ_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError)
+"""What libraries raise where a file cannot be read; see `unreadable`."""
+
+
 def unreadable(path: Path, error: Exception, config: FilesConfig) -> DataError:
     """What a library says of a file, as ours."""
     if isinstance(error, UnicodeError) or "UTF8" in str(error) or "codec" in str(error):
         return DataError(f"{path} is not {config.encoding} text ({error}). Set 'encoding' under data, such as latin-1.")
+    if config.format == "csv" and isinstance(error, pa.ArrowInvalid):
+        try:
+            if fault := first_fault(path, config):
+                return fault
+        except UnicodeError as undecoded:
+            return unreadable(path, undecoded, config)
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
     return DataError(f"{path} cannot be read as {config.format}: {said}. Correct the file, or its format under data.")
 
@@ -192,36 +237,83 @@ def format_of(path: Path) -> Format | None:
 
 
 def _matching(pattern: str, directory: Path) -> list[Path]:
-    root = Path(Path(pattern).anchor)
-    return sorted(root.glob(str(Path(pattern).relative_to(root))) if root.anchor else directory.glob(pattern))
+    """Files that a pattern finds, but for hidden ones and others' that it does not name; see `find_files`."""
+    root, parts = directory / Path(pattern).anchor, list(Path(pattern).parts[bool(Path(pattern).anchor) :])
+    while parts and (root / parts[0]).exists():  # a name, whatever signs are in it
+        root /= parts.pop(0)
+    if not any(sign in part for part in parts for sign in "*?["):
+        return []
+    names_hidden = any(map(_is_hidden, parts))
+    try:
+        files = [file for file in sorted(root.glob("/".join(parts))) if file.is_file()]
+    except ValueError as error:
+        raise DataError(f"{pattern!r} is not a pattern of files ({error}). Give one such as logs/*.csv.") from None
+    return [
+        file
+        for file in files
+        if names_hidden or not (any(map(_is_hidden, file.relative_to(root).parts)) or _lies_in_output(file, root))
+    ]
 
 
-def _is_pattern(name: str) -> bool:
-    return any(sign in name for sign in "*?[")
+def _below(directory: Path) -> Iterator[Path]:
+    for each in sorted(directory.iterdir()):
+        if _is_hidden(each.name):
+            continue
+        if each.is_file():
+            yield each
+        elif each.is_dir() and not each.is_symlink() and not _is_output(each):
+            yield from _below(each)
 
 
-def _header(path: Path, config: FilesConfig) -> list[str]:
-    with io.FileIO(path) as file, unpacked(path, file) as text:
-        lines = io.TextIOWrapper(text, config.encoding.replace("utf-8", "utf-8-sig"), newline="")
-        row = next((row for row in csv.reader(lines, delimiter=config.delimiter) if row), None)
-    if row is None:
-        raise DataError(f"{path} is empty, expected a header and rows. Write it again, or leave it out.")
-    return row if config.header else [f"column_{number}" for number in range(1, len(row) + 1)]
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-def _first_object(path: Path) -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    with io.FileIO(path) as file, unpacked(path, file) as text:
-        for number, line in enumerate(text, 1):
-            if not line.strip():
-                continue
-            row = json_object(line, path, number)
-            names |= row
-            if number >= 1000:  # a key may be left out where it is null
-                break
+def _lies_in_output(file: Path, root: Path) -> bool:
+    return any(map(_is_output, file.parents[: len(file.relative_to(root).parts) - 1]))
+
+
+def _is_output(directory: Path) -> bool:
+    """Whether it is, or holds, an artifact of Rankline, or belongs to MLflow, Triton or a virtual environment."""
+    if directory.name in _OF_MLFLOW or any((directory / name).is_file() for name in _OF_PROGRAMS):
+        return True
+    return any(_is_artifact(path.parent) for pattern in (MANIFEST, f"*/{MANIFEST}") for path in directory.glob(pattern))
+
+
+def _is_artifact(directory: Path) -> bool:
+    try:
+        Manifest.read(directory)
+    except ArtifactError:
+        return False
+    return True
+
+
+def _partitions(path: Path) -> dict[str, str | None]:
+    """Column → value of the directories KEY=VALUE right above a file, the outermost first."""
+    found: dict[str, str | None] = {}
+    for directory in path.absolute().parents:
+        key, sign, value = directory.name.partition("=")
+        if not sign or not key:
+            break
+        found = {unquote(key): None if value in ("", _NO_PARTITION) else unquote(value)} | found
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (which bytes they are)
+    """All keys of a file of JSON lines: a key may be left out where it is null, so the last line may have others."""
+    names: dict[str, None] = {}
+    number = 0
+    for lines in _lines(Extent(path=path, first_row=0, num_rows=0)):
+        try:
+            names |= dict.fromkeys(_arrow_json(lines, pa.schema([])).column_names)
+        except pa.ArrowInvalid:  # not JSON, or of several types
+            rows = [json_object(line, path, number + n) for n, line in enumerate(lines.splitlines(), 1) if line.strip()]
+            names |= {name: None for row in rows for name in row}
+        number += lines.count(b"\n")
     if not names:
         raise DataError(f"{path} is empty, expected a JSON object a line. Write it again, or leave it out.")
-    return names
+    return tuple(names)
 
 
 def json_object(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -256,24 +348,28 @@ def _scan_parquet(path: Path) -> tuple[str, list[Extent]]:
 
 
 def _scan_text(path: Path, config: FilesConfig, shard_bytes: int) -> tuple[str, list[Extent]]:
-    is_csv, is_packed = config.format == "csv", path.suffix == ".gz"
-    ends, num_rows, offset, tail, is_quoted = [(0, 0)], 0, 0, b"", False
-    with DigestedFile(path) as file, unpacked(path, file) as text:
+    is_csv = config.format == "csv"
+    encoding = wide_encoding(path, config.encoding) if is_csv else None
+    is_whole = path.suffix == ".gz" or encoding is not None
+    ends, num_rows, offset, tail, has_quotes = [(0, 0)], 0, 0, b"", False
+    with DigestedFile(path) as file, opened(path, file, encoding) as text:
         while block := text.read(_BLOCK_BYTES):
-            is_quoted = is_quoted or (is_csv and b'"' in block)
+            has_quotes = has_quotes or (is_csv and config.quote != "none" and b'"' in block)
             lines = tail + block
-            cut = lines.rfind(b"\n") + 1
+            cut = max(lines.rfind(b"\n"), lines.rfind(b"\r", 0, -1)) + 1
             lines, tail = lines[:cut], lines[cut:]
             num_rows += _rows_in(lines)
             offset += len(lines)
-            if not is_packed and offset - ends[-1][0] >= shard_bytes:
+            if not is_whole and offset - ends[-1][0] >= shard_bytes:
                 ends.append((offset, num_rows))
         digest = file.digest.hexdigest()
     num_rows += bool(tail.strip(b"\r\n"))
-    header = int(is_csv and config.header)
-    if is_quoted:
-        num_rows = _rows_by_parsing(path, config) + header
-    if is_quoted or is_packed:
+    header, is_quoted = int(is_csv and config.header), False
+    if has_quotes and (found := _rows_by_parsing(path, config) + header) != num_rows:
+        if fault := first_fault(path, config):
+            raise fault
+        num_rows, is_quoted = found, True
+    if is_quoted or is_whole:
         ends = ends[:1]
     if len(ends) > 1 and ends[-1][1] == num_rows:
         ends.pop()
@@ -292,14 +388,16 @@ def _scan_text(path: Path, config: FilesConfig, shard_bytes: int) -> tuple[str, 
 
 def _rows_in(lines: bytes) -> int:
     """Lines that are not blank, of whole ones."""
+    if b"\r" in lines:
+        lines = lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     count = lines.count(b"\n")
-    if b"\n\n" in lines or b"\n\r\n" in lines or lines.startswith((b"\n", b"\r\n")):
+    if b"\n\n" in lines or lines.startswith(b"\n"):
         count -= sum(1 for _ in _BLANK.finditer(b"\n" + lines))
     return count
 
 
 def _rows_by_parsing(path: Path, config: FilesConfig) -> int:
-    names = names_in(path, config)
+    names = read_header(path, config).names
     whole = Extent(path=path, first_row=0, num_rows=0, is_quoted=True)
     with _open_csv(whole, config, {names[0]: pa.string()}) as reader:
         return sum(batch.num_rows for batch in reader)
@@ -308,24 +406,32 @@ def _rows_by_parsing(path: Path, config: FilesConfig) -> int:
 # --- Rows
 
 
-def _open_csv(extent: Extent, config: FilesConfig, types: Types) -> pa_csv.CSVStreamingReader:
-    names = names_in(extent.path, config)
-    return pa_csv.open_csv(
-        arrow_input(extent.path, extent.offset, extent.num_bytes),
-        read_options=pa_csv.ReadOptions(
-            column_names=names,
-            skip_rows=int(config.header and extent.offset == 0),
-            block_size=_BLOCK_BYTES,
-            encoding=config.encoding,
-        ),
-        parse_options=pa_csv.ParseOptions(delimiter=config.delimiter, newlines_in_values=extent.is_quoted),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=list(types),
-            column_types={name: kind for name, kind in types.items() if kind is not None},
-            null_values=list(config.missing),
-            strings_can_be_null=False,
-        ),
-    )
+@contextmanager
+def _open_csv(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa_csv.CSVStreamingReader]:
+    header = read_header(extent.path, config)
+    encoding = wide_encoding(extent.path, config.encoding)
+    with io.FileIO(extent.path) as file, opened(extent.path, file, encoding) as text:
+        is_plain = encoding is None
+        yield pa_csv.open_csv(
+            arrow_input(extent.path, extent.offset, extent.num_bytes) if is_plain else text,
+            read_options=pa_csv.ReadOptions(
+                column_names=list(header.names),
+                skip_rows=0 if extent.offset else header.num_lines,
+                block_size=_BLOCK_BYTES,
+                encoding=config.encoding if is_plain else "utf-8",
+            ),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=config.delimiter,
+                quote_char=False if config.quote == "none" else '"',
+                newlines_in_values=extent.is_quoted,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=list(types),
+                column_types={name: kind for name, kind in types.items() if kind is not None},
+                null_values=list(config.missing),
+                strings_can_be_null=False,
+            ),
+        )
 
 
 def _read_json(extent: Extent, types: Types) -> Iterator[pa.RecordBatch]:
@@ -333,22 +439,34 @@ def _read_json(extent: Extent, types: Types) -> Iterator[pa.RecordBatch]:
     number = 0
     for lines in _lines(extent):
         try:
-            table = pa_json.read_json(
-                io.BytesIO(lines),
-                pa_json.ReadOptions(block_size=2 * len(lines) + 1),
-                pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
-            )
+            table = _arrow_json(lines, schema)
             columns = {name: _json_column(table, name) for name in types}
+            if any(types[name] is None and _is_rounded(column) for name, column in columns.items()):
+                columns = _json_by_line(lines, extent, number, types)
         except pa.ArrowInvalid:  # not JSON, or of several types: line by line
             columns = _json_by_line(lines, extent, number, types)
         number += len(next(iter(columns.values())))
         yield pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
+def _arrow_json(lines: bytes, schema: pa.Schema) -> pa.Table:
+    return pa_json.read_json(
+        io.BytesIO(lines),
+        pa_json.ReadOptions(block_size=2 * len(lines) + 1),
+        pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer"),
+    )
+
+
 def _json_column(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
         return pa.nulls(len(table))
     return table[name].combine_chunks() if table[name].num_chunks != 1 else table[name].chunk(0)
+
+
+def _is_rounded(column: pa.Array) -> bool:
+    """Whether a number may be an id of more than 64 bits with a sign, which Arrow reads as a float."""
+    values = column.flatten() if holds_lists(column.type) else column
+    return pa.types.is_floating(values.type) and (pc.max(pc.abs(values)).as_py() or 0) >= 1 << 63
 
 
 def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict[str, pa.Array]:
@@ -366,12 +484,19 @@ def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict
 
 
 def _json_values(values: list[Any]) -> pa.Array:
-    """Values of one type, or their texts."""
+    """Values of one type, or their texts; or lists of such."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
-        texts = [v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
-        return pa.array(texts, pa.string())
+        if any(isinstance(value, list) for value in values):
+            return pa.array(
+                [None if row is None else list(map(_text_of, row)) for row in values], pa.list_(pa.string())
+            )
+        return pa.array(map(_text_of, values), pa.string())
+
+
+def _text_of(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _lines(extent: Extent) -> Iterator[bytes]:

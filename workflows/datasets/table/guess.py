@@ -4,13 +4,31 @@ Caps on distinct values are fixed, not shares of the rows: by a share, an age be
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workflows.datasets.table.config import EPOCHS, ColumnConfig, LabelConfig, Part, not_in_requests
-from workflows.datasets.table.profile import NULL_WORDS, Column, Profile, are_booleans
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from workflows.datasets.table.config import EPOCHS, ISO, ColumnConfig, LabelConfig, Part, Type, not_in_requests
+from workflows.datasets.table.profile import (
+    CLEARLY_TIME,
+    COMPACT_FORMATS,
+    MOST_COUNTED,
+    Column,
+    Profile,
+    are_numbers,
+    infer,
+    is_time,
+    look_like_times,
+    possible_formats,
+)
+from workflows.datasets.table.typed import FALSE, TRUE, times_of
 from workflows.errors import DataError
+from workflows.plain_values import is_text
 from workflows.spelling import did_you_mean
 from workflows.tensor_names import SCORE
 
@@ -23,7 +41,9 @@ _UNIQUE = 0.95
 _FREE_TEXT_WORDS = 5.0
 _SKEWED = 3.0
 _MOST_CLASSES = 1_000
+_MOST_NUMBERED_CLASSES = 20
 _RARE = 0.01
+_DAY = 86_400_000_000
 _EPOCHS = {"epoch_s": (8e8, 3e9), "epoch_ms": (8e11, 3e12), "epoch_us": (8e14, 3e15)}  # years 1995 to 2065
 _LABELS = (
     "label",
@@ -46,7 +66,12 @@ _AMOUNT = re.compile(
     r"count|amount|price|rating|score|age|days|total|num|sales|quantity|stars|demand|duration|cost|income|value|percent",
     re.IGNORECASE,
 )
-_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_POSITIVE = ("1", "1.0", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")
+_MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan", "?", "\\n"))
+"""Words for a missing label, in any case; others, such as "none", may well be classes."""
+_SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
+"""Sign → share of the texts that have it at least."""
+_DECIMAL_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
 _TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
 _HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
 _USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|household", re.IGNORECASE)
@@ -59,10 +84,12 @@ class Guess:
     Attributes:
         config: type, role and how it is encoded.
         why: a few words.
+        missing: texts that stand for a missing value.
     """
 
     config: ColumnConfig
     why: str
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +102,7 @@ class Guesses:
         label_why: why these, and why such a task.
         time: column that orders the rows.
         group: column whose rows belong together.
-        missing: texts that stand for a missing number.
+        missing: texts that stand for a missing number, time or label.
     """
 
     columns: Mapping[str, Guess]
@@ -87,32 +114,51 @@ class Guesses:
     leaks: Mapping[str, str] = field(default_factory=dict)
 
 
-def guess(found: Profile, labels: tuple[str, ...] = ()) -> Guesses:
+def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """The columns that are to be predicted, and why these.
+
+    Args:
+        names: of all columns.
+        labels: the columns that a user chose; without them, the name or the place decides.
+
+    Raises:
+        DataError: a label is not a column.
+    """
+    if unknown := [name for name in labels if name not in names]:
+        shown, hint = ", ".join(names[:20]), did_you_mean(unknown, names)
+        raise DataError(f"there is no column {unknown[0]!r} to predict. There are {shown}.{hint}")
+    by_name = {name.casefold(): name for name in names}
+    likely = [by_name[name] for name in _LABELS if name in by_name]
+    if labels:
+        return dict.fromkeys(labels, "given")
+    return {likely[0]: "by its name"} if likely else {names[-1]: "the last column; choose another with --label"}
+
+
+def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
     """Guess all columns.
 
     Args:
-        found: what the files hold.
-        labels: the columns that are to be predicted; without them, the name or the place says.
+        found: what the files contain, with the counts of the labels.
+        labels: as `labels_among` has them.
 
     Raises:
-        DataError: a label is no column, or nothing can be learned of it.
+        DataError: nothing can be learned of a label.
     """
-    chosen, whys = (labels, dict.fromkeys(labels, "given")) if labels else _likely_label(found)
-    if unknown := [name for name in chosen if name not in found.columns]:
-        names = list(found.columns)
-        shown, hint = ", ".join(names[:20]), did_you_mean(unknown, names)
-        raise DataError(f"there is no column {unknown[0]!r} to predict. There are {shown}.{hint}")
-    label_configs, label_whys = {}, {}
-    for name in chosen:
-        label_configs[name], why = _label_of(found.columns[name])
-        label_whys[name] = f"{whys[name]}; {why}"
-    guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in chosen}
+    label_configs, label_whys = dict[str, LabelConfig](), dict[str, str]()
+    words: set[str] = set()
+    for name, chosen in labels.items():
+        column = found.columns[name]
+        if chosen not in ("given", "by its name"):
+            _check_last(column)
+        label_configs[name], why, missing = _label_of(column, found.counts[name])
+        label_whys[name] = f"{chosen}; {why}"
+        words.update(missing)
+    guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in labels}
     if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
         guesses[SCORE] = _ignored("the answers of the served model are called so: rename it to have it")
     guesses = _with_histories(guesses, found)
-    missing = sorted({text for name, g in guesses.items() for text in _null_words(found.columns[name], g.config)})
     times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
-    clocks = [name for name in times if not found.columns[name].is_date]
+    clocks = [name for name in times if "hour" in guesses[name].config.parts]
     groups = [name for name, g in guesses.items() if g.config.role == "id" and _USER.search(name)]
     return Guesses(
         columns=guesses,
@@ -120,163 +166,202 @@ def guess(found: Profile, labels: tuple[str, ...] = ()) -> Guesses:
         label_why=label_whys,
         time=clocks[0] if len(clocks) == 1 else times[0] if len(times) == 1 else None,
         group=groups[0] if groups else None,
-        missing=("", *missing),
+        missing=("", *sorted(words.union(*(g.missing for g in guesses.values())))),
     )
 
 
-def _likely_label(found: Profile) -> tuple[tuple[str, ...], dict[str, str]]:
-    by_name = {name.casefold(): name for name in found.columns}
-    for likely in _LABELS:
-        if likely in by_name:
-            return (by_name[likely],), {by_name[likely]: "by its name"}
-    last = list(found.columns)[-1]
-    like = guess_column(found.columns[last])
+# --- Labels
+
+
+def _check_last(column: Column) -> None:
+    like = guess_column(column)
     if like.config.role in ("multihot", "timestamp", "text"):
         raise DataError(
-            f"no column is called as labels are, and the last one, {last!r}, is none ({like.why}). Choose one with "
-            "--label."
+            f"no column is called as labels are, and the last one, {column.name!r}, is none ({like.why}). Choose one "
+            "with --label."
         )
-    return (last,), {last: "the last column; choose another with --label"}
 
 
-def _label_of(column: Column) -> tuple[LabelConfig, str]:
-    """The task of a label, and why."""
-    if column.num_distinct < 2:
-        value = "nothing" if not column.num_present else f"{next(iter(column.counts or {}), '?')!r} in all rows"
+def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelConfig, str, tuple[str, ...]]:
+    """The task of a label, why, and the texts that stand for a missing one."""
+    kind = column.unusable or ("lists" if column.holds_lists else "times" if is_time(column.values.type) else None)
+    if kind is not None:
+        raise DataError(
+            f"the label {column.name!r} holds {kind}, expected classes or numbers. Choose another with --label."
+        )
+    if counts is None:
+        return *_many(column), column.elements.missing
+    has_words = column.format == "csv" and column.is_text
+    values = pa.array([str(value) if column.is_text else value for value in counts], column.values.type)
+    values_of = infer(values, has_words=has_words)
+    is_number = values_of.type in ("int", "float")
+    words = values_of.missing
+    if has_words and not is_number and values_of.type != "bool":
+        words = tuple(text for text in counts if text.lower() in _MISSING_LABELS)
+    present = {_name(value): number for value, number in counts.items() if value not in words}
+    config, why = _task_of(column, present, is_number)
+    for word in words:
+        why += f"; {word!r}, in {counts[word]:,} rows, is taken as missing"
+    if not has_words and (odd := [name for name in config.classes if name.lower() in _MISSING_LABELS]):
+        why += f"; if {odd[0]!r} means missing, make it null in the files"
+    return config, why, words
+
+
+def _many(column: Column) -> tuple[LabelConfig, str]:
+    """A label of very many values."""
+    if column.elements.type in ("int", "float"):
+        return LabelConfig(task="regression"), _few(column, "distinct numbers")
+    raise _too_many(column, column.num_distinct)
+
+
+def _too_many(column: Column, num_texts: int) -> DataError:
+    return DataError(
+        f"the label {column.name!r} has {num_texts:,} distinct texts in {column.num_present:,} rows, expected at most "
+        f"{_MOST_CLASSES:,} classes, or numbers. Choose another with --label."
+    )
+
+
+def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tuple[LabelConfig, str]:
+    names = sorted(counts, key=lambda name: (float(name), name) if is_number else (0.0, name))
+    if len(names) < 2:
+        value = f"{names[0]!r} in all rows" if names else "nothing"
         raise DataError(
             f"the label {column.name!r} is {value}: there is nothing to learn. Choose another with --label."
         )
-    is_number = column.kind in ("number", "bool") or column.share_of_numbers >= 1 - _RARE
-    if column.num_distinct == 2 and column.counts is not None:
-        names = sorted(_words(column), key=lambda name: (name.strip().lower() in _POSITIVE, name))
-        values = {str(value).strip().lower() for value in column.counts}
-        if values <= {"0", "1", "0.0", "1.0"} or values <= {"true", "false"} or are_booleans(values):
-            return LabelConfig(), f"two values; {names[1]!r} is the positive one"
+    if {name.lower() for name in names} <= {*TRUE, *FALSE}:
+        if len({name.lower() in TRUE for name in names}) < 2:
+            raise DataError(f"the label {column.name!r} is {names} in all rows, which mean the same. Choose another.")
+        positive = next(name for name in names if name.lower() in TRUE)
+        return LabelConfig(), f"two values; {positive!r} is the positive one"
+    if len(names) == 2:
+        names.sort(key=lambda name: name.lower().lstrip("+") in _POSITIVE)
         return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken for the positive one"
-    if column.kind not in ("text", "number", "bool"):
-        raise DataError(
-            f"the label {column.name!r} holds {column.kind}, expected classes or numbers. Choose another with --label."
-        )
-    if is_number and not _are_classes(column):
-        return LabelConfig(task="regression"), f"{column.num_distinct:,} distinct numbers"
-    if column.counts is None or column.num_distinct > min(_MOST_CLASSES, max(column.num_present // 2, 2)):
-        raise DataError(
-            f"the label {column.name!r} has {column.num_distinct:,} distinct texts in {column.num_present:,} rows, "
-            f"expected at most {_MOST_CLASSES:,} classes, or numbers. Choose another with --label."
-        )
-    names = sorted(_words(column), key=lambda name: (float(name), name) if is_number else (0.0, name))
-    rarest, num_rows = min(column.counts.items(), key=lambda counted: counted[1])
-    rare = (
-        f", {rarest!r} in {num_rows:,} of {column.num_present:,} rows" if num_rows < _RARE * column.num_present else ""
-    )
+    if is_number and not _are_classes(column.name, counts):
+        return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
+    if len(names) > min(_MOST_CLASSES, max(sum(counts.values()) // 2, 2)):
+        raise _too_many(column, len(names))
+    rarest, num_rows = min(counts.items(), key=lambda counted: counted[1])
+    num_present = sum(counts.values())
+    rare = f", {rarest!r} in {num_rows:,} of {num_present:,} rows" if num_rows < _RARE * num_present else ""
     return LabelConfig(task="multiclass", classes=tuple(names)), f"{len(names)} distinct values{rare}"
 
 
-_POSITIVE = ("1", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")
+def _name(value: Any) -> str:
+    """A value of a label as its reader names the class."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _words(column: Column) -> list[str]:
-    """Distinct values as a reader of labels has them."""
-    values: Mapping[Any, int] = column.counts or {}
-    words = {str(int(v)) if isinstance(v, float) and v.is_integer() else str(v).strip() for v in values}
-    if column.kind == "bool":
-        words = {word.lower() for word in words}
-    return list(words - {""})
+def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
+    """Whether numbers are names: few, whole, close together, each written in one way, and not called an amount."""
+    numbers = {float(number) for number in counts}
+    is_close = max(numbers) - min(numbers) < 2 * len(numbers)
+    is_few = len(numbers) <= min(_MOST_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
+    is_whole = len(numbers) == len(counts) and all(number.is_integer() for number in numbers)
+    return is_whole and is_few and is_close and not _AMOUNT.search(name)
 
 
-def _are_classes(column: Column) -> bool:
-    """Whether numbers are names: few, whole, close together, and not called an amount."""
-    is_close = column.highest - column.lowest < 2 * max(column.num_distinct, 1)
-    is_few = column.num_distinct <= 50 and column.num_distinct <= 0.05 * column.num_present + 5
-    return column.is_whole and is_few and is_close and not _AMOUNT.search(column.name)
+# --- Columns
 
 
 def guess_column(column: Column) -> Guess:
     """The type and role of a feature."""
-    few = _few(column)
     if why := not_in_requests(column.name):
         return _ignored(f"{why}: rename it to have it")
-    if not column.num_present:
+    if column.unusable:
+        return _ignored(f"holds {column.unusable}, which has no form here")
+    elements = column.elements.values
+    if elements.null_count == len(elements):
         return _ignored("no value in any row")
-    if column.kind == "list":
+    if column.holds_lists:
         return _list(column)
-    if column.kind not in ("text", "number", "bool", "time"):
-        return _ignored(f"holds {column.kind}, which has no form here", type_="string")
-    if column.num_distinct == 1 and not column.num_missing:
+    if column.num_distinct == 1 and not column.missing_share:
         return _ignored("one value in all rows")
-    if column.kind == "bool":
-        return _as(few, type="bool", role="categorical")
     if (time := _time(column)) is not None:
-        return time
-    if column.kind == "number" or _are_numbers(column):
-        return _number(column)
-    if not column.is_typed and column.counts is not None and are_booleans(column.counts):
-        return _as(few, type="bool", role="categorical")
-    if (formats := _several_formats(column)) is not None:
-        return _ignored(f"times in several formats ({formats}): write them in one, or set type and role")
-    return _text(column)
+        guessed = time
+    elif column.elements.type == "bool":
+        guessed = _as(_few(column), type="bool", role="categorical")
+    elif column.elements.type in ("int", "float") and not _is_coded(column):
+        guessed = _number(column)
+    else:
+        return _text(column)
+    return replace(guessed, missing=column.elements.missing)
 
 
-def _few(column: Column) -> str:
-    return f"{'' if column.counts is not None else 'about '}{column.num_distinct:,} distinct values"
+def _is_coded(column: Column) -> bool:
+    """Whether texts that a typed file has are numbers by chance: a category either way, so they stay texts."""
+    is_int = column.elements.type == "int"
+    return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
+
+
+def _few(column: Column, what: str = "distinct values") -> str:
+    return f"{'' if column.is_whole else 'about '}{column.num_distinct:,} {what}"
 
 
 def _as(why: str, **choices: object) -> Guess:
     return Guess(config=ColumnConfig(**choices), why=why)  # type: ignore[arg-type]
 
 
-def _ignored(why: str, type_: str = "string") -> Guess:
+def _ignored(why: str, type_: Type = "string") -> Guess:
     return _as(why, type=type_, role="ignored")
 
 
-def _are_numbers(column: Column) -> bool:
-    if column.has_zeros and column.is_whole:
-        return False  # 00123 is a code
-    if column.is_typed and column.is_whole and column.num_distinct <= FEW_NUMBERS:
-        return False  # a category either way, so it stays a text
-    return column.num_numbers == column.num_present or (
-        column.share_of_numbers >= 0.5 and set(column.misfits) <= {*NULL_WORDS}
-    )
-
-
-def _null_words(column: Column, config: ColumnConfig) -> set[str]:
-    return set(column.misfits) if column.kind == "text" and config.type in ("int", "float") else set()
-
-
 def _number(column: Column) -> Guess:
-    few = _few(column)
-    kind = "int" if column.is_whole and abs(column.lowest) < 2**63 and column.highest < 2**63 else "float"
-    is_unique = column.num_distinct >= _UNIQUE * column.num_present
+    few, kind = _few(column), column.elements.type
+    numbers = column.elements.values.drop_null().cast(pa.float64(), safe=False).to_numpy()
+    lowest, highest = numbers.min(), numbers.max()
+    is_whole = bool((numbers == np.floor(numbers)).all())
+    is_unique = column.num_distinct >= _UNIQUE * column.num_present and column.num_present > 100
     is_id = _ID.search(column.name) or _NAMED.search(column.name)
-    if column.is_whole and is_id and column.num_distinct > FEW_NUMBERS:
-        if is_unique and column.num_present > 100:
-            return _ignored("an id that is another one in nearly every row", type_=kind)
-        large = max(abs(column.lowest), abs(column.highest)) > 2**53 and column.num_missing
-        return _id(column, "an id by its name", "string" if large else kind)
-    extent = column.highest - column.lowest + 1
-    if column.is_whole and column.num_present > 100 and column.num_distinct > 0.99 * extent and is_unique:
-        return _ignored("whole numbers in a row, another one in each row: a row number", type_=kind)
-    if column.is_whole and column.num_distinct <= FEW_NUMBERS:
+    if is_whole and is_id and column.num_distinct > FEW_NUMBERS:
+        if is_unique:
+            return _ignored("an id that is another one in nearly every row", kind)
+        # NVTabular reads whole numbers as float64 where one is missing.
+        is_rounded = max(abs(lowest), abs(highest)) > 2**53 and column.missing_share
+        return _id(column, f"{few}; an id by its name", "string" if is_rounded else kind)
+    if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
+        return _ignored("whole numbers in a row, another one in each row: a row number", kind)
+    if is_whole and column.num_distinct <= FEW_NUMBERS:
         return _as(f"{few}, so a category", type=kind, role="categorical")
-    is_skewed = column.lowest >= 0 and column.skewness > _SKEWED
-    why = f"{few} from {column.lowest:g} to {column.highest:g}" + (
-        "; a long tail, so its logarithm" if is_skewed else ""
-    )
+    is_skewed = lowest >= 0 and _skewness(numbers) > _SKEWED
+    why = f"{few} from {lowest:g} to {highest:g}" + ("; a long tail, so its logarithm" if is_skewed else "")
     return _as(why, type=kind, role="numeric", scale="log" if is_skewed else "standard")
 
 
+def _skewness(numbers: NDArray[np.float64]) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = numbers - numbers.mean()
+        return float(np.mean(centred**3) / max(np.mean(centred**2) ** 1.5, np.finfo(np.float64).tiny))
+
+
 def _text(column: Column) -> Guess:
-    few = _few(column)
-    odd = column.num_present - column.num_numbers
-    if 0 < odd < _RARE * column.num_present + 1 and not column.has_zeros and column.num_numbers:
-        shown = ", ".join(map(repr, list(column.misfits)[:3]))
-        few = f"{few}; numbers, but for {odd:,} rows such as {shown}, so taken as text"
-    if column.misfits and all(map(_DECIMAL_COMMA.fullmatch, column.misfits)):
-        return _ignored(f"such as {next(iter(column.misfits))!r}: if these are numbers, write them with a point")
-    if (sign := _separator(column)) is not None:
+    values = column.values if column.is_text else column.elements.values
+    few, texts = _few(column), pc.utf8_trim_whitespace(values.drop_null())
+    found, counts = texts.value_counts().flatten()
+    is_number = are_numbers(found)
+    odd = found.filter(pa.array(~is_number))
+    num_odd = int(counts.to_numpy()[~is_number].sum())
+    if len(odd) and pc.all(pc.match_substring_regex(odd, _DECIMAL_COMMA)).as_py():
+        return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, write them with a point")
+    if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
+        shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
+        few = f"{few}; numbers, but for {num_odd:,} rows such as {shown}, so taken as text"
+    if pc.all(pc.match_substring_regex(found, r"(?s)^\[.*\]$")).as_py():
+        return _ignored(
+            f"lists in brackets, such as {found[0].as_py()[:20]!r}: write lists of one type, as JSON or Parquet"
+        )
+    if (sign := _separator(found, counts.to_numpy())) is not None:
         return _as(f"lists, separated by {sign}", type="string", role="multihot", separator=sign)
+    if look_like_times(found, CLEARLY_TIME) or (_TIME.search(column.name) and look_like_times(found)):
+        if formats := possible_formats(found):
+            return _ignored(_fault_of_times(found, formats))
+        fault = "looks like times, in no known format: set type, role and format"
+        if column.num_distinct > FEW_NUMBERS:
+            return _ignored(fault)
+        few = f"{few}; {fault}"
     is_unique = column.num_distinct >= _UNIQUE * column.num_present and column.num_present > 100
-    mean_words = column.words[1] / max(column.words[0], 1)
+    mean_words = 1 + pc.mean(pc.count_substring_regex(texts, r"\s+")).as_py()
     if mean_words >= _FREE_TEXT_WORDS and column.num_distinct > MANY_VALUES:
         if is_unique:
             return _ignored(f"free text, {mean_words:.0f} words on average, another one in nearly every row")
@@ -288,9 +373,21 @@ def _text(column: Column) -> Guess:
     return _as(few, role="categorical")
 
 
-def _id(column: Column, why: str, kind: str) -> Guess:
+def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
+    """Why texts of which some are times cannot be read as times."""
+    fitting = {form: times_of(texts, form).is_valid().to_numpy(zero_copy_only=False) for form in formats}
+    best = max(formats, key=lambda form: fitting[form].sum())
+    if np.logical_or.reduce(list(fitting.values())).all():
+        others = [form for form in formats if (fitting[form] & ~fitting[best]).any()]
+        shown = ", ".join((best, *others[:3]))
+        return f"times in several formats ({shown}): write them in one, or set type and role"
+    misfit = texts.filter(pa.array(~fitting[best]))[0].as_py()
+    return f"times written {_written(best)}, but for some such as {misfit!r}: correct it, or set type and role"
+
+
+def _id(column: Column, why: str, kind: Type) -> Guess:
     """An id: rare ones share one, the more there are of them."""
-    config = ColumnConfig(type=kind, role="id")  # type: ignore[arg-type]
+    config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:
         return Guess(
@@ -305,48 +402,62 @@ def _id(column: Column, why: str, kind: str) -> Guess:
     return Guess(config=config, why=why)
 
 
-def _separator(column: Column) -> str | None:
-    """A sign that parts many of the texts, of which there are more than pieces."""
-    if column.counts is None:
-        return None
-    for sign, num_rows in column.separators.items():
-        if num_rows < 0.1 * column.num_present or (sign == "," and num_rows < 0.3 * column.num_present):
+def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
+    """A sign that separates many of the texts into pieces, of which there are fewer than texts."""
+    for sign, least in _SEPARATORS.items():
+        has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
+        if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MOST_COUNTED):
             continue
-        pieces = {piece.strip() for text in column.counts for piece in str(text).split(sign)}
-        if len(pieces) < 0.8 * len(column.counts):
+        pieces = pc.utf8_trim_whitespace(pc.split_pattern(texts, sign).flatten()).unique()
+        if len(pieces) < 0.8 * len(texts):
             return sign
     return None
 
 
 def _list(column: Column) -> Guess:
-    if column.element not in ("text", "number"):
-        return _ignored(f"lists of {column.element}, expected lists of texts or numbers")
-    distinct = round(column.num_distinct)
-    kind = "string" if column.element == "text" else "int"
-    config = ColumnConfig(type=kind, role="multihot", frequency_threshold=4 if distinct > MANY_VALUES else None)  # type: ignore[arg-type]
-    return Guess(config=config, why=f"lists of {distinct:,} distinct values")
+    of = column.values.type.value_type
+    kind: Type = "string" if is_text(of) else column.elements.type
+    if kind not in ("string", "int", "float"):
+        return _ignored(f"lists of {of}, expected lists of texts or numbers")
+    if kind == "float" or pa.types.is_floating(of):
+        return _vector(column)
+    threshold = 4 if column.num_distinct > MANY_VALUES else None
+    config = ColumnConfig(type=kind, role="multihot", frequency_threshold=threshold)
+    return Guess(config=config, why=f"lists of {column.num_distinct:,} distinct values")
+
+
+def _vector(column: Column) -> Guess:
+    lengths = set(pc.list_value_length(column.values).drop_null().to_pylist()) - {0}
+    if len(lengths) > 1 or column.elements.values.null_count:
+        return _ignored("lists of numbers of different lengths, expected vectors of one length", "float")
+    (length,) = lengths
+    return _as(f"vectors of {length} numbers", type="float", role="vector", length=length)
+
+
+# --- Times
 
 
 def _time(column: Column) -> Guess | None:
-    if column.kind == "time":
-        return _timestamp(column, "iso", column.lowest, column.highest)
-    if column.kind == "text":
-        for form, num_rows in column.formats.items():
-            if num_rows >= column.num_present and not (form == "%Y%m%d" and not _TIME.search(column.name)):
-                return _timestamp(column, form, *column.spans[form])
-        if column.num_numbers < column.num_present:
-            return None
-    if column.is_whole and _TIME.search(column.name):
+    found = column.elements
+    if found.type == "timestamp":
+        return _timestamp(found.values, found.formats, is_written=column.is_text)
+    if found.type in ("int", "float") and _TIME.search(column.name):
+        for form in COMPACT_FORMATS if column.is_text else ():
+            times = times_of(pc.utf8_trim_whitespace(column.values), form)
+            if times.null_count == found.values.null_count:
+                return _timestamp(times, (form,), is_written=True)
+        extremes = pc.min_max(found.values).as_py()
         for form, (low, high) in _EPOCHS.items():
-            if low <= column.lowest and column.highest <= high:
-                return _timestamp(column, form, column.lowest * EPOCHS[form], column.highest * EPOCHS[form])
+            if low <= extremes["min"] and extremes["max"] <= high:
+                micros = pc.multiply(found.values.cast(pa.float64(), safe=False), float(EPOCHS[form]))
+                return _timestamp(micros.cast(pa.int64(), safe=False), (form,), is_written=True)
     return None
 
 
-def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Guess:
-    has_clock = form in EPOCHS or "%H" in form or (form == "iso" and _has_clock(column))
-    column.is_date = not has_clock
-    span_days = (highest - lowest) / 86_400e6
+def _timestamp(micros: pa.Array, formats: tuple[str, ...], *, is_written: bool) -> Guess:
+    times = micros.drop_null().to_numpy()
+    has_clock = bool((times % _DAY != 0).any())
+    span_days = (int(times.max()) - int(times.min())) / _DAY
     parts: list[Part] = ["weekday"]
     if has_clock:
         parts.insert(0, "hour")
@@ -356,29 +467,19 @@ def _timestamp(column: Column, form: str, lowest: float, highest: float) -> Gues
         parts += ["month"]
     if span_days > 365:
         parts += ["year"]
-    shown = {"iso": "by ISO 8601", **{name: f"numbers since 1970, {name}" for name in EPOCHS}}.get(form, f"as {form}")
-    return _as(
-        "times" if column.kind == "time" else f"times, written {shown}",
-        type="timestamp",
-        role="timestamp",
-        format=form,
-        parts=tuple(parts),
-    )
+    why = f"times, written {_written(formats[0])}" if is_written else "times"
+    if len(formats) > 1:
+        why += f"; {formats[1]} fits all rows, too: set format if it is right"
+    return _as(why, type="timestamp", role="timestamp", format=formats[0], parts=tuple(parts))
 
 
-def _has_clock(column: Column) -> bool:
-    if column.kind == "time":
-        return not column.is_date
-    few = list(column.counts)[:100] if column.counts is not None else []
-    return any(":" in str(text) for text in few) if few else True
+def _written(form: str) -> str:
+    if form in EPOCHS:
+        return f"numbers since 1970, {form}"
+    return "by ISO 8601" if form == ISO else f"as {form}"
 
 
-def _several_formats(column: Column) -> str | None:
-    """Formats that together all texts are written in."""
-    ways = {form: num_rows for form, num_rows in column.formats.items() if num_rows}
-    if len(ways) < 2 or sum(ways.values()) < 0.99 * column.num_present or column.num_numbers:
-        return None
-    return ", ".join(f"{form}: {num_rows:,} rows" for form, num_rows in list(ways.items())[:4])
+# --- Histories
 
 
 def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Guess]:
@@ -388,13 +489,9 @@ def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Gues
     for name, g in guesses.items():
         if g.config.role != "multihot" or not _HISTORY.search(name):
             continue
-        listed = set(_elements(found, name, g.config))
+        listed = _elements(found.columns[name], g.config)
         for other in ids:
-            values = (
-                set(map(str, found.sample[other].drop_null().to_pylist()))
-                if other in found.sample.column_names
-                else set()
-            )
+            values = set(map(str, found.columns[other].distinct[0].to_pylist()))
             if listed and len(listed & values) > 0.5 * len(listed) and guesses[other].config.type == g.config.type:
                 config = replace(g.config, role="history", of=other, max_length=50, frequency_threshold=None)
                 made[name] = Guess(config=config, why=f"lists of what {other} holds")
@@ -402,6 +499,8 @@ def _with_histories(guesses: dict[str, Guess], found: Profile) -> dict[str, Gues
     return made
 
 
-def _elements(found: Profile, name: str, config: ColumnConfig) -> list[str]:
-    rows = found.sample[name].drop_null().to_pylist()
-    return [str(value) for row in rows for value in (row.split(config.separator) if isinstance(row, str) else row)]
+def _elements(column: Column, config: ColumnConfig) -> set[str]:
+    values = column.distinct[0]
+    if column.is_text:
+        values = pc.utf8_trim_whitespace(pc.split_pattern(values, config.separator).flatten()).unique()
+    return set(map(str, values.to_pylist())) - {""}

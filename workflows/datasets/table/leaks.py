@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from workflows.auc import exact_auc
 from workflows.datasets.table.config import ColumnConfig, LabelConfig
-from workflows.datasets.table.typed import ValueFaultError, typed_column, typed_label
 
 Floats = NDArray[np.float64]
 
@@ -20,41 +19,36 @@ _EXACT = 1e-9
 
 
 def find_leaks(
-    sample: pa.Table, columns: Mapping[str, ColumnConfig], label: str, config: LabelConfig
+    rows: pa.Table, columns: Mapping[str, ColumnConfig], target: pa.ChunkedArray, label: str, config: LabelConfig
 ) -> dict[str, str]:
     """Columns that are likely leaks, and why.
 
     Args:
-        sample: rows as they are in the files.
-        columns: the features.
-        label: name of the label.
+        rows: as they are trained on.
+        columns: of the rows.
+        target: the label of the rows.
+        label: its name.
         config: its task.
     """
-    try:
-        target = typed_label(_whole(sample[label]), config).to_numpy(zero_copy_only=False).astype(np.float64)
-    except ValueFaultError:
-        return {}
-    kept = np.flatnonzero(~np.isnan(target))
+    labels = target.to_numpy().astype(np.float64)
+    kept = np.flatnonzero(~np.isnan(labels))
     if len(kept) < _FEW_ROWS:
         return {}
-    target = target[kept]
+    known = labels[kept]
     codes, numbers = dict[str, Floats](), dict[str, Floats]()
     for name, column in columns.items():
         if column.is_list or not column.is_feature:
             continue
-        try:
-            values = typed_column(_whole(sample[name]), column)
-        except ValueFaultError:
-            continue
+        values = rows[name].combine_chunks()
         if column.role in ("numeric", "timestamp") or (column.type in ("int", "float") and config.task == "regression"):
             numbers[name] = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)[kept]
         if column.role not in ("numeric", "timestamp"):
             found = values.dictionary_encode().indices.fill_null(-1).to_numpy()[kept]
             codes[name] = found.astype(np.float64)
-    leaks = _sums(numbers, target, label) if config.task == "regression" else {}
+    leaks = _sums(numbers, known, label) if config.task == "regression" else {}
     of_single = {name: _bins(values) for name, values in numbers.items() if name not in codes} | codes
     for name, groups in of_single.items():
-        score = _score(groups, target, config)
+        score = _score(groups, known, config)
         if name not in leaks and score >= _LEAKS_FROM:
             leaks[name] = f"predicts {label} alone ({_MEASURES[config.task]} {score:.3f})"
     return leaks
@@ -63,19 +57,16 @@ def find_leaks(
 _MEASURES = {"binary": "AUC", "regression": "R²", "multiclass": "accuracy"}
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
-
-
 def _bins(values: Floats) -> Floats:
     edges = np.unique(np.nanquantile(values, np.linspace(0, 1, _NUM_BINS + 1)))
     return np.where(np.isnan(values), -1, np.searchsorted(edges, values))
 
 
 def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
-    """How well groups predict the label of rows that the prediction was not made of: even rows for odd ones."""
+    """How well groups predict the label: fitted to a random half of the rows, scored on the other."""
     _, places = np.unique(groups, return_inverse=True)
-    fit, held = np.arange(len(target)) % 2 == 0, np.arange(len(target)) % 2 == 1
+    fit = np.random.default_rng(0).random(len(target)) < 0.5
+    held = ~fit
     if config.task == "multiclass":
         counts = np.zeros((places.max() + 1, len(config.classes)))
         np.add.at(counts, (places[fit], target[fit].astype(np.int64)), 1.0)

@@ -7,7 +7,10 @@ import numpy as np
 import pandas as pd
 
 from workflows.dates import date_part
+from workflows.errors import UnfitError
 from workflows.upstream import nvt, ops
+
+from merlin.dtypes.shape import DefaultShapes  # isort: skip
 
 
 class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotations
@@ -35,6 +38,48 @@ class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotat
                 values = date_part(micros.astype(np.int64), part)
                 made[f"{name}_{part}"] = np.where(missing, np.nan, values)
         return pd.DataFrame(made, index=df.index)
+
+    @property
+    def output_dtype(self) -> Any:
+        """float64."""
+        return np.float64
+
+
+class VectorElements(ops.Operator):  # type: ignore[misc]
+    """Numbers of vectors: column → COLUMN_0, COLUMN_1 and so on, float64, NaN where the list is empty.
+
+    Args:
+        lengths: column → how many numbers each of its lists has that is not empty.
+    """
+
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        super().__init__()
+        self.lengths = dict(lengths)
+
+    def column_mapping(self, col_selector: nvt.ColumnSelector) -> dict[str, list[str]]:
+        """Output column → the input column that it is made of."""
+        return {f"{name}_{number}": [name] for name in col_selector.names for number in range(self.lengths[name])}
+
+    def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
+        """Take the numbers of each selected column.
+
+        Raises:
+            UnfitError: a list has another length.
+        """
+        made = []
+        for name in col_selector.names:
+            length = self.lengths[name]
+            counts = np.array([len(vector) for vector in df[name]], np.int64)
+            if odd := sorted({*counts.tolist()} - {0, length}):
+                raise UnfitError(f"column {name!r} has a list of {odd[0]} values, expected {length}.")
+            numbers = np.full((len(df), length), np.nan)
+            if counts.any():
+                numbers[counts > 0] = np.stack(df[name][counts > 0])
+            made.append(pd.DataFrame(numbers, index=df.index, columns=[f"{name}_{n}" for n in range(length)]))
+        return pd.concat(made, axis=1)
+
+    def _compute_shape(self, col_schema: Any, input_schema: Any) -> Any:  # noqa: ARG002  (Merlin's interface)
+        return col_schema.with_shape(DefaultShapes.SCALAR)
 
     @property
     def output_dtype(self) -> Any:

@@ -1,12 +1,13 @@
-"""What files hold that nothing is known about: one pass over all rows, in bounded memory.
+"""What unknown files contain: one pass over all rows, which keeps a sample of them and counts the values of labels.
 
-Each batch is reduced to its distinct values and how often they occur, and those are what is tested: a test for numbers
-or times is dropped for a column as soon as too much fails it. A sample of rows is kept to look for leaks in.
+A sampled column is read by the functions that read it later, so a type that is guessed here fits what is read then.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,291 +16,351 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from workflows.datasets.table.config import FilesConfig
-from workflows.datasets.table.files import Extent, names_in, read
-from workflows.datasets.table.typed import FALSE, TRUE, iso_times
-from workflows.hashing import hash_values
+from workflows.datasets.table.config import ISO, ColumnConfig, FilesConfig, Format, Type
+from workflows.datasets.table.files import READ_ERRORS, Extent, read, unreadable
+from workflows.datasets.table.typed import ValueFaultError, times_of, typed_column
 from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.progress import SILENT, Progress
-from workflows.sketch import NUM_REGISTERS, num_distinct_of, sketch_of_hashes
 
 NULL_WORDS = (
-    "NA",
-    "N/A",
-    "na",
-    "n/a",
-    "NULL",
-    "Null",
-    "null",
-    "None",
-    "none",
-    "NaN",
-    "nan",
-    "?",
-    "-",
-    "--",
-    ".",
-    "missing",
-)
-"""What people write where a number is missing."""
-TIME_FORMATS = (
-    "iso", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M",
-    "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%Y%m%d",
-    "%d %b %Y", "%b %d %Y", "%d-%b-%Y", "%a %b %d %H:%M:%S %Y",
+    "na", "n/a", "#n/a", "#na", "<na>", "null", "(null)", "nil", "none", "nan", "?", "-", "--", ".", "missing",
+    "unknown", "\\n", "#null!", "#div/0!", "#value!", "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00",
 )  # fmt: skip
-_MOST_VALUES = 2_000
-_SAMPLE_ROWS = 20_000
-_SEPARATORS = "|;,"
-_TIMES = (pa.types.is_date, pa.types.is_timestamp)
-_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+"""What people write, in any case, where a number or time is missing."""
+_DATES = (
+    "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y",
+    "%b %d %Y", "%b %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%m-%y", "%d-%b-%y", "%y/%m/%d",
+)  # fmt: skip
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+TIME_FORMATS = (
+    ISO, *(date + clock for date, clock in product(_DATES, _CLOCKS)), "%Y-%m-%d %I:%M %p", "%Y-%m-%d %I:%M:%S %p",
+    "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%d/%b/%Y:%H:%M:%S %z",
+)  # fmt: skip
+COMPACT_FORMATS = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+"""Formats without separators, in which a text is a whole number, too."""
+CLEARLY_TIME = (
+    r"\d:\d\d|\b\d{4}[-/.]\d{1,2}[-/.]\d{1,2}\b|\b\d{1,2}[-/.]\d{1,2}[-/.]\d{4}\b"
+    r"|\d{1,2}\.?[- ][A-Za-z]{3,9}[- ]\d{2}|[A-Za-z]{3,9} \d{1,2},? \d{4}"
+)
+"""Pattern of dates and times of day, but for dates with years of two digits, which versions and numbers look like."""
+_TIME = rf"{CLEARLY_TIME}|\b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d\d($|\s)"
+_NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?inf(inity)?$"
+_SAMPLE_ROWS = 200_000
+_SAMPLE_BYTES = 1 << 27
+MOST_COUNTED = 2_000
+"""Distinct values of a label that are counted at most."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """What the values of a column are.
+
+    Attributes:
+        type: that all of them can be read as.
+        values: read so, null where they are missing.
+        missing: texts that stand for a missing value.
+        formats: of times, all that fit; first the one by which they lie closest together.
+    """
+
+    type: Type
+    values: pa.Array
+    missing: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Column:
-    """What is known of a column so far.
+    """A column of the sample.
 
     Attributes:
         name: in the files.
-        is_typed: its file says what it holds, so a text is one.
-        kind: "text", "number", "bool", "time", "list", "nothing", or the name of a type that cannot be used.
-        element: kind of the elements of a list.
-        num_rows, num_missing: of all rows.
-        counts: how often each value occurs, while there are few.
-        registers: HyperLogLog sketch of the values, of the elements of lists.
-        num_numbers: rows whose text, or value, is a number.
-        lowest, highest: of the numbers, or of the times in microseconds.
-        sums: number of values, their sum, and the sums of their squares and cubes.
-        is_whole: no number has a fraction.
-        has_zeros: a text is a number with a zero before it, as codes are.
-        words: rows that were texts, and their words.
-        misfits: texts that are no numbers, and how often they occur, a few.
-        formats: format → rows that are times written so.
-        spans: format → the earliest and the latest of them, in microseconds.
-        separators: sign → rows with it.
-        is_date: no time has an hour.
+        values: as they are in the files, but null where a text is blank and a number is not finite.
+        format: of the files.
+        num_rows: in all files.
+        unusable: what it holds, where that has no form here.
     """
 
     name: str
-    is_typed: bool = False
-    kind: str = "nothing"
-    element: str = "nothing"
-    num_rows: int = 0
-    num_missing: int = 0
-    counts: "Counter[Any] | None" = field(default_factory=Counter)
-    registers: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(NUM_REGISTERS, np.uint8))
-    num_numbers: int = 0
-    lowest: float = float("inf")
-    highest: float = float("-inf")
-    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
-    is_whole: bool = True
-    has_zeros: bool = False
-    words: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
-    misfits: "Counter[str]" = field(default_factory=Counter)
-    formats: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TIME_FORMATS, 0))
-    spans: dict[str, tuple[float, float]] = field(default_factory=dict)
-    separators: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SEPARATORS, 0))
-    is_date: bool = True
+    values: pa.Array
+    format: Format
+    num_rows: int
+    unusable: str | None = None
+
+    @property
+    def holds_lists(self) -> bool:
+        """Whether its values are lists."""
+        return holds_lists(self.values.type)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts."""
+        return is_text(self.values.type)
+
+    @cached_property
+    def elements(self) -> Inferred:
+        """What its values are, or the elements of its lists."""
+        values = self.values.flatten() if self.holds_lists else self.values
+        return infer(values, has_words=self.format == "csv" and self.is_text)
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the rows without a value."""
+        rows = self.values if self.holds_lists else self.elements.values
+        return float(rows.null_count / max(len(rows), 1))
 
     @property
     def num_present(self) -> int:
-        """Rows that have a value."""
-        return self.num_rows - self.num_missing
+        """Rows of all files that have a value; estimated where not all rows are in the sample."""
+        return round(self.num_rows * (1 - self.missing_share))
+
+    @cached_property
+    def distinct(self) -> tuple[pa.Array, NDArray[np.int64]]:
+        """The distinct values, or elements of lists, in the sample, and how often each occurs."""
+        found, counts = self.elements.values.drop_null().value_counts().flatten()
+        return found, counts.to_numpy()
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all rows are in the sample."""
+        return len(self.values) == self.num_rows
+
+    @cached_property
     def num_distinct(self) -> int:
-        """Distinct values, exact while they are few."""
-        if self.counts is not None:
-            return len(self.counts)
-        return min(round(num_distinct_of(self.registers)), self.num_present if self.kind != "list" else 1 << 62)
-
-    @property
-    def share_of_numbers(self) -> float:
-        """Of the rows that have a value."""
-        return self.num_numbers / max(self.num_present, 1)
-
-    @property
-    def skewness(self) -> float:
-        """Of the numbers; 0 where they are all one."""
-        count, total, squares, cubes = self.sums
-        if count < 3:
-            return 0.0
-        mean = total / count
-        variance = squares / count - mean**2
-        third = cubes / count - 3 * mean * squares / count + 2 * mean**3
-        return float(third / variance**1.5) if variance > 1e-12 * max(mean**2, 1e-300) else 0.0
+        """Distinct values in all files, estimated by Chao (1984) where not all rows are in the sample."""
+        values, counts = self.distinct
+        if self.is_whole:
+            return len(values)
+        once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+        estimate = len(values) + once * (once - 1) // (2 * (twice + 1))
+        return estimate if self.holds_lists else min(estimate, self.num_present)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What files hold.
+    """What files contain.
 
     Attributes:
         columns: in the order of the files.
-        num_rows: in all of them.
-        sample: even over the rows, as they are in the files.
+        counts: label → how often each of its values occurs in all rows; None where there are too many.
+        num_rows: in all files.
     """
 
     columns: Mapping[str, Column]
+    counts: Mapping[str, Mapping[Any, int] | None]
     num_rows: int
-    sample: pa.Table
 
 
 def profile(
-    extents: Sequence[Extent], config: FilesConfig, *, progress: Progress = SILENT, sample_rows: int = _SAMPLE_ROWS
+    extents: Sequence[Extent],
+    config: FilesConfig,
+    names: Mapping[Path, Sequence[str]],
+    labels: Collection[str],
+    *,
+    progress: Progress = SILENT,
+    sample_rows: int = _SAMPLE_ROWS,
 ) -> Profile:
-    """Look at all rows once.
+    """Read all rows once.
 
     Args:
-        extents: where they are.
+        extents: all rows.
         config: how the files are written.
-        progress: told rows.
-        sample_rows: that are kept.
+        names: file → its columns.
+        labels: columns whose values are counted in all rows.
+        progress: receives the number of rows read.
+        sample_rows: most rows of the sample.
 
     Raises:
-        pyarrow.ArrowException, OSError: a file cannot be read.
+        DataError: a file cannot be read.
     """
+    columns = {name: _Builder(is_counted=name in labels) for of_file in names.values() for name in of_file}
     total, done = sum(extent.num_rows for extent in extents), 0
-    is_typed = config.format != "csv"
-    columns = {name: Column(name=name, is_typed=is_typed) for name in _all_names(extents, config)}
-    step, parts = max(1, total // sample_rows), list[pa.Table]()
+    row_bytes = sum(path.stat().st_size for path in names) / total
+    share = min(sample_rows, _SAMPLE_BYTES / row_bytes) / total
+    rng = np.random.default_rng(0)
     for extent in extents:
-        in_file = set(names_in(extent.path, config))
-        types = {name: pa.string() if config.format == "csv" else None for name in columns if name in in_file}
-        for batch in read(extent, config, types):
-            for name, column in columns.items():
-                values = batch.column(name) if name in in_file else pa.nulls(batch.num_rows)
-                _look_at(column, values)
-            first = -done % step
-            parts.append(pa.Table.from_batches([batch]).take(pa.array(np.arange(first, batch.num_rows, step))))
-            done += batch.num_rows
-            progress.update(done, total, f"{done:,} rows")
-    return Profile(columns=columns, num_rows=done, sample=pa.concat_tables(parts, promote_options="permissive"))
+        types = {name: pa.string() if config.format == "csv" else None for name in names[extent.path]}
+        try:
+            for batch in read(extent, config, types):
+                # Not every n-th row: where rows of a user follow each other, no two of them would be in the sample.
+                rows = None if share >= 1 else pa.array(np.flatnonzero(rng.random(batch.num_rows) < share))
+                for name, column in columns.items():
+                    column.add(batch.column(name) if name in types else pa.nulls(batch.num_rows), rows)
+                done += batch.num_rows
+                progress.update(done, total, f"{done:,} rows")
+        except READ_ERRORS as error:
+            raise unreadable(extent.path, error, config) from None
+    assert config.format is not None
+    return Profile(
+        columns={name: column.built(name, config.format, done) for name, column in columns.items()},
+        counts={name: columns[name].counts for name in labels},
+        num_rows=done,
+    )
 
 
-def _all_names(extents: Iterable[Extent], config: FilesConfig) -> dict[str, None]:
-    paths: dict[Path, None] = {extent.path: None for extent in extents}
-    return {name: None for path in paths for name in names_in(path, config)}
+class _Builder:
+    """Collects the sample of a column, and counts its values if it is a label."""
+
+    def __init__(self, *, is_counted: bool) -> None:
+        self.is_counted = is_counted
+        self.counts: Counter[Any] | None = Counter()
+        self._parts: list[pa.Array] = []
+        self._unusable: str | None = None
+
+    def add(self, values: pa.Array, rows: pa.Array | None) -> None:
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if not _is_usable(values.type):
+            self._unusable, values = str(values.type), pa.nulls(len(values))
+        if self.is_counted and not holds_lists(values.type):
+            self._count(_usual(values))
+        self._parts.append(_usual(values if rows is None else values.take(rows)))
+
+    def _count(self, values: pa.Array) -> None:
+        distinct, counts = values.drop_null().value_counts().flatten()
+        if self.counts is not None and len(distinct) <= MOST_COUNTED:
+            texts = [value.strip() if isinstance(value, str) else value for value in distinct.to_pylist()]
+            for text, count in zip(texts, counts.to_pylist(), strict=True):
+                self.counts[text] += count
+        if len(distinct) > MOST_COUNTED or len(self.counts or ()) > MOST_COUNTED:
+            self.counts = None
+
+    def built(self, name: str, kind: Format, num_rows: int) -> Column:
+        values = _joined(self._parts)
+        if values is None:
+            self._unusable = " and ".join(sorted({str(part.type) for part in self._parts}))
+            values = pa.nulls(sum(map(len, self._parts)))
+        return Column(name=name, values=values, format=kind, num_rows=num_rows, unusable=self._unusable)
 
 
-def _look_at(column: Column, values: pa.Array) -> None:
-    if not column.is_typed:
-        values = pc.if_else(pc.equal(values, ""), None, values)
-    column.num_rows += len(values)
-    column.num_missing += values.null_count
-    if values.null_count == len(values):
-        return
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if holds_lists(values.type):
-        column.kind, column.element = "list", _kind(values.type.value_type)
-        column.counts = None
-        if column.element in ("text", "number"):
-            _count(column, plain_values(values.flatten().drop_null()))
-        return
-    kind = _kind(values.type)
-    column.kind = kind if column.kind in ("nothing", kind) else "text"
-    if kind == "number" and pa.types.is_decimal(values.type):
-        values = plain_values(values)
-    if kind in ("text", "number", "bool", "time"):
-        plain = values if kind == "text" else plain_values(values)
-        distinct, counts = _count(column, plain)
-        {"text": _texts, "number": _numbers, "bool": _numbers, "time": _times}[kind](column, distinct, counts)
+def _joined(parts: Sequence[pa.Array]) -> pa.Array | None:
+    """Values of one type, or their texts if files differ; None if they have no type in common."""
+    try:
+        tables = [pa.table({"values": part}) for part in parts]
+        return pa.concat_tables(tables, promote_options="permissive")["values"].combine_chunks()
+    except pa.ArrowException:
+        texts = [_read_as(part, "string") for part in parts]
+        return None if any(part is None for part in texts) else pa.concat_arrays(texts)
 
 
-def _kind(kind: pa.DataType) -> str:
+def _is_usable(kind: pa.DataType) -> bool:
+    if holds_lists(kind) and not holds_lists(kind.value_type):
+        return _is_usable(kind.value_type)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return is_number or is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or is_time(kind)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Dates and timestamps."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _usual(values: pa.Array) -> pa.Array:
+    kind = values.type
     if is_text(kind):
-        return "text"
+        return pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values)
+    if pa.types.is_floating(kind):
+        values = values.cast(pa.float64())
+        return pc.if_else(pc.is_finite(values), values, None)
+    return plain_values(values).cast(pa.timestamp("us")) if is_time(kind) else values
+
+
+# --- Types
+
+
+def infer(values: pa.Array, *, has_words: bool) -> Inferred:
+    """What values are: the narrowest type that they can all be read as.
+
+    Args:
+        values: no lists.
+        has_words: some may be words for a missing value.
+    """
+    kind = values.type
     if pa.types.is_boolean(kind):
-        return "bool"
-    if any(is_time(kind) for is_time in _TIMES):
-        return "time"
-    if any(is_number(kind) for is_number in _NUMBERS):
-        return "number"
-    return "nothing" if pa.types.is_null(kind) else str(kind)
+        return Inferred(type="bool", values=plain_values(values))
+    if is_time(kind):
+        return Inferred(type="timestamp", values=plain_values(values), formats=(ISO,))
+    return _infer_text(pc.utf8_trim_whitespace(values), has_words) if is_text(kind) else _infer_number(values)
 
 
-def _count(column: Column, values: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """The distinct values that are there, and how often each occurs; noted in the column."""
-    distinct, counts = values.drop_null().value_counts().flatten()
-    numbers = counts.to_numpy()
-    as_hashed = distinct.cast(pa.large_binary()) if is_text(distinct.type) else distinct.to_numpy(zero_copy_only=False)
-    column.registers = np.maximum(column.registers, sketch_of_hashes(hash_values(as_hashed)))
-    if column.counts is not None:
-        if len(distinct) <= _MOST_VALUES:
-            column.counts.update(dict(zip(distinct.to_pylist(), numbers.tolist(), strict=True)))
-        if len(distinct) > _MOST_VALUES or len(column.counts) > _MOST_VALUES:
-            column.counts = None
-    return distinct, numbers
+def _infer_number(values: pa.Array) -> Inferred:
+    if pa.types.is_null(values.type):
+        return Inferred(type="string", values=values)
+    if (whole := _read_as(values, "int")) is not None and not _is_rounded(values):
+        return Inferred(type="int", values=whole)
+    if pa.types.is_integer(values.type) or _is_rounded(values):
+        return Inferred(type="string", values=_read_as(values, "string"))
+    return Inferred(type="float", values=_read_as(values, "float"))
 
 
-def _texts(column: Column, texts: pa.Array, counts: NDArray[np.int64]) -> None:
-    trimmed = pc.utf8_trim_whitespace(texts)
-    seen = column.num_present - int(counts.sum())  # before this batch
-    if column.num_numbers >= 0.5 * seen:
-        is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-        mask = is_number.to_numpy(zero_copy_only=False)
-        numbers = trimmed.filter(is_number)
-        if len(numbers):
-            column.has_zeros = column.has_zeros or bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py())
-            _numbers(column, numbers.cast(pa.float64()), counts[mask])
-        odd = trimmed.filter(pc.invert(is_number))
-        if len(column.misfits) <= 2 * len(NULL_WORDS):
-            first = zip(odd.slice(0, 50).to_pylist(), counts[~mask][:50].tolist(), strict=True)
-            column.misfits.update(dict(first))
-    column.words += [int(counts.sum()), int((_num_words(trimmed) * counts).sum())]
-    for form, known in column.formats.items():
-        if known >= 0.01 * seen:
-            times = _times_of(trimmed, form)
-            column.formats[form] = known + int(counts[times.is_valid().to_numpy(zero_copy_only=False)].sum())
-            found = pc.min_max(times).as_py()
-            low, high = column.spans.get(form, (float("inf"), float("-inf")))
-            if found["min"] is not None:
-                column.spans[form] = (min(low, found["min"]), max(high, found["max"]))
-    for sign in column.separators:
-        has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
-        column.separators[sign] += int(counts[has_sign].sum())
+def _is_rounded(values: pa.Array) -> bool:
+    """Whether values are whole decimals that a float64 does not hold."""
+    if not pa.types.is_decimal(values.type) or values.type.scale > 0 or values.null_count == len(values):
+        return False
+    extremes = pc.min_max(values).as_py()
+    return bool(max(abs(extremes["min"]), abs(extremes["max"])) > 1 << 53)
 
 
-def _num_words(texts: pa.Array) -> NDArray[np.int64]:
-    words: NDArray[np.int64] = 1 + pc.count_substring_regex(texts, r"\s+").to_numpy().astype(np.int64)
-    return words
+def _infer_text(texts: pa.Array, has_words: bool) -> Inferred:
+    words, values = (), texts
+    if has_words:
+        distinct = texts.unique().drop_null()
+        are_words = pc.is_in(pc.utf8_lower(distinct), value_set=pa.array(NULL_WORDS, distinct.type))
+        words = tuple(sorted(distinct.filter(are_words).to_pylist()))
+        values = pc.if_else(pc.is_in(texts, value_set=pa.array(words, texts.type)), None, texts)
+    present = values.drop_null()
+    if not len(present):
+        return Inferred(type="string", values=values)
+    if are_numbers(present).all():
+        if _are_codes(present):
+            return Inferred(type="string", values=texts)
+        numbers = _read_as(values, "float")
+        whole = _read_as(values, "int") if pc.all(pc.equal(numbers, pc.floor(numbers))).as_py() else None
+        kind: Type = "float" if whole is None else "int"
+        return Inferred(type=kind, values=numbers if whole is None else whole, missing=words)
+    if has_words and (flags := _read_as(values, "bool")) is not None:
+        return Inferred(type="bool", values=flags, missing=words)
+    times = {form: times_of(values, form) for form in possible_formats(present)}
+    formats = [form for form, found in times.items() if found.null_count == values.null_count]
+    if formats:
+        formats.sort(key=lambda form: _span(times[form]))
+        return Inferred(type="timestamp", values=times[formats[0]], missing=words, formats=tuple(formats))
+    return Inferred(type="string", values=texts)
 
 
-def _times_of(texts: pa.Array, form: str) -> pa.Array:
-    """Texts of a format as microseconds, null where they are none; few are looked at where the first are none."""
-    few = texts.slice(0, 200)
-    if len(texts) > len(few) and not pc.any(_parsed(few, form).is_valid()).as_py():
-        return pa.nulls(len(texts), pa.int64())
-    return _parsed(texts, form)
+def _span(micros: pa.Array) -> int:
+    extremes = pc.min_max(micros).as_py()
+    return int(extremes["max"] - extremes["min"])
 
 
-def _parsed(texts: pa.Array, form: str) -> pa.Array:
-    if form == "iso":
-        return iso_times(texts)
-    return pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
+def _are_codes(numbers: pa.Array) -> bool:
+    """Whether numbers are better kept as texts: whole ones with a zero before them, or of more than 64 bits."""
+    if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
+        return False
+    return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None
 
 
-def _numbers(column: Column, values: pa.Array, counts: NDArray[np.int64]) -> None:
-    numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    finite = np.isfinite(numbers)
-    numbers, counts = numbers[finite], counts[finite]
-    if not len(numbers):
-        return
-    column.num_numbers += int(counts.sum())
-    column.lowest, column.highest = min(column.lowest, numbers.min()), max(column.highest, numbers.max())
-    column.is_whole = column.is_whole and bool((numbers == np.floor(numbers)).all())
-    with np.errstate(over="ignore"):
-        column.sums = column.sums + [np.sum(counts * numbers**power) for power in range(4)]
+def _read_as(values: pa.Array, kind: Type) -> pa.Array | None:
+    try:
+        return typed_column(values, ColumnConfig(type=kind, role="ignored"))
+    except ValueFaultError:
+        return None
 
 
-def _times(column: Column, micros: pa.Array, counts: NDArray[np.int64]) -> None:
-    numbers = micros.to_numpy()
-    column.num_numbers += int(counts.sum())
-    column.lowest, column.highest = min(column.lowest, numbers.min()), max(column.highest, numbers.max())
-    column.is_date = column.is_date and bool((numbers % 86_400_000_000 == 0).all())
+def are_numbers(texts: pa.Array) -> NDArray[np.bool_]:
+    """Which texts are numbers, none of them null."""
+    found: NDArray[np.bool_] = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
+    return found
 
 
-def are_booleans(values: Iterable[Any]) -> bool:
-    """Whether texts are words for true and false, not numbers."""
-    words = {str(value).strip().lower() for value in values}
-    return bool(words & {"true", "false", "yes", "no", "t", "f", "y", "n"}) and words <= {*TRUE, *FALSE}
+def possible_formats(texts: pa.Array) -> list[str]:
+    """Formats of times that some of the first texts are written in."""
+    few = texts.drop_null().slice(0, 1_000).unique()
+    if not look_like_times(few):
+        return []
+    return [form for form in TIME_FORMATS if times_of(few, form).null_count < len(few)]
+
+
+def look_like_times(texts: pa.Array, pattern: str = _TIME) -> bool:
+    """Whether most texts have the look of a date or a time of day."""
+    matches = pc.match_substring_regex(texts, pattern)
+    return bool((pc.mean(matches.cast(pa.int64())).as_py() or 0) > 0.5)

@@ -2,9 +2,11 @@
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow.compute as pc
 from workflows.datasets.raw import RawData, Shard, StreamedRows
 from workflows.datasets.table.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
 from workflows.datasets.table.files import (
+    READ_ERRORS,
     Extent,
     Types,
     find_files,
@@ -39,6 +42,7 @@ from workflows.words import listed
 
 _SHOWN = 40
 _READING = ("type", "format", "separator", "role")
+_READING_FILES = ("data.delimiter", "data.quote", "data.encoding", "data.missing")
 
 
 def safe_names(names: Sequence[str]) -> dict[str, str]:
@@ -53,8 +57,22 @@ def safe_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def names_of(config: TableConfig) -> dict[str, str]:
-    """`safe_names` of the columns and labels of a table."""
-    return safe_names([*config.columns, *(name for name in config.labels if name not in config.columns)])
+    """`safe_names` of the columns and labels of a table.
+
+    Times and vectors become several features, called `NAME_PART`. Their NAME is one that keeps these unique, too.
+    """
+    names = safe_names([*config.columns, *(name for name in config.labels if name not in config.columns)])
+    taken = set(names.values())
+    for name, column in config.features.items():
+        own, parts = names[name], column.parts or range(column.length)
+        taken.remove(own)
+        for stem in chain([own], (f"{own}_{number}" for number in count(2))):
+            made = {stem, *(f"{stem}_{part}" for part in parts)}
+            if taken.isdisjoint(made):
+                break
+        names[name] = stem
+        taken |= made
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,17 +129,21 @@ class _Reading:
 
     def _column(self, name: str, values: pa.Array) -> pa.Array:
         column = self.columns[name]
-        if self.files.format == "csv" and is_text(values.type):  # a text column has no word for nothing, but ""
-            missing = ("",) if column.type == "string" else self.files.missing
-            values = pc.if_else(pc.is_in(values, value_set=pa.array(missing, values.type)), None, values)
-        return typed_column(values, column)
+        return typed_column(values if column.type == "string" else self._present(values), column)
 
     def _label(self, name: str, values: pa.Array) -> pa.Array:
         label = self.labels[name]
-        if self.files.format == "csv":
-            missing = [text for text in self.files.missing if text not in label.classes]
-            values = pc.if_else(pc.is_in(values, value_set=pa.array(missing, values.type)), None, values)
-        return typed_label(values, label)
+        return typed_label(self._present(values, label.classes), label)
+
+    def _present(self, values: pa.Array, classes: Sequence[str] = ()) -> pa.Array:
+        """Values without the texts that stand for a missing one, with blanks around them or not."""
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if not is_text(values.type):
+            return values
+        words = {word.strip() for word in ("", *(self.files.missing if self.files.format == "csv" else ()))}
+        missing = pa.array(sorted(words.difference(classes)), values.type)
+        return pc.if_else(pc.is_in(pc.utf8_trim_whitespace(values), value_set=missing), None, values)
 
     def _refusal(self, name: str, fault: ValueFaultError, path: Path, done: int) -> DataError:
         got = repr(fault.got)
@@ -163,8 +185,7 @@ def read_table(config: TableConfig, base: Path, path: Path | None = None) -> Raw
     reading = _Reading(
         files=with_format(files, paths), columns=config.read, labels=config.labels, names=names_of(config)
     )
-    for each in paths:
-        _check_columns(each, reading)
+    noticed = _check_columns(paths, reading)
     scanned = scan(paths, reading.files)
     rows = StreamedRows(
         schema=reading.schema,
@@ -175,7 +196,14 @@ def read_table(config: TableConfig, base: Path, path: Path | None = None) -> Raw
             for extent in scanned.extents
         ),
     )
-    return RawData(rows=rows, fingerprint=scanned.fingerprint)
+    rows_of = Counter[Path]()
+    for extent in scanned.extents:
+        rows_of[extent.path] += extent.num_rows
+    return RawData(
+        rows=rows,
+        fingerprint=scanned.fingerprint,
+        noticed={remark: sum(rows_of[path.absolute()] for path in of) for remark, of in noticed.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -188,7 +216,7 @@ class TableRequests:
         """Rows of a file like those that were trained on; it may lack labels, and have other columns."""
         files = replace(self.config.data, format=self.format_of(path))
         reading = self._reading(files, set(optional).difference(names_in(path, files)))
-        _check_columns(path, reading)
+        _check_columns([path], reading)
         known = reading.types
         types: Types = {name: known.get(name) for name in names_in(path, reading.files)}
         extents = scan([path], reading.files).extents
@@ -242,18 +270,28 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a table's choices that say what a text in a request is."""
     columns = {key: column for key, column in choices.items() if key.startswith("columns.")}
     of_columns = {key: [column[name] for name in _READING] for key, column in columns.items()}
-    return of_columns | {key: choices.get(key) for key in ("data.delimiter", "data.encoding", "data.missing")}
+    return of_columns | {key: choices.get(key) for key in _READING_FILES}
 
 
-def _check_columns(path: Path, reading: _Reading) -> None:
-    names = names_in(path, reading.files)
+def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
+    """Remark → files that it is true of, where some files lack a column, which is missing in their rows.
+
+    Raises:
+        DataError: all of them lack one.
+    """
     wanted = [*reading.columns, *reading.labels]
-    if missing := [name for name in wanted if name not in names]:
+    lacking: dict[str, list[Path]] = {name: [] for name in wanted}
+    for path in paths:
+        names = names_in(path, reading.files)
+        for name in set(wanted).difference(names):
+            lacking[name].append(path)
+    if missing := [name for name in wanted if len(lacking[name]) == len(paths)]:
         shown = listed(list(map(repr, missing)), 5)
         raise DataError(
             f"{path} has no column {shown}. It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}. Correct "
             f"the file, or the recipe file.{did_you_mean(missing[:3], names)}"
         )
+    return {f"from files without column {name!r}": of for name, of in lacking.items() if of}
 
 
 def _typed_batches(reading: _Reading, extents: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
@@ -280,7 +318,7 @@ def _read(reading: _Reading, extent: Extent, types: Types) -> Iterator[pa.Record
             if reading.files.format != "csv":
                 raise
             yield from _read_numbers_as_text(reading, extent, types, done)
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except READ_ERRORS as error:
         raise unreadable(extent.path, error, reading.files) from None
 
 

@@ -4,6 +4,7 @@ The same for every format, so that a file which is scored is read as the one tha
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 """What each type is once it is read."""
 
+_MOST_DIGITS = 20
+"""Of a whole number; one of 64 bits has no more."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
@@ -73,10 +76,21 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
     elif not holds_lists(kind):
         raise ValueFaultError(0, str(kind), f"a list, as role {column.role} has it")
     try:
-        return _lists(values, _typed(values.flatten(), column))
+        typed = _lists(values, _typed(values.flatten(), column))
+        return _vectors(typed, values, column.length) if column.role == "vector" else typed
     except ValueFaultError as fault:
         row = pc.list_parent_indices(values)[fault.row].as_py()
         raise ValueFaultError(row, fault.got, fault.expected + expected) from None
+
+
+def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
+    """Vectors of one length; an empty one is missing."""
+    lengths = pc.list_value_length(vectors)
+    misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
+    if pc.any(misfit).as_py():
+        row = pc.index(misfit, True).as_py()
+        raise ValueFaultError(row, values[row].as_py(), f"a vector of {length} finite numbers")
+    return vectors
 
 
 def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
@@ -101,7 +115,8 @@ def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
     if column.type == "bool" and of_text:
         return _booleans(values)
     if column.type == "string":
-        return _texts(values)
+        texts = _texts(values)
+        return pc.if_else(pc.equal(texts, ""), None, texts)  # an empty text is missing, in every format
     target = TYPES[column.type]
     expected = _EXPECTED[column.type]
     plain = _plain(values, expected)
@@ -110,7 +125,9 @@ def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
     elif pa.types.is_floating(plain.type):
         plain = pc.if_else(pc.is_finite(plain), plain, None)  # not a number, or infinite: missing
     typed = _cast(plain, target, expected)
-    return pc.if_else(pc.is_finite(typed), typed, None) if of_text and target == pa.float64() else typed
+    if target != pa.float64():
+        return typed
+    return pc.if_else(pc.is_finite(typed.cast(pa.float32(), safe=False)), typed, None)  # what a model computes with
 
 
 def _plain(values: pa.Array, expected: str) -> pa.Array:
@@ -128,11 +145,27 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
         return values.cast(target, safe=target != pa.float64() or not pa.types.is_integer(values.type))
     except pa.ArrowException:
         if is_text(values.type) and target == pa.int64():
-            whole = pc.replace_substring_regex(values, r"\.0+$", "")  # pandas writes 36.0 where others are missing
+            whole = _whole_numbers(values)
             if not whole.equals(values):
                 return _cast(whole, target, expected)
         row = _first_misfit(values, target)
         raise ValueFaultError(row, values[row].as_py(), expected) from None
+
+
+def _whole_numbers(texts: pa.Array) -> pa.Array:
+    """Texts in which a whole number is written as such: 36.0, +36, 3.6e1 and 36. become 36."""
+    is_other = pc.match_substring_regex(texts, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
+    changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
+    return pc.replace_with_mask(
+        texts, pc.fill_null(is_other, False), pa.array(map(changed.get, texts.filter(is_other).to_pylist()), texts.type)
+    )
+
+
+def _whole_number(text: str) -> str:
+    number = Decimal(text)
+    is_whole = number.adjusted() <= _MOST_DIGITS and number == number.to_integral_value()
+    return str(int(number)) if is_whole else text
 
 
 def _first_misfit(values: pa.Array, target: pa.DataType) -> int:
@@ -179,15 +212,23 @@ def _times(values: pa.Array, form: str, of_text: bool) -> pa.Array:
     if not of_text:
         raise ValueFaultError(0, str(values.type), expected)
     texts = pc.utf8_trim_whitespace(values)
-    if form == ISO:
-        parsed = iso_times(texts)
-    else:
-        parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
+    parsed = times_of(texts, form)
     misfit = pc.and_(texts.is_valid(), parsed.is_null())
     if pc.any(misfit).as_py():
         row = pc.index(misfit, True).as_py()
         raise ValueFaultError(row, texts[row].as_py(), expected)
     return parsed
+
+
+_YEAR_1000 = -30_610_224_000_000_000
+
+
+def times_of(texts: pa.Array, form: str) -> pa.Array:
+    """Texts of a format as microseconds, without a zone in UTC; null where they do not have the format."""
+    if form == ISO:
+        return iso_times(texts)
+    parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
+    return pc.if_else(pc.less(parsed, _YEAR_1000), None, parsed)  # %Y of Arrow takes 24 for the year 24
 
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}(\.\d{1,9})?)?)?)?"

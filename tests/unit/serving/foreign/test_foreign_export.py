@@ -1,5 +1,6 @@
 """A workflow and a model of somebody else, exported, and what is refused before anything is."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,18 +9,33 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
+from onnx import parser
 
 from serving.ensemble import ExportedEnsemble
 from serving.export_config import ExportConfig
+from serving.foreign import open_model
 from serving.foreign.export import export_foreign
 from serving.foreign.inputs import Input, arrays_of, match
+from serving.foreign.torch_script import quiet_torch
 from serving.in_process import open_ensemble
 from tests.support.foreign_models import save_saved_model
 from tests.support.graphs import AtTimes, fitted, transformed
-from workflows.errors import ArtifactError, DataError, ExportError, LoweringError, ParityError, RanklineError
+from workflows.artifacts import publish
+from workflows.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    ExportError,
+    LoweringError,
+    ParityError,
+    RanklineError,
+    RequestError,
+)
 from workflows.lists import Ragged
 from workflows.operators import GreaterThan
 from workflows.tensor_names import NNZS, VALUES
+from workflows.trained import KIND, SAVED_MODEL
 from workflows.upstream import nvt, ops, quiet_nvtabular
 from workflows.workflow_store import save_workflow
 
@@ -186,6 +202,21 @@ BAD_MODELS: dict[str, tuple[Callable[..., Any], type[RanklineError], str]] = {
         ExportError,
         r"\['user'\] are inputs of the workflow and outputs of the model",
     ),
+    "complex numbers": (
+        lambda tf, user: {"out": tf.complex(tf.cast(user, tf.float32), 0.0)},
+        ExportError,
+        "output 'out' is complex64, expected integers or floats",
+    ),
+    "ids that float32 does not hold": (
+        lambda tf, user: {"out": user + 2**24},
+        ExportError,
+        r"output 'out' is int64 with values up to 16777\d\d\d, and scores are float32",
+    ),
+    "an id that is not in its table": (
+        lambda tf, user: {"out": tf.gather(tf.constant([1.0]), user + 1)},
+        ExportError,
+        r"cannot run the sample: indices\[\d+,0\] = \d+ is not in \[0, 1\)",
+    ),
     "three dimensions": (
         lambda tf, user: {"out": tf.cast(user, tf.float32)[:, :, None]},
         ExportError,
@@ -289,7 +320,8 @@ def test_what_nvtabular_cannot_transform_is_no_ground_for_an_export(
 def test_what_is_no_model_is_said_with_the_remedy(export: Callable[..., ExportedEnsemble], tmp_path: Path) -> None:
     cases = {
         "model.pkl": "A pickle runs code when it is loaded. Convert the model to ONNX",
-        "model.pt": "Expected TorchScript",
+        "model.pt2": "Expected TorchScript.*not what torch.export writes",
+        "model.json": "what save_model of LightGBM .* or XGBoost .* writes, not what dump_model does",
         "model.h5": r"Save it as a \.keras file",
         "model.bin": "Expected one of: SavedModel",
         "missing.onnx": "does not exist",
@@ -319,7 +351,114 @@ def test_arrays_of_the_sample_are_what_the_model_was_given(workflow: Path, tmp_p
     from serving.foreign.inputs import Encoded
 
     columns = [Encoded(name="tags", dtype="int64", is_list=True)]
-    arrays = arrays_of(match(INPUTS[2:], columns, {}, "the model"), made)
+    arrays = arrays_of(match(INPUTS[2:], columns, {}), made)
     lists = Ragged.of_rows(made["tags"])
     np.testing.assert_array_equal(arrays["tags" + VALUES][:, 0], lists.values)
     np.testing.assert_array_equal(arrays["tags" + NNZS][:, 0], lists.lengths)
+
+
+def onnx_of(body: str, path: Path) -> Path:
+    path.write_bytes(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {body}').SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "refused"), [("int32", 2**31 - 1, 2**32 + 5), ("uint8", 255, -1), ("int16", -(2**15), 2**15)]
+)
+def test_a_whole_number_that_an_input_does_not_hold_is_refused_and_does_not_wrap_around(
+    dtype: str, largest: int, refused: int, export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    path = onnx_of(f"g ({dtype}[N, 1] user) => (float[N, 1] out) {{ out = Cast <to = 1> (user) }}", tmp_path / "m.onnx")
+    message = f"column 'user' is {refused}, expected values that fit {dtype}"
+    with pytest.raises(DataError, match=message):
+        export(path, pa.table({"user": [1, refused]}), workflow=None)
+    with open_ensemble(export(path, pa.table({"user": [1, largest]}), workflow=None)) as client:
+        assert client.predict({"user": [largest, 7]}).tolist() == [np.float32(largest), 7]
+        with pytest.raises(RequestError, match=message):
+            client.predict({"user": [1, refused]})
+
+
+class FourWide(torch.nn.Module):
+    def forward(self, history: torch.Tensor) -> torch.Tensor:
+        return history.to(torch.float32) @ torch.tensor([[1.0], [10.0], [100.0], [1000.0]])
+
+
+def torch_of_width(path: Path) -> Path:
+    with quiet_torch():
+        torch.jit.trace(FourWide(), torch.zeros((3, 4), dtype=torch.int64)).save(str(path))
+    return path
+
+
+def onnx_of_width(path: Path) -> Path:
+    body = """g (int32[N, 4] history) => (float[N, 1] out) {
+        numbers = Cast <to = 1> (history)
+        flat = Constant <value = float[4] {1, 10, 100, 1000}> ()
+        shape = Constant <value = int64[2] {4, 1}> ()
+        weights = Reshape (flat, shape)
+        out = MatMul (numbers, weights)
+    }"""
+    return onnx_of(body, path.with_suffix(".onnx"))
+
+
+@pytest.mark.parametrize("make", [torch_of_width, onnx_of_width])
+def test_lists_of_a_fixed_width_are_padded_to_it_and_longer_ones_are_refused(
+    make: Callable[[Path], Path], export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    path = make(tmp_path / "model.pt")
+    with pytest.raises((DataError, ExportError), match="5"):
+        export(path, pa.table({"history": [[1, 2, 3, 4, 5]]}), workflow=None)
+    with open_ensemble(export(path, pa.table({"history": [[], [1, 2], [1, 2, 3, 4]]}), workflow=None)) as client:
+        assert client.predict({"history": [[5], [], [1, 2, 3]]}).tolist() == [5, 0, 321]
+        with pytest.raises(RequestError, match="column 'history' has a list of 5 values, expected at most 4"):
+            client.predict({"history": [[1], [1, 2, 3, 4, 5]]})
+
+
+def test_outputs_in_bfloat16_are_served_as_float32(export: Callable[..., ExportedEnsemble], tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def scores(user: Any) -> Any:
+        return {"ctr": tf.cast(user, tf.float32), "cvr": tf.cast(user, tf.bfloat16)}
+
+    with open_ensemble(export(model_of(tmp_path / "halves", scores, user_spec()), workflow=None)) as client:
+        assert {output.name for output in client.schema.outputs} == {"ctr", "cvr"}
+        assert client.predict({"user": [3, 5]}).tolist() == [[3, 3], [5, 5]]
+
+
+def test_a_matrix_without_names_is_filled_by_position_which_is_said(
+    export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    body = "g (float[N, 2] x) => (float[N, 1] out) { out = ReduceSum <keepdims = 1> (x) }"
+    path = onnx_of(body, tmp_path / "m.onnx")
+    (said,) = export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None).manifest.details["assumed"]
+    assert said.startswith("The model does not name its features, so they are taken by position, as the sample has")
+    assert ": b, a. " in said
+    with pytest.raises(ConfigError, match="--missing 0 is for XGBoost"):
+        export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None, missing=0.0)
+    with pytest.raises(ExportError, match=r"2 columns, and the sample has 3: \['b', 'a', 'c'\]"):
+        export(path, pa.table({"b": [1.0], "a": [2], "c": [3]}), workflow=None)
+
+
+def test_what_an_input_lacks_is_said_with_the_columns_of_the_sample(
+    export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    path = onnx_of(
+        "g (float[N, 1] age, float[N, 1] user_age) => (float[N, 1] out) { out = Add (age, user_age) }",
+        tmp_path / "m.onnx",
+    )
+    sample = pa.table({"age": [1.0], "user age": [2.0], "plan": ["a"]})
+    with pytest.raises(
+        ExportError, match=r"and the sample has 'age' .*, 'user age' .*, 'plan'.*--rename COLUMN=user_age"
+    ):
+        export(path, sample, workflow=None)
+    with open_ensemble(export(path, sample, workflow=None, renames={"user age": "user_age"})) as client:
+        assert client.predict({"age": [1.0], "user age": [2.0]}).tolist() == [3.0]
+
+
+def test_what_was_trained_here_is_found_in_its_artifact(tmp_path: Path, model: Path) -> None:
+    details = {"format": SAVED_MODEL, "run_id": "", "tracking_uri": "", "metrics": {}}
+    for kind in (KIND, "prepared-data"):
+        with publish(tmp_path / kind, kind, details=details) as staging:
+            shutil.copytree(model, staging / SAVED_MODEL)
+    assert {entry.name for entry in open_model(tmp_path / KIND).inputs} == {entry.name for entry in INPUTS}
+    with pytest.raises(ArtifactError, match=r"It is an artifact of Rankline: export it by its recipe"):
+        open_model(tmp_path / "prepared-data")

@@ -90,6 +90,11 @@ class TwoNamed(nn.Module):
         return Pair(a + b, a - b)
 
 
+class Bytes(nn.Module):
+    def forward(self, a: Tensor) -> Tensor:
+        return (a * 2).to(torch.float8_e5m2)
+
+
 TAKEN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] = {
     "control flow": (Flow, {"a": X}, ["score"]),
     "its other branch": (Flow, {"a": -np.abs(X)}, ["score"]),
@@ -99,6 +104,7 @@ TAKEN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] = {
     "one matrix": (Matrix, {"a": X, "b": X**2}, ["score"]),
     "float64": (lambda: Matrix().double(), {"a": X, "b": X**2}, ["score"]),
     "half precision": (lambda: Matrix().half(), {"a": X, "b": X**2}, ["score"]),
+    "floats of a byte": (Bytes, {"a": X}, ["score"]),
     "a tuple": (Two, {"a": X, "b": X**2}, ["output_0", "output_1"]),
     "a list": (TwoInAList, {"a": X, "b": X**2}, ["output_0", "output_1"]),
     "a named tuple": (TwoNamed, {"a": X, "b": X**2}, ["output_0", "output_1"]),
@@ -250,6 +256,36 @@ def test_quantised_weights_are_served(tmp_path: Path) -> None:
     with pytest.warns((DeprecationWarning, UserWarning)):
         module = torch.ao.quantization.quantize_dynamic(Matrix().eval(), {nn.Linear}, dtype=torch.qint8)
     check_scores(Model(scripted(module, tmp_path)), {"a": X, "b": X**2}, tmp_path)
+
+
+class OneRow(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, b], 1).view(1, -1) @ torch.ones(2, 1)
+
+
+class Sparse(nn.Module):
+    def forward(self, a: Tensor) -> Tensor:
+        return a.to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("make", "columns", "message"),
+    [
+        (OneRow, {"a": X, "b": X}, "It runs a single row, so it was traced for one"),
+        (Sparse, {"a": X}, "an output of the TorchScript has no dense form"),
+    ],
+)
+def test_what_does_not_score_several_rows_is_refused_with_the_remedy(
+    make: Callable[[], nn.Module], columns: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=message):
+        check_scores(Model(scripted(make(), tmp_path)), columns, tmp_path)
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(ArtifactError, match=r"model.pt is empty\. Save the model again"):
+        open_model(tmp_path / "model.pt")
 
 
 def test_weights_without_a_script_are_refused_with_the_remedy(tmp_path: Path) -> None:

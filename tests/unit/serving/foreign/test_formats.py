@@ -1,5 +1,6 @@
 """Models of each framework and layout score the same in the layout of served ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.support.foreign_models import (
     torch_module,
 )
 from workflows.heads import REGRESSION, Head
+from workflows.lists import padded_rows
+from workflows.tensor_names import NNZS, VALUES
 
 FORMATS: dict[str, Saver] = {"SavedModel": save_saved_model}
 
@@ -65,7 +68,7 @@ def onnx_of_pytorch(inputs: tuple[Input, ...], path: Path) -> Path:
 def test_a_model_scores_the_same_when_it_is_served(format_name: str, layout: str, tmp_path: Path) -> None:
     inputs = LAYOUTS[layout]
     model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))
-    feeds = match(model.inputs, COLUMNS, {}, "the model")
+    feeds = match(model.inputs, COLUMNS, {})
     feeds = model.settled(feeds, ROWS)
     made = model.run(arrays_of(feeds, ROWS))
     ((name, scores),) = made.items()
@@ -79,3 +82,27 @@ def test_a_model_scores_the_same_when_it_is_served(format_name: str, layout: str
     (result,) = served(*arrays.values())
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected(inputs)[:, None], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("names", [("self", "monthly fee", "class"), ("Fee", "fee", "ts/age_days")])
+@pytest.mark.parametrize("format_name", ["SavedModel", "torch_script"])
+def test_columns_may_have_names_that_no_argument_has(format_name: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    inputs = LAYOUTS["[rows, 1], lists padded"]
+    renames = dict(zip(names, (column.name for column in COLUMNS), strict=True))
+    model = open_model(FORMATS[format_name](inputs, tmp_path / "model"))
+    columns = [replace(column, name=name) for name, column in zip(names, COLUMNS, strict=True)]
+    rows = ROWS.set_axis(names, axis="columns")
+    feeds = model.settled(match(model.inputs, columns, renames), rows)
+    ((name, _),) = model.run(arrays_of(feeds, rows)).items()
+    target = tmp_path / "served" / model.format
+    target.parent.mkdir()
+    model.write(feeds, (Head(name, task=REGRESSION),), target)
+    served, tensors = engine_for(model.format).load_trained(target), padded_rows(rows)
+    arrays = {
+        name: array if name.endswith(NNZS) else array.astype(dtypes_of(feeds)[name.removesuffix(VALUES)])
+        for name, array in tensors.items()
+    }
+    (result,) = served.served_call(list(arrays))(*arrays.values())
+    np.testing.assert_allclose(result, expected(inputs)[:, None], rtol=1e-6)
+    np.testing.assert_allclose(served.score_offline(rows), expected(inputs), rtol=1e-6)

@@ -287,7 +287,7 @@ def test_an_objective_that_contradicts_the_file_is_refused(objective: str, messa
 def test_a_head_of_another_width_is_refused(tmp_path: Path) -> None:
     rows = random_rows(np.random.default_rng(13), 300)
     model = lightgbm_file.Model(saved(train(rows, "multiclass", num_class=3), tmp_path))
-    feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in NAMES], {}, "the model")
+    feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in NAMES], {})
     with pytest.raises(ExportError, match="gives 3 scores"):
         model.write(feeds, (Head("score"),), tmp_path / "model.onnx")
 

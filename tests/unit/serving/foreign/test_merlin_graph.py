@@ -109,8 +109,11 @@ def test_a_pytorch_module_in_memory_is_taken_as_torch_script(workflow: nvt.Workf
 
 
 def test_what_is_no_workflow_and_no_model_is_refused_by_name(workflow: nvt.Workflow, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="1 workflows and 0 models"):
+    with pytest.raises(ExportError, match="the graph holds no model, expected PredictTensorflow or PredictPyTorch"):
         parts_of(["user"] >> TransformWorkflow(workflow), SAMPLE, tmp_path)
+    two = (["user"] >> TransformWorkflow(workflow)) + (["price"] >> TransformWorkflow(workflow))
+    with pytest.raises(ExportError, match="holds 2 workflows, expected one. Fit one in place of them: nvt.Workflow"):
+        parts_of(two, SAMPLE, tmp_path)
     with pytest.raises(ExportError, match=r"holds \['Categorify'\], expected TransformWorkflow, PredictTensorflow"):
         parts_of(["user"] >> ops.Categorify(), SAMPLE, tmp_path)
 

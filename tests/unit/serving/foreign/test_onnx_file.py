@@ -242,6 +242,8 @@ def test_types_that_no_column_has_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="'a' as BFLOAT16, expected FLOAT"):
         body = "g (bfloat16[N, 1] a) => (float[N, 1] y) { y = Cast <to = 1> (a) }"
         Model(text_model(body, tmp_path))
+    with pytest.raises(ArtifactError, match="gives 'y' as BFLOAT16, expected FLOAT"):
+        Model(text_model("g (float[N, 1] a) => (bfloat16[N, 1] y) { y = Cast <to = 16> (a) }", tmp_path))
     strings = Model(text_model("g (string[N, 1] a) => (string[N, 1] y) { y = Identity (a) }", tmp_path))
     with pytest.raises(ExportError, match="strings are not served"):
         both_scores(strings, {"a": X}, tmp_path)

@@ -192,6 +192,32 @@ def test_columns_without_names_are_matched_by_position(tmp_path: Path) -> None:
     np.testing.assert_allclose(made, expected, rtol=1e-6)
 
 
+def test_numbered_features_are_matched_by_their_names(tmp_path: Path) -> None:
+    rows = random_rows(np.random.default_rng(6), 300)
+    model = xgboost_file.Model(saved(train(rows, names=None), tmp_path))
+    expected, made = both_scores(model, rows[:, [3, 1, 0, 2]], tmp_path, ["f3", "f1", "f0", "f2"])
+    straight, _ = both_scores(model, rows, tmp_path)
+    np.testing.assert_array_equal(expected, straight)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+def test_a_value_that_was_missing_in_training_is_so_when_it_is_served(tmp_path: Path) -> None:
+    rows = random_rows(np.random.default_rng(6), 300)
+    marked = np.where(np.isnan(rows), np.float32(-999), rows)
+    classifier = xgboost.XGBRegressor(missing=-999, n_estimators=5, n_jobs=1).fit(marked, signal_of(rows))
+    classifier.save_model(tmp_path / "model.json")
+    model = xgboost_file.Model(tmp_path / "model.json")
+    (said,) = model.assumed()
+    assert "--missing VALUE" in said
+    wrong, _ = both_scores(model, marked, tmp_path)
+    model.take_as_missing(-999.0)
+    assert model.assumed() == ()
+    expected, made = both_scores(model, marked, tmp_path)
+    np.testing.assert_array_equal(expected[:, 0], classifier.predict(marked))
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    assert (wrong != expected).any()
+
+
 def test_json_and_ubjson_give_the_same_bytes_every_time(tmp_path: Path) -> None:
     rows = random_rows(np.random.default_rng(7), 300)
     booster = train(rows, "binary:logistic")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, StepCall, TransformPlan, tensor_call
-from serving.plan.steps import Arithmetic, Cast, DatePart, Fill, Pad, Slice
+from serving.plan.steps import Arithmetic, Cast, DatePart, Element, Fill, Limit, Narrow, Pad, Slice
 from tests.support.native_plan import NativePlan, assert_native_is_the_same, assert_same_tensors, native_of, natively
 from tests.support.native_programs import sanitized
 from workflows.errors import ArtifactError, RequestError
@@ -123,6 +123,27 @@ def test_what_is_missing_and_not_filled_is_refused_with_the_same_words() -> None
     assert_native_is_the_same(PLAN, {})
 
 
+@given(st.lists(INT64 | st.integers(-1, 300), min_size=1, max_size=3), st.data())
+def test_what_is_too_large_for_a_model_is_refused_with_the_same_words(values: list[int], data: st.DataObject) -> None:
+    dtypes = ("bool", "int8", "uint8", "int16", "int32", "uint32", "uint64")
+    if not _narrow:
+        steps = [StepCall(step=Narrow(column=dtype, dtype=dtype), inputs=(dtype,)) for dtype in dtypes]
+        steps += [StepCall(step=Limit(column="tags", width=2), inputs=("tags",))]
+        columns = [Computed(name=dtype, source=at, dtype=dtype) for at, dtype in enumerate(dtypes)]
+        columns += [Computed(name="tags", source=len(dtypes), dtype="int64", width=2)]
+        inputs = [ColumnSpec(name=dtype, dtype="int64") for dtype in dtypes]
+        inputs += [ColumnSpec(name="tags", dtype="int64", width=ANY_WIDTH)]
+        _narrow.append(TransformPlan(inputs=tuple(inputs), indexes=(), steps=tuple(steps), columns=tuple(columns)))
+    one, rows = data.draw(st.sampled_from(dtypes)), len(values)
+    lengths = data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+    request = {dtype: np.array(values if dtype == one else [1] * rows).reshape(-1, 1) for dtype in dtypes}
+    request |= {"tags__values": np.arange(3 * rows).reshape(rows, 3), "tags__nnzs": np.int32(lengths).reshape(-1, 1)}
+    assert_native_is_the_same(_narrow[0], request)
+
+
+_narrow: list[TransformPlan] = []
+
+
 def test_lists_are_limited_with_the_same_words(tmp_path: Path) -> None:
     PLAN.save(tmp_path / "plan")
     native = NativePlan(tmp_path / "plan", max_list_length=1)
@@ -164,6 +185,24 @@ def candidate_native(transform: TransformPlan, names: tuple[str, ...]) -> Native
     if not _of_candidates:
         _of_candidates.append(natively(transform, names))
     return _of_candidates[0]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_vectors_have_one_length_in_both(dtype: str) -> None:
+    one = TransformPlan(
+        inputs=(ColumnSpec(name="emb", dtype=dtype, width=ANY_WIDTH),),
+        indexes=(),
+        steps=(
+            StepCall(step=Element(column="emb", place=1, length=2), inputs=("emb",)),
+            StepCall(step=Fill(value=7), inputs=(0,)),
+        ),
+        columns=(Computed(name="emb_1", source=1, dtype=dtype),),
+    )
+    request = {"emb__values": np.array([[1, 2], [0, 0], [0, 0]], dtype)}
+    lengths = np.array([[2], [0], [MISSING_LIST]], np.int32)
+    assert_native_is_the_same(one, request | {"emb__nnzs": lengths})
+    with pytest.raises(RequestError, match="column 'emb' has a list of 1 values, expected 2"):
+        native_of(one).run(request | {"emb__nnzs": np.array([[2], [1], [0]], np.int32)})
 
 
 def test_a_plan_that_mixes_candidates_with_their_row_is_refused() -> None:

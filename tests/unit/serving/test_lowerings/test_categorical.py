@@ -11,6 +11,7 @@ from serving.plan import TransformPlan
 from workflows.errors import ConfigError, LoweringError
 from workflows.operators import (
     Categorify,
+    EmptyToNull,
     HashedCategorify,
     HashShare,
     HexToInt,
@@ -39,6 +40,11 @@ GRAPHS = {
     "StableHashBucket": lambda: ["key", "word", "float", "words", "keys"] >> StableHashBucket(7),
     "StableHashBucket by column": lambda: ["key", "word"] >> StableHashBucket({"word": 7, "key": 2}),
     "HashShare": lambda: ["key", "word", "float", "words", "keys"] >> HashShare(0.75),
+    "EmptyToNull": lambda: (
+        (["word", "words"] >> EmptyToNull() >> Categorify())
+        + (["other"] >> EmptyToNull() >> HashedCategorify(num_buckets=3))
+        + (["code"] >> EmptyToNull() >> StableHashBucket(7))
+    ),
     "HexToInt": lambda: ["code", "word", "words"] >> HexToInt(),
     "HexToInt, Categorify": lambda: ["code", "word", "words"] >> HexToInt() >> Categorify(),
     "HexToInt, HashedCategorify": lambda: ["code"] >> HexToInt() >> HashedCategorify(num_buckets=3, freq_threshold=8),

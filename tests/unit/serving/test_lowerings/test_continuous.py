@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving.plan import TransformPlan
 from workflows.errors import LoweringError
-from workflows.operators import Bucketize
+from workflows.operators import Bucketize, Finite
 from workflows.upstream import nvt, ops
 
 NUMBERS = ["key", "narrow", "float", "float32", "maybe"]
@@ -27,6 +27,7 @@ GRAPHS: dict[str, tuple[Any, bool]] = {
     "Clip below": (lambda: ["float", "key"] >> ops.Clip(min_value=-1e30), False),
     "Clip above": (lambda: ["float", "narrow"] >> ops.Clip(max_value=300), False),
     "Clip rounded": (lambda: ["float32"] >> ops.Clip(min_value=0.3), True),
+    "Finite": (lambda: ["float", "float32", "small"] >> Finite(), False),
     "LogOp": (lambda: [*NUMBERS, *LISTS] >> ops.LogOp(), False),
     "Normalize": (lambda: [*NUMBERS, *LISTS] >> ops.Normalize(), False),
     "Normalize, float32": (lambda: [*NUMBERS, *LISTS] >> ops.Normalize(out_dtype="float32"), False),

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.plan import ANY_WIDTH, TransformPlan
-from workflows.errors import ConfigError, LoweringError
+from workflows.datasets.table.operators import VectorElements
+from workflows.errors import ConfigError, LoweringError, UnfitError
 from workflows.operators import NullToEmptyList, PaddedListSlice
 from workflows.upstream import nvt, ops
 
@@ -36,6 +38,13 @@ GRAPHS = {
     "padded strings": lambda: ["words"] >> PaddedListSlice(1, 3, pad_value="é") >> ops.Categorify(),
     "padded ids": lambda: ["words"] >> ops.Categorify() >> PaddedListSlice(3),
     "ValueCount": lambda: ["keys", "words"] >> ops.Categorify() >> ops.ValueCount(),
+    "vectors": lambda: (
+        ["keys", "floats"]
+        >> PaddedListSlice(3)
+        >> NullToEmptyList()
+        >> VectorElements({"keys": 3, "floats": 3})
+        >> ops.FillMissing(0)
+    ),
     "NullToEmptyList": lambda: ["keys"] >> NullToEmptyList() >> ops.Categorify(),
 }
 
@@ -81,6 +90,16 @@ def test_missing_lists_become_empty_before_or_after_they_are_encoded(tmp_path: A
     ):
         _, plan = fitted(tmp_path / str(id(graph)), training_rows(), graph)
         assert [len(row) for row in served(plan, request)["keys"]] == [1, 0]
+
+
+def test_a_vector_of_another_length_is_refused(tmp_path: Any) -> None:
+    rows = pd.DataFrame({"keys": pd.Series([[1, 2], [3, 4], []], dtype=object)})
+    operator = VectorElements({"keys": 2})
+    _, plan = fitted(tmp_path, rows, lambda: ["keys"] >> operator >> ops.FillMissing(0))
+    assert served(plan, rows)["keys_1"].tolist() == [2, 4, 0]
+    for refuse in (partial(served, plan), partial(operator.transform, nvt.ColumnSelector(["keys"]))):
+        with pytest.raises(UnfitError, match="column 'keys' has a list of 1 values, expected 2"):
+            refuse(pd.DataFrame({"keys": pd.Series([[1, 2], [3]], dtype=object)}))
 
 
 @pytest.mark.parametrize(

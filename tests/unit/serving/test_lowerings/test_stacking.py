@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serving.compile import compile_workflow
 from serving.plan import Column, StackedColumn, TransformPlan
 from workflows.errors import RequestError
-from workflows.operators import Categorify, HashedCategorify, HashShare, HexToInt
+from workflows.operators import Categorify, Finite, HashedCategorify, HashShare, HexToInt
 from workflows.upstream import nvt, ops
 
 NUMBERS = [f"I{number}" for number in range(5)]
@@ -27,7 +27,7 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys(CODES, HEX),
 }
 DTYPES = {**dict.fromkeys(NUMBERS, "float64"), **dict.fromkeys(FLOATS, "float32")}
-NORMALIZED = [ops.FillMissing, lambda: ops.Clip(min_value=0), ops.LogOp, ops.Normalize]
+NORMALIZED = [ops.FillMissing, lambda: ops.Clip(min_value=0), ops.LogOp, ops.Normalize, Finite]
 
 
 def training_rows(num_rows: int = 200) -> pd.DataFrame:

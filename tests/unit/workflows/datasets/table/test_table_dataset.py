@@ -17,12 +17,14 @@ from serving.client.schema import ColumnSchema
 from serving.client.tensors import Dense, to_dense
 from serving.compile import compile_workflow
 from serving.parity import plan_inputs
-from serving.plan import TransformPlan
+from serving.plan import TransformPlan, tensor_call
+from tests.support.native_plan import assert_native_is_the_same
 from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
 from workflows.datasets.table.dataset import table_dataset
 from workflows.datasets.table.rows import TableRequests
+from workflows.datasets.table.typed import typed_column
 from workflows.encodings import RowsConfig
-from workflows.errors import ArtifactError, DataError
+from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.lists import Padded
 from workflows.prepare import prepare
 from workflows.prepare_config import PrepareConfig
@@ -141,6 +143,33 @@ def test_the_raw_file_is_served_as_it_was_prepared(prepared: PreparedData, plan:
         assert given == sorted(map(str, _listed(written[name], column))), name
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e300])
+def test_a_number_beyond_float32_is_missing_in_a_request_as_in_a_file(plan: TransformPlan, value: float) -> None:
+    tensors = {t.name: t.zeros(2) for spec in plan.inputs for t in spec.tensors}
+    tensors |= dict.fromkeys(("größe", "amount"), np.array([[value], [np.nan]]))
+    served = tensor_call(plan)(tensors)
+    assert [served[name].tolist() for name in ("gr_e", "amount")] == [[[0.0], [0.0]]] * 2
+    assert_native_is_the_same(plan, tensors)
+    column = ColumnConfig(type="float", role="numeric")
+    assert typed_column(pa.array([value, 3e38]), column).to_pylist() == [None, 3e38]
+    assert typed_column(pa.array([str(value)]), column).to_pylist() == [None]
+
+
+def test_an_empty_text_is_missing_in_a_request_as_in_a_file(plan: TransformPlan) -> None:
+    tensors = {t.name: t.zeros(2) for spec in plan.inputs for t in spec.tensors}
+    for name in ("kind", "item"):
+        tensors[name] = np.array([[b""], [b"x"]], object)
+        tensors[f"{name}__valid"] = np.array([[True], [False]])
+    for name in ("words", "past items"):
+        tensors[f"{name}__values"] = np.array([[b"", b"w1", b"i1"], [b"w1", b"i1", b""]], object)
+        tensors[f"{name}__nnzs"] = np.array([[3], [2]], tensors[f"{name}__nnzs"].dtype)
+    served = tensor_call(plan)(tensors)
+    for name, column in served.items():
+        assert column[0].tolist() == column[1].tolist(), name
+    assert served["kind"].tolist() == [[1], [1]]
+    assert_native_is_the_same(plan, tensors)
+
+
 def _as_planned(plan: TransformPlan, rows: pa.Table) -> pa.Table:
     kinds = {"object": pa.large_string()}
     made = {}
@@ -189,6 +218,36 @@ def test_a_split_by_time_validates_on_the_latest(raw: Path, tmp_path: Path) -> N
     assert 0.2 * N < data.heldout().num_rows < 0.3 * N
 
 
+def test_lists_may_be_empty_in_the_first_rows_and_vectors_are_numbers(tmp_path: Path) -> None:
+    begin, rows = 150, 300
+    table = {
+        "tags": [[] if n < begin else [f"t{n % 3}"] for n in range(rows)],
+        "ids": pa.array([None if n < begin else [n % 2, 7] for n in range(rows)], pa.list_(pa.int64())),
+        "emb": pa.array([None if n < begin else [n / 2, -1.0] for n in range(rows)], pa.list_(pa.float32())),
+        "label": [n % 2 for n in range(rows)],
+    }
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    columns = {
+        "tags": ColumnConfig(role="multihot"),
+        "ids": ColumnConfig(type="int", role="multihot"),
+        "emb": ColumnConfig(type="float", role="vector", length=2, scale="none"),
+    }
+    config = TableConfig(data=FilesConfig(files=("rows.parquet",)), columns=columns, labels={"label": LabelConfig()})
+    dataset = table_dataset("t", config, tmp_path)
+    encoding = RowsConfig(valid_share=0.5)
+    make = partial(prepare, dataset, dataset.read(tmp_path), tmp_path / "data", PrepareConfig(), encoding)
+    data = make(source="a test", partition_rows=64)
+    assert [(f.name, f.cardinality, f.is_list) for f in data.spec.features if f.name != "label"] == [
+        ("tags", 6, True), ("ids", 6, True), ("emb_0", None, False), ("emb_1", None, False),
+    ]  # fmt: skip
+    splits = [pq.read_table(data.path / file) for s in data.spec.sources.values() for file in s.files]
+    made = pa.concat_tables(splits).to_pydict()
+    assert sorted(made["emb_0"]) == [0.0] * begin + [n / 2 for n in range(begin, rows)]
+    assert sorted(made["emb_1"]) == [-1.0] * (rows - begin) + [0.0] * begin
+    assert sorted(map(len, made["ids"])) == [0] * begin + [2] * (rows - begin)
+    assert sorted(map(len, made["tags"])) == [0] * begin + [1] * (rows - begin)
+
+
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     lines = "".join(f"{n % 5},{'' if n % 4 == 0 else n % 3 % 2}\n" for n in range(400))
     (tmp_path / "rows.csv").write_text("kind,label\n" + lines)
@@ -213,3 +272,45 @@ def test_a_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path
         with pytest.raises(DataError, match=message):
             prepare(dataset, dataset.read(tmp_path), tmp_path / "data", source="a test")
     assert not (tmp_path / "data").exists()
+
+
+def test_labels_whose_scores_would_have_one_name_are_refused(tmp_path: Path) -> None:
+    labels = {
+        "x": LabelConfig(task="multiclass", classes=("a", "y")),
+        "x y": LabelConfig(task="regression"),
+    }
+    config = TableConfig(data=FilesConfig(files=("f",)), columns={"n": ColumnConfig()}, labels=labels)
+    with pytest.raises(ConfigError, match="two labels would both be called 'score_x_y'. Rename a label or a class."):
+        table_dataset("t", config, tmp_path)
+
+
+def test_columns_that_are_called_as_parts_of_others_are_all_there(tmp_path: Path) -> None:
+    columns = {
+        "ts": ColumnConfig(type="timestamp", role="timestamp", parts=("hour", "day", "elapsed_days")),
+        "ts_hour": ColumnConfig(type="float", role="numeric", scale="none"),
+        "ts hour": ColumnConfig(type="int", role="categorical"),
+        "v": ColumnConfig(type="float", role="vector", length=2, scale="none"),
+        "v_1": ColumnConfig(type="float", role="numeric", scale="none"),
+    }
+    numbers = np.arange(100)
+    rows = {
+        "ts": [datetime(2024, 1, 1) + timedelta(hours=7 * int(n)) for n in numbers],
+        "ts_hour": numbers / 7,
+        "ts hour": numbers % 3,
+        "v": [[n, -n] for n in numbers],
+        "v_1": numbers / 2,
+        "ts_day": numbers % 2,
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    config = TableConfig(data=FilesConfig(files=("rows.parquet",)), columns=columns, labels={"ts_day": LabelConfig()})
+    dataset = table_dataset("t", config, tmp_path)
+    raw = dataset.read(tmp_path)
+    prepared = prepare(dataset, raw, tmp_path / "data", PrepareConfig(), RowsConfig(split="random"), source="a test")
+    spec = prepared.spec
+    assert [feature.name for feature in spec.categorical] == ["ts_hour_2", "ts_2_hour", "ts_2_day"]
+    assert [feature.name for feature in spec.continuous] == ["ts_hour", "v_1", "v_2_0", "v_2_1", "ts_2_elapsed_days"]
+    files = [tmp_path / "data" / name for name in spec.source("train").files]
+    made = pa.concat_tables([pq.read_table(file) for file in files])
+    np.testing.assert_allclose(made["ts_hour"].to_numpy() * 7, made["v_2_0"].to_numpy(), rtol=1e-6)
+    np.testing.assert_allclose(made["v_1"].to_numpy() * -2, made["v_2_1"].to_numpy())
+    np.testing.assert_array_equal(made["ts_day"].to_numpy(), made["v_2_0"].to_numpy() % 2)

@@ -15,7 +15,7 @@ import pytest
 from workflows.datasets.raw import RawData, StreamedRows
 from workflows.datasets.table.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
 from workflows.datasets.table.files import _BLOCK_BYTES, find_files, scan, with_format
-from workflows.datasets.table.rows import TableRequests, read_table, safe_names
+from workflows.datasets.table.rows import TableRequests, names_of, read_table, safe_names
 from workflows.errors import ConfigError, DataError
 
 ROWS = {"id": ["a", "b", None, "a,b"], "n": [1, None, 3, 4], "label": [0, 1, 1, 0]}
@@ -139,6 +139,31 @@ def test_names_are_made_safe_and_stay_apart() -> None:
     }  # fmt: skip
 
 
+TIMES = ColumnConfig(type="timestamp", role="timestamp", parts=("hour", "day"))
+VECTOR = ColumnConfig(type="float", role="vector", length=2)
+NUMBER = ColumnConfig(type="float", role="numeric")
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"ts": TIMES, "v": VECTOR, "n": NUMBER}, ["ts", "v", "n", "y"]),
+        ({"ts": TIMES, "ts_hour": NUMBER}, ["ts_2", "ts_hour", "y"]),
+        ({"ts hour": NUMBER, "ts": TIMES}, ["ts_hour", "ts_2", "y"]),
+        ({"t": TIMES, "t_2": TIMES, "t_2_day": NUMBER, "t_hour": NUMBER}, ["t_3", "t_2_2", "t_2_day", "t_hour", "y"]),
+        ({"v": VECTOR, "v_1": NUMBER, "v_2": NUMBER}, ["v_3", "v_1", "v_2", "y"]),
+        ({"v": VECTOR, "v_0": VECTOR, "v_0_0": NUMBER}, ["v_2", "v_0_2", "v_0_0", "y"]),
+        ({"ts": TIMES, "y_hour": replace(TIMES, parts=("day",))}, ["ts", "y_hour", "y"]),
+        ({"ts": replace(TIMES, role="ignored"), "ts_hour": NUMBER}, ["ts", "ts_hour", "y"]),
+    ],
+)
+def test_what_a_column_is_taken_apart_into_has_no_name_of_another(
+    columns: dict[str, ColumnConfig], names: list[str]
+) -> None:
+    config = TableConfig(data=FilesConfig(files=("f",)), columns=columns, labels={"y": LabelConfig()})
+    assert list(names_of(config).values()) == names
+
+
 REFUSED = {
     "an empty file": ("", "is empty, expected a header and rows"),
     "a header only": ("id,n,label\n", "no rows, only a header"),
@@ -150,7 +175,10 @@ REFUSED = {
     ),
     "a fraction": ("id,n,label\na,1,0\nb,2.5,1\n", "row 2: column 'n' is '2.5', expected a whole number of 64"),
     "three labels": ("id,n,label\na,1,0\nb,2,1\nc,3,2\n", "row 3: the label 'label' is '2', expected 0 or 1"),
-    "too many cells": ("id,n,label\na,1,0\nb,2,1,9\n", "Expected 3 columns, got 4"),
+    "too many cells": (
+        "id,n,label\na,1,0\nb,2,1,9\n",
+        "rows.csv, line 3: 4 cells, expected 3 as in the header. Correct the line, or the delimiter",
+    ),
     "other encoding": ("id,n,label\né,1,0\n", "is not utf-8 text"),
 }
 
