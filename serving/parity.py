@@ -7,6 +7,7 @@ NaN or a number that its sums overflow with. Where a row may hold several candid
 against one with a row for each. And held-out rows must be encoded as they were when the data was prepared.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,8 +44,15 @@ _TOO_LARGE = 1e19
 _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
 
-_NUM_TOGETHER = 16
-"""Columns whose lacking rows go through NVTabular in one call, since a call costs time for each column of the table."""
+_MOST_GROUPS = 4
+"""Calls of NVTabular that all columns are tried in without a value, before those of a group that fails are tried in
+halves: a call takes time for each column of the table."""
+
+_MOST_TRANSFORMED = 9_000
+"""Columns, over all calls of NVTabular, that are transformed to find those whose missing values cannot be compared."""
+
+_MOST_AWKWARD_GROUPS = 64
+"""Groups of columns that have their awkward values in rows of their own."""
 
 _NUM_ALONE = 32
 """Rows that are compared with themselves among others, where NVTabular serves them."""
@@ -121,22 +129,23 @@ def check_parity(
     compared = [(rows, served, offline)]
     if comparable.num_rows:
         compared.append((comparable, _serve(plan, comparable), transformed))
+    # Those first whose missing values held-out rows have, since requests may then leave them out.
     may_lack = [spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask]
-    not_compared = []
-    waiting = [may_lack[i : i + _NUM_TOGETHER] for i in range(0, len(may_lack), _NUM_TOGETHER)][::-1]
+    waiting = _groups(sorted(may_lack, key=lambda name: not rows[name].null_count), _MOST_GROUPS)[::-1]
+    not_compared, num_calls = set[str](), 0
     while waiting:
         names = waiting.pop()
-        present, lacking = (
-            pa.concat_tables(t) for t in zip(*(_rows_with_and_without(n, rows) for n in names), strict=True)
-        )
+        present, lacking = _rows_with_and_without(names, rows)
         both = _transform_lacking(workflow, plan, present, lacking)
+        num_calls += 1
+        is_single = len(names) == 1
         # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
-        if len(names) > 1 and (both is None or not _all_identical(*both)):
-            waiting += [[name] for name in reversed(names)]
-        elif both is not None:
+        if both is not None and (is_single or _all_identical(*both)):
             compared.append((lacking, *both))
+        elif is_single or num_calls * len(plan.inputs) > _MOST_TRANSFORMED:
+            not_compared |= {*names}
         else:
-            not_compared += names
+            waiting += _groups(names, 2)[::-1]
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
     if trained_on is not None:
@@ -153,7 +162,7 @@ def check_parity(
     return ParityReport(
         num_rows=sum(batch.num_rows for batch, _, _ in compared) - num_refused,
         num_left_out=awkward.num_rows - comparable.num_rows + num_refused,
-        nulls_not_compared=tuple(not_compared),
+        nulls_not_compared=tuple(name for name in may_lack if name in not_compared),
         largest_score_difference=max(differences),
         num_candidates=few.num_rows,
     )
@@ -202,11 +211,14 @@ def raw_rows(plan: Transform, heldout: pa.Table, max_rows: int) -> pa.Table:
 
 def rows_of(inputs: Sequence[ColumnSpec], heldout: pa.Table, max_rows: int) -> pa.Table:
     """The first rows of a table, with the columns and types that are given."""
-    return pa.table({spec.name: _heldout_column(spec, heldout.slice(0, max_rows)) for spec in inputs})
+    few = heldout.slice(0, max_rows)  # once, as it takes time for each column
+    return pa.table({spec.name: _heldout_column(spec, few) for spec in inputs})
 
 
 def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = frozenset()) -> pa.Table:
     """Each awkward value once in every column beside held-out values of the others, none of them missing but NaN.
+
+    In a wide table, several columns have theirs in the same rows, so that the number of rows is bounded.
 
     Args:
         plan: says which columns there are, and their types.
@@ -217,22 +229,36 @@ def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = f
     awkward = {spec.name: _awkward_values(spec, taken.get(spec.name, spec.dtype)) for spec in plan.inputs}
     present = {name: heldout[name].combine_chunks().drop_null() for name in awkward}
     usual = {name: present[name] if len(present[name]) else values for name, values in awkward.items()}
-    counts = [0 if name in keep else len(values) for name, values in awkward.items()]
+    changed = {name: values.slice(0, 0) if name in keep else values for name, values in awkward.items()}
+    groups = _groups(list(awkward), _MOST_AWKWARD_GROUPS)
+    counts = [max(len(changed[name]) for name in names) for names in groups]
     positions = np.concatenate([np.arange(count) for count in [0, *counts]])
     columns = {}
-    for name, count, end in zip(awkward, counts, np.cumsum(counts).tolist(), strict=True):
-        column = usual[name].take(pa.array(positions % max(len(usual[name]), 1)))
-        changed = awkward[name].slice(0, count)
-        columns[name] = pa.concat_arrays([column.slice(0, end - count), changed, column.slice(end)])
+    for names, end, count in zip(groups, np.cumsum(counts).tolist(), counts, strict=True):
+        for name in names:
+            column, begin = usual[name].take(pa.array(positions % max(len(usual[name]), 1))), end - count
+            rest = column.slice(begin + len(changed[name]))
+            columns[name] = pa.concat_arrays([column.slice(0, begin), changed[name], rest])
     return pa.table(columns)
 
 
-def _rows_with_and_without(name: str, heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Some held-out rows that have a value of a column, and the same ones without it."""
-    present = heldout.filter(heldout[name].is_valid()).slice(0, _NUM_LACKING)
-    field = present.schema.field(name)
-    nothing = pa.nulls(present.num_rows, field.type)
-    return present, present.set_column(present.schema.get_field_index(name), field, nothing)
+def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
+    """Consecutive names in at most so many groups of about the same size, none of them empty."""
+    bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
+    return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """For each of some columns, some held-out rows that have a value of it, and the same ones without it."""
+    places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
+    present = heldout.take(pa.array(np.concatenate(places)))
+    lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
+    for name, rows, end in zip(names, places, ends, strict=True):
+        column = present[name].combine_chunks()
+        nothing = pa.nulls(len(rows), column.type)
+        changed = pa.concat_arrays([column.slice(0, end - len(rows)), nothing, column.slice(end)])
+        lacking = lacking.set_column(lacking.schema.get_field_index(name), name, changed)
+    return present, lacking
 
 
 def _transform_lacking(
@@ -355,7 +381,7 @@ def _runnable(
             return False
         return True
 
-    flags = _rows_where(runs, rows.num_rows)
+    flags = rows_where(runs, rows.num_rows)
     if flags.all():
         return rows, served, offline
     kept = {
@@ -377,10 +403,10 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
             return True  # which is said when they are served
         return True
 
-    return rows.filter(pa.array(_rows_where(fits, rows.num_rows)))
+    return rows.filter(pa.array(rows_where(fits, rows.num_rows)))
 
 
-def _rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
+def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
     """A flag for each row, of what holds for a slice of rows if it does for each of them."""
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
@@ -465,8 +491,8 @@ def _transform_what_can_be(workflow: nvt.Workflow, rows: pa.Table) -> tuple[pa.T
     """The rows that NVTabular can transform, and what it makes of them."""
     if (whole := _attempt(workflow, rows)) is not None:
         return rows, whole
-    alone = [_attempt(workflow, rows.slice(i, 1)) is not None for i in range(rows.num_rows)]
-    rows = rows.filter(pa.array(alone, pa.bool_()))
+    flags = rows_where(lambda start, end: _attempt(workflow, rows.slice(start, end - start)) is not None, rows.num_rows)
+    rows = rows.filter(pa.array(flags))
     return rows, transform_offline(workflow, rows) if rows.num_rows else pd.DataFrame()
 
 
