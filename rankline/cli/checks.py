@@ -21,7 +21,7 @@ def check_writable(path: Path | None) -> None:
     What writes it makes its directory, so nothing is left of a command that was refused.
 
     Raises:
-        ConfigError: it is a directory.
+        ConfigError: it is a directory, or its directory is a file.
         OSError: nothing can be written there.
     """
     if path in (None, STDOUT):
@@ -29,5 +29,7 @@ def check_writable(path: Path | None) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, expected a file to be written: {path / 'result.json'}")
     there = next(parent for parent in path.absolute().parents if parent.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file, expected a directory for {path.name}. Move the file away.")
     with NamedTemporaryFile(dir=there, prefix=f".{path.name}."):
         pass

@@ -8,7 +8,6 @@ from http.client import HTTPException
 from typing import Any
 
 import gevent  # type: ignore[import-untyped]
-import rapidjson
 import tritonclient.http as triton
 from google.protobuf import json_format
 from tritonclient.grpc import model_config_pb2
@@ -140,7 +139,7 @@ class BlockingHttpTransport(HttpTransport):
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
         except InferenceServerException as error:
             raise failed(error) from error
-        except (rapidjson.JSONDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # of JSON or UTF-8
             raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, HTTPException) as error:
             raise CallError(UNAVAILABLE, str(error)) from error

@@ -5,7 +5,6 @@ import ssl
 from typing import Any
 
 import aiohttp
-import rapidjson
 import tritonclient.http.aio as triton
 from tritonclient.utils import InferenceServerException
 
@@ -39,7 +38,7 @@ class AsyncHttpTransport(HttpTransport):
             raise failed(error) from error
         except asyncio.TimeoutError as error:  # not yet TimeoutError on Python 3.10
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
-        except (rapidjson.JSONDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # of JSON or UTF-8
             raise CallError(NOT_TRITON, f"status 200, {in_short(error)}") from error
         except (OSError, aiohttp.ClientError) as error:
             raise CallError(UNAVAILABLE, str(error)) from error
