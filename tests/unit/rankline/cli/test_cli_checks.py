@@ -22,7 +22,7 @@ def test_a_place_is_tried_without_leaving_anything(tmp_path: Path) -> None:
 
 def test_a_place_that_takes_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(ConfigError, match="file is a file, expected a directory for result.json"):
         check_writable(tmp_path / "file" / "result.json")
     with pytest.raises(ConfigError, match="is a directory, expected a file to be written: .*result.json"):
         check_writable(tmp_path)
