@@ -48,11 +48,8 @@ _MOST_GROUPS = 4
 """Calls of NVTabular that all columns are tried in without a value, before those of a group that fails are tried in
 halves: a call takes time for each column of the table."""
 
-_MOST_TRANSFORMED = 9_000
-"""Columns, over all calls of NVTabular, that are transformed to find those whose missing values cannot be compared."""
-
 _MOST_AWKWARD_GROUPS = 64
-"""Groups of columns that have their awkward values in rows of their own."""
+"""Most groups of columns, each of which has its awkward values in rows of its own."""
 
 _NUM_ALONE = 32
 """Rows that are compared with themselves among others, where NVTabular serves them."""
@@ -129,23 +126,9 @@ def check_parity(
     compared = [(rows, served, offline)]
     if comparable.num_rows:
         compared.append((comparable, _serve(plan, comparable), transformed))
-    # Those first whose missing values held-out rows have, since requests may then leave them out.
     may_lack = [spec.name for spec in plan.inputs if spec.width is not None or spec.has_mask]
-    waiting = _groups(sorted(may_lack, key=lambda name: not rows[name].null_count), _MOST_GROUPS)[::-1]
-    not_compared, num_calls = set[str](), 0
-    while waiting:
-        names = waiting.pop()
-        present, lacking = _rows_with_and_without(names, rows)
-        both = _transform_lacking(workflow, plan, present, lacking)
-        num_calls += 1
-        is_single = len(names) == 1
-        # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
-        if both is not None and (is_single or _all_identical(*both)):
-            compared.append((lacking, *both))
-        elif is_single or num_calls * len(plan.inputs) > _MOST_TRANSFORMED:
-            not_compared |= {*names}
-        else:
-            waiting += _groups(names, 2)[::-1]
+    without_values, not_compared = _transform_without_values(workflow, plan, rows, may_lack)
+    compared += without_values
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
     if trained_on is not None:
@@ -246,6 +229,30 @@ def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
     """Consecutive names in at most so many groups of about the same size, none of them empty."""
     bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
     return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+
+def _transform_without_values(
+    workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
+) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
+    """Rows that lack a value of each column, with what the plan and NVTabular make of them.
+
+    Returns:
+        Such rows of all columns that can be compared, and the names of the others.
+    """
+    batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
+    waiting = _groups(names, _MOST_GROUPS)
+    while waiting:
+        group = waiting.pop()
+        present, lacking = _rows_with_and_without(group, heldout)
+        both = _transform_lacking(workflow, plan, present, lacking)
+        # Together, NVTabular gets the integers of all these columns as float64, which it may hash to something else.
+        if both is not None and (len(group) == 1 or _all_identical(*both)):
+            batches.append((lacking, *both))
+        elif len(group) > 1:
+            waiting += _groups(group, 2)
+        else:
+            not_compared |= {*group}
+    return batches, not_compared
 
 
 def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
