@@ -37,6 +37,7 @@ BENCHMARKS = {
     "stack": "what a container costs the server, and how large images are; knows --recipe, needs a container engine",
     "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
+    "wide": "exporting tables of 100 to 900 columns, and scoring one row of them",
     "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
 }
 

@@ -255,7 +255,7 @@ class CheckedExport:
         """Write and publish it as one version; arguments and errors as of `export_ensemble`."""
         exportable, candidates, engine = self.exportable, self.exportable.candidates, self.served.engine
         optional = optional_columns(self.plan, exportable.heldout, candidates, self.parity.nulls_not_compared)
-        config = config.settled(optional)
+        config = config.settled(optional, len(self.plan.inputs))
         details: dict[str, Any] = {
             "config": asdict(config),
             "engine": engine.name,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from workflows.errors import ConfigError
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
+WIDE = 200
+"""Raw columns from which a table counts as wide; see `serving.wide`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class ExportConfig:
             whole workflow then runs through NVTabular, which takes some milliseconds for a row.
         fused: run workflow and model as one step, which saves a fifth of the latency of few rows, and half where they
             run in Python; else as two. By default one, but two where rows lack values: Triton runs requests together
-            that have the same inputs, and a missing value is an input more, which the model no longer sees.
+            that have the same inputs, and a missing value is an input more, which the model no longer sees. A table of
+            200 columns or more is one step in any case, since each tensor between two steps costs time.
         max_batch_size: most rows of one request. Where rows hold candidates and a history: most candidates of all rows,
             16,384 at most, for 32,768 would take 5 GB of memory.
         max_list_length: most values of one list of a request, and most candidates of one row.
@@ -60,9 +63,14 @@ class ExportConfig:
         """Most rows of one request, or most candidates of all its rows."""
         return min(self.max_batch_size, _MOST_CANDIDATES) if with_candidates else self.max_batch_size
 
-    def settled(self, optional: Collection[str]) -> "ExportConfig":
-        """With `fused` as it comes to, given the raw columns that a request may leave out."""
-        return self if self.fused is not None else replace(self, fused=not optional)
+    def settled(self, optional: Collection[str], num_columns: int) -> "ExportConfig":
+        """Return these choices with `fused` decided.
+
+        Args:
+            optional: raw columns that a request may leave out.
+            num_columns: all raw columns.
+        """
+        return self if self.fused is not None else replace(self, fused=not optional or num_columns >= WIDE)
 
     @property
     def uncompiled_operators(self) -> tuple[str, ...]:

@@ -7,6 +7,10 @@ or, not fused:
 
 NAME_transform_vN/     config.pbtxt, 1/plan               backend: "nvtabular"
 NAME_predict_vN/       config.pbtxt, 1/model.*            backend: the engine's
+
+and before the one step of a wide table, see `serving.wide`:
+
+NAME_relay_vN/         config.pbtxt, 1/plan               backend: "nvtabular"
 """
 
 import json
@@ -24,6 +28,7 @@ from serving.export_config import NATIVE, ExportConfig
 from serving.model_config import PYTHON_RUNTIME, EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.parameters import CANDIDATES, CLASSES, MAX_LIST_LENGTH, PLAN
 from serving.plan import CandidatePlan, ColumnSpec, Transform, TransformPlan
+from serving.wide import relay
 from workflows.artifacts import MANIFEST
 from workflows.heads import Head, output_names, usual_heads
 from workflows.tensor_names import SCORE
@@ -109,16 +114,40 @@ def write_version(
     Raises:
         LoweringError: the plan cannot be run for several candidates.
     """
-    steps = _steps(plan, served, config.settled(optional), name, version, candidates, optional)
+    config = config.settled(optional, len(plan.inputs))
+    steps = list(_steps(plan, served, config, name, version, candidates, optional))
+    plans = {steps[0].name: plan}
+    takes_raw = steps[0]
+    is_native = all(native_steps(plan, served.engine, config).values())
+    if is_native and (relayed := relay(takes_raw.inputs)) is not None:
+        steps.insert(0, _relay_step(relayed, takes_raw, f"{name}_relay_v{version}"))
+        plans[steps[0].name] = relayed
     for step in steps:
         (directory / step.name / _STEP_VERSION).mkdir(parents=True)
         (directory / step.name / CONFIG).write_text(to_pbtxt(step), encoding="utf-8")
-    whole = _ensemble_config(name, version, steps, served)
+    whole = _ensemble_config(name, version, takes_raw, steps, served)
     (directory / name / str(version)).mkdir(parents=True)
     (directory / name / str(version) / CONFIG).write_text(to_pbtxt(whole), encoding="utf-8")
-    plan.save(directory / steps[0].name / _STEP_VERSION / PLAN)
+    for step_name, its_plan in plans.items():
+        its_plan.save(directory / step_name / _STEP_VERSION / PLAN)
     served.copy_to(directory / steps[-1].name / _STEP_VERSION)
     return [*steps, whole]
+
+
+def _relay_step(plan: TransformPlan, following: ModelConfig, name: str) -> ModelConfig:
+    """The step before another one that `serving.wide` describes."""
+    tensors = tuple(tensor for column in plan.columns for tensor in column.spec.tensors)
+    manifest = following.parameters[MANIFEST_PARAMETER]
+    return replace(
+        following,
+        name=name,
+        backend="nvtabular",
+        platform="",
+        inputs=tensors,
+        outputs=tensors,
+        parameters={MANIFEST_PARAMETER: manifest},
+        batch_delay_us=0,
+    )
 
 
 def _steps(
@@ -228,30 +257,33 @@ def _of_candidates(tensor: Tensor) -> Tensor:
     return replace(tensor, dims=(-1,), is_candidates=True)
 
 
-def _ensemble_config(name: str, version: int, configs: Sequence[ModelConfig], served: Served) -> EnsembleConfig:
+def _ensemble_config(
+    name: str, version: int, takes_raw: ModelConfig, configs: Sequence[ModelConfig], served: Served
+) -> EnsembleConfig:
     """Steps one after another, the raw inputs into the first and the scores out of the last."""
     steps = []
-    taken = {tensor.name: tensor.name for tensor in configs[0].inputs}
+    latest = {tensor.name: tensor.name for tensor in takes_raw.inputs}
     prefix = _ENCODED
-    while any(name.startswith(prefix) for name in (*taken, *(output.name for output in served.outputs))):
+    while any(name.startswith(prefix) for name in (*latest, *(output.name for output in served.outputs))):
         prefix += _ENCODED
     for config in configs:
         made = {tensor.name: prefix + tensor.name for tensor in config.outputs}
         if config is configs[-1]:
             made = dict(zip(made, (output.name for output in served.outputs), strict=True))
-        steps.append(Step(model=config.name, inputs=taken, outputs=made))
-        taken = made
-    first = configs[0].parameters
+        inputs = {tensor.name: latest[tensor.name] for tensor in config.inputs}
+        steps.append(Step(model=config.name, inputs=inputs, outputs=made))
+        latest.update(made)
+    parameters = takes_raw.parameters
     return EnsembleConfig(
         name=name,
         version=version,
-        inputs=configs[0].inputs,
+        inputs=takes_raw.inputs,
         outputs=tuple(
             replace(tensor, name=output.name)
             for tensor, output in zip(configs[-1].outputs, served.outputs, strict=True)
         ),
-        max_batch_size=configs[0].max_batch_size,
+        max_batch_size=takes_raw.max_batch_size,
         steps=tuple(steps),
-        parameters={key: first[key] for key in (CANDIDATES, MAX_LIST_LENGTH) if CANDIDATES in first}
+        parameters={key: parameters[key] for key in (CANDIDATES, MAX_LIST_LENGTH) if CANDIDATES in parameters}
         | served.parameters,
     )

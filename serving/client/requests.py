@@ -17,6 +17,7 @@ from workflows.tensors import Tensor
 
 Columns: TypeAlias = Any  # a table of Arrow, pandas or polars, or mappings: of columns, of one row or of each row
 Encode: TypeAlias = Callable[[ModelSchema, Sequence[WireTensor]], Any]
+_MAX_NAMES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,21 +165,30 @@ def decode(content: bytes, shape: Sequence[int], tensor: Tensor) -> Array:
 def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | ListRows]:
     wanted = _wanted(given, schema)
     names = [column.name for column in schema.columns]
-    unknown = given.keys() - {column.name for column in wanted}
-    hint = did_you_mean(sorted(unknown), names)
+    unknown = sorted(given.keys() - {column.name for column in wanted})
     if missing := [column.name for column in wanted if column.name not in given]:
-        raise RequestError(f"missing {missing} for model {schema.name!r}. Expected {names}, got {list(given)}.{hint}")
-    if unknown:
+        hint = did_you_mean(unknown, names)
         raise RequestError(
-            f"unknown {sorted(unknown)} for model {schema.name!r}. Expected {names} and nothing else.{hint}"
+            f"missing {_some(missing)} for model {schema.name!r}. Expected {_some(names)}, got {_some(given)}.{hint}"
+        )
+    if unknown:
+        hint = did_you_mean(unknown, names)
+        raise RequestError(
+            f"unknown {_some(unknown)} for model {schema.name!r}. Expected {_some(names)} and nothing else.{hint}"
         )
     if not wanted:
-        raise RequestError(f"the rows have no column for model {schema.name!r}. Expected some of {names}.")
+        raise RequestError(f"the rows have no column for model {schema.name!r}. Expected some of {_some(names)}.")
     laid_out: list[Dense | ListRows] = []
     for column in wanted:
         values = given[column.name]
         laid_out += to_dense(values, column) if column.lengths is None else [to_ragged(values, column)]
     return laid_out
+
+
+def _some(names: Iterable[str]) -> str:
+    """All names, or the first few of a wide table's."""
+    first = list(names)
+    return str(first) if len(first) <= _MAX_NAMES else f"{first[:5]} and {len(first) - 5} more"
 
 
 def _check_lengths(laid_out: Sequence[Dense | ListRows]) -> None:

@@ -132,17 +132,10 @@ class Model {
       for (const auto& [name, value] : config["parameters"].object())
         info.parameters[name] = value["string_value"].string();
     }
-    for (size_t i = 0; i < info.inputs.size(); ++i) positions_[info.inputs[i].name] = i;
     ReadCandidates();
     const std::string manifest = info.Parameter(kManifest, "");
     if (!manifest.empty()) CheckStep(location, manifest);
     loaded = LoadModel(info);
-  }
-
-  size_t PositionOf(std::string_view name) const {
-    const auto found = positions_.find(name);
-    if (found == positions_.end()) throw RequestError("unexpected input '" + std::string(name) + "'");
-    return found->second;
   }
 
   ModelInfo info;
@@ -154,19 +147,21 @@ class Model {
     const std::string names = info.Parameter(kCandidates, "");
     if (names.empty()) return;
     candidates.inputs.assign(info.inputs.size(), false);
+    std::unordered_map<std::string_view, size_t> positions;
+    for (size_t i = 0; i < info.inputs.size(); ++i) positions[info.inputs[i].name] = i;
     std::string unknown;
     for (size_t at = 0; at < names.size();) {
       const size_t stop = std::min(names.find(',', at), names.size());
-      const auto found = positions_.find(std::string_view(names).substr(at, stop - at));
-      if (found == positions_.end() || info.inputs[found->second].width != kAnyWidth ||
+      const auto found = positions.find(std::string_view(names).substr(at, stop - at));
+      if (found == positions.end() || info.inputs[found->second].width != kAnyWidth ||
           info.inputs[found->second].optional) {
         unknown += (unknown.empty() ? "'" : ", '") + names.substr(at, stop - at) + "'";
         at = stop + 1;
         continue;
       }
       candidates.inputs[found->second] = true;
-      const auto mask = positions_.find(info.inputs[found->second].name + "__valid");
-      if (mask != positions_.end()) candidates.inputs[mask->second] = true;
+      const auto mask = positions.find(info.inputs[found->second].name + "__valid");
+      if (mask != positions.end()) candidates.inputs[mask->second] = true;
       at = stop + 1;
     }
     if (!unknown.empty()) {
@@ -179,8 +174,6 @@ class Model {
     candidates.max_per_row = info.WholeNumber(kMaxListLength, 0);
     candidates.max_scores = std::max<int64_t>(info.max_batch_size, 1);
   }
-
-  std::unordered_map<std::string_view, size_t> positions_;
 };
 
 // Strings as they travel: each behind its length, 4 bytes.
@@ -373,46 +366,58 @@ class Instance {
     TRITONSERVER_ErrorDelete(error);
   }
 
+  // Looks inputs up by name: Triton finds an input by its number only by walking over those before it.
   void Read(TRITONBACKEND_Request* request, Request& given) {
-    given.assign(model_.info.inputs.size(), Tensor{});
-    uint32_t count = 0;
+    const std::vector<TensorSpec>& specs = model_.info.inputs;
+    given.assign(specs.size(), Tensor{});
+    uint32_t count = 0, found = 0;
     Check(TRITONBACKEND_RequestInputCount(request, &count));
-    for (uint32_t i = 0; i < count; ++i) {
-      TRITONBACKEND_Input* input = nullptr;
-      const char* name = nullptr;
-      TRITONSERVER_DataType type = 0;
-      const int64_t* shape = nullptr;
-      uint32_t dims = 0, buffers = 0;
-      uint64_t bytes = 0;
-      Check(TRITONBACKEND_RequestInputByIndex(request, i, &input));
-      Check(TRITONBACKEND_InputProperties(input, &name, &type, &shape, &dims, &bytes, &buffers));
-      const size_t position = model_.PositionOf(name);
-      const TensorSpec& spec = model_.info.inputs[position];
-      Tensor& tensor = given[position];
-      if (type != kDataTypes[static_cast<size_t>(spec.dtype)])
-        throw RequestError("input '" + spec.name + "' is not " + NameOf(spec.dtype));
-      if (dims < 1 || dims > 2) {
-        throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
-      }
-      const int64_t width = dims == 2 ? shape[1] : 1;
-      if (shape[0] < 0 || shape[0] > kMostRows || width < 0 || width > kMostValues / std::max<int64_t>(shape[0], 1)) {
-        throw RequestError("input '" + spec.name + "' has the shape [" + std::to_string(shape[0]) + ", " +
-                           std::to_string(width) + "]");
-      }
-      if (model_.info.max_batch_size > 0 && spec.width != kAnyWidth && width != spec.width) {
-        throw RequestError("input '" + spec.name + "' has " + std::to_string(width) + " values per row, expected " +
-                           std::to_string(spec.width));
-      }
-      tensor = {spec.dtype, shape[0], width, nullptr, static_cast<int>(dims)};
-      const std::string_view held = BytesOf(input, buffers, bytes, spec.dtype);
-      if (spec.dtype == Dtype::kString) {
-        tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
-      } else {
-        if (held.size() != tensor.num_bytes())
-          throw RequestError("input '" + spec.name + "' has another size than its shape");
-        tensor.data = held.data();
+    for (const bool optional : {false, true}) {
+      for (size_t i = 0; i < specs.size() && found < count; ++i) {
+        if (specs[i].optional != optional) continue;
+        TRITONBACKEND_Input* input = nullptr;
+        if (TRITONSERVER_Error* missing = TRITONBACKEND_RequestInput(request, specs[i].name.c_str(), &input)) {
+          Ignore(missing);
+          continue;
+        }
+        given[i] = ReadInput(input, specs[i]);
+        ++found;
       }
     }
+    if (found < count) throw RequestError(std::to_string(count - found) + " inputs are not of this model");
+  }
+
+  Tensor ReadInput(TRITONBACKEND_Input* input, const TensorSpec& spec) {
+    const char* name = nullptr;
+    TRITONSERVER_DataType type = 0;
+    const int64_t* shape = nullptr;
+    uint32_t dims = 0, buffers = 0;
+    uint64_t bytes = 0;
+    Check(TRITONBACKEND_InputProperties(input, &name, &type, &shape, &dims, &bytes, &buffers));
+    if (type != kDataTypes[static_cast<size_t>(spec.dtype)])
+      throw RequestError("input '" + spec.name + "' is not " + NameOf(spec.dtype));
+    if (dims < 1 || dims > 2) {
+      throw RequestError("input '" + spec.name + "' has " + std::to_string(dims) + " dimensions, expected 1 or 2");
+    }
+    const int64_t width = dims == 2 ? shape[1] : 1;
+    if (shape[0] < 0 || shape[0] > kMostRows || width < 0 || width > kMostValues / std::max<int64_t>(shape[0], 1)) {
+      throw RequestError("input '" + spec.name + "' has the shape [" + std::to_string(shape[0]) + ", " +
+                         std::to_string(width) + "]");
+    }
+    if (model_.info.max_batch_size > 0 && spec.width != kAnyWidth && width != spec.width) {
+      throw RequestError("input '" + spec.name + "' has " + std::to_string(width) + " values per row, expected " +
+                         std::to_string(spec.width));
+    }
+    Tensor tensor = {spec.dtype, shape[0], width, nullptr, static_cast<int>(dims)};
+    const std::string_view held = BytesOf(input, buffers, bytes, spec.dtype);
+    if (spec.dtype == Dtype::kString) {
+      tensor.data = StringsIn(held, tensor.rows * tensor.width, spec.name, scratch_);
+    } else {
+      if (held.size() != tensor.num_bytes())
+        throw RequestError("input '" + spec.name + "' has another size than its shape");
+      tensor.data = held.data();
+    }
+    return tensor;
   }
 
   // The bytes of an input in one piece, aligned for its type.

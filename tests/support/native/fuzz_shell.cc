@@ -149,10 +149,14 @@ TRITONSERVER_Error* TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request* reque
   *count = static_cast<uint32_t>(request->inputs.size());
   return nullptr;
 }
-TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request* request, uint32_t index,
-                                                      TRITONBACKEND_Input** input) {
-  *input = &request->inputs.at(index);
-  return nullptr;
+TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
+                                               TRITONBACKEND_Input** input) {
+  for (TRITONBACKEND_Input& given : request->inputs) {
+    if (given.name != name) continue;
+    *input = &given;
+    return nullptr;
+  }
+  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, "no such input");
 }
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name, int* type,
                                                   const int64_t** shape, uint32_t* dims, uint64_t* bytes,

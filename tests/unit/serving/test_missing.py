@@ -117,7 +117,7 @@ def test_the_model_is_a_step_of_its_own_where_rows_lack_values(
     config = ExportConfig(fused=fused)
     *steps, _ = write_version(tmp_path / "new", plan_of(), served, config, name="m", version=1, optional=optional)
     assert len(steps) == num_steps
-    assert config.settled(optional).fused == (num_steps == 1)
+    assert config.settled(optional, 3).fused == (num_steps == 1)
 
 
 @pytest.mark.parametrize("fused", [True, False])
