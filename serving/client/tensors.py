@@ -147,6 +147,8 @@ def to_dense(values: Any, column: ColumnSchema) -> tuple[Dense, ...]:
         and not values.dtype.hasobject
     ):
         flat, row_shape, valid = values.reshape(-1), values.shape[1:], None
+    elif (exact := _exact(values, tensor)) is not None:
+        flat, row_shape, valid = exact, (), None
     else:
         flat, row_shape, valid = _convert(values, tensor)
     if valid is not None and (column.mask is None or (row_shape and not tensor.is_candidates)):
@@ -209,6 +211,21 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
     if -1 != tensor.dims[0] < lengths.max(initial=0):
         raise RequestError(f"{column.name!r} has lists of {lengths.max()} values, expected at most {tensor.dims[0]}.")
     return ListRows(column, elements, lengths, offsets_of(np.maximum(lengths, 0)))
+
+
+def _exact(values: Any, tensor: Tensor) -> Array | None:
+    """Return a list of Python's own numbers as an array; None if it is anything else, or a number does not fit."""
+    kinds = set(map(type, values)) if isinstance(values, list) else ()
+    try:
+        if kinds == {float} and tensor.numpy_dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                array = np.array(values).astype(tensor.numpy_dtype)
+            return array if np.isfinite(array).all() else None
+        if kinds == {int} and tensor.numpy_dtype == np.int64:
+            return np.array(values, np.int64)
+    except OverflowError:
+        return None
+    return None
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
