@@ -17,6 +17,8 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from workflows.choices import is_number
+from workflows.datasets.table.config import FilesConfig
+from workflows.datasets.table.csv_text import first_fault
 from workflows.errors import ConfigError, DataError
 from workflows.spelling import did_you_mean
 from workflows.words import listed
@@ -185,7 +187,7 @@ def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> I
             if path != "-" and not num_bytes:
                 raise DataError(f"{path} is empty. Expected rows to score.")
             yield from readers[format_name](stream, num_bytes, dict.fromkeys(text_columns, pa.string()))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeError) as error:
         raise DataError(
             f"{path} cannot be read as {format_name}: {error}. Give it the ending of what it is, or --format."
         ) from None
@@ -195,10 +197,15 @@ def _csv_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataTy
     header = stream.readline()
     names = csv.read_csv(io.BytesIO(header)).column_names
     convert = csv.ConvertOptions(column_types=types)
+    is_checked = not num_bytes  # stdin cannot be read twice
     for number, lines in enumerate(_whole_lines(stream, are_quoted=True)):
         if number and not lines:
             break
         content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
+        if b'"' in content and not is_checked:
+            is_checked = True
+            if fault := first_fault(Path(stream.name), FilesConfig(files=(stream.name,))):
+                raise fault
         options = csv.ReadOptions(column_names=names if number else None)
         parse = csv.ParseOptions(newlines_in_values=b'"' in content)
         rows = csv.read_csv(io.BytesIO(content), options, parse, convert)

@@ -291,3 +291,12 @@ def test_types_that_change_do_not_go_into_parquet(tmp_path: Path) -> None:
 def test_a_score_does_not_overwrite_a_column() -> None:
     with pytest.raises(ConfigError, match="have a column 'score' already"):
         check_columns(pa.table({"x": [1], "score": [0.5]}), ["score"], "csv")
+
+
+def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('id,size\n1,"12\n' + "".join(f"{n},{n}\n" for n in range(2, 9)) + '9,7"\n')
+    with pytest.raises(DataError, match=r"rows\.csv, line 2: a quote opens a cell of column 'size'"):
+        read_rows(str(path), "csv", [])
+    path.write_text('id,note\n1,"two\nlines"\n2,one\n')
+    assert read_rows(str(path), "csv", []).to_pydict() == {"id": [1, 2], "note": ["two\nlines", "one"]}
