@@ -30,6 +30,9 @@ Flat: TypeAlias = "Array | pa.LargeBinaryArray"
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _SIZE_BYTES = 4
+_LARGEST = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)} | {
+    np.dtype(np.int64): np.iinfo(np.int64).max
+}
 
 
 @dataclass
@@ -215,17 +218,11 @@ def to_ragged(values: Any, column: ColumnSchema) -> ListRows:
 
 def _exact(values: Any, tensor: Tensor) -> Array | None:
     """Return a list of Python's own numbers as an array; None if it is anything else, or a number does not fit."""
-    kinds = set(map(type, values)) if isinstance(values, list) else ()
-    try:
-        if kinds == {float} and tensor.numpy_dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                array = np.array(values).astype(tensor.numpy_dtype)
-            return array if np.isfinite(array).all() else None
-        if kinds == {int} and tensor.numpy_dtype == np.int64:
-            return np.array(values, np.int64)
-    except OverflowError:
+    kinds, dtype = set(map(type, values)) if isinstance(values, list) else set(), tensor.numpy_dtype
+    if kinds != {float if dtype.kind == "f" else int} or dtype not in _LARGEST:
         return None
-    return None
+    limit = _LARGEST[dtype]
+    return np.array(values, dtype) if all(-limit <= value <= limit for value in values) else None
 
 
 def _convert(values: Any, tensor: Tensor) -> tuple[Flat, tuple[int, ...], Array | None]:
