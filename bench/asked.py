@@ -83,7 +83,6 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     "distributed": {
         "weights_difference": "≤ 1e-6",
         "two_workers_speedup": "≥ 1.8",
-        "table_memory_share": "≤ 0.6",
     },
     "etl": {"etl_speedup": "≥ 1.7"},
     "tables": {
@@ -94,7 +93,6 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     "foreign": {
         "foreign_p50_vs_merlin": "≥ 12",
         "uncompiled_p50_vs_merlin": "≥ 1",
-        "foreign_p50_growth_with_vocabulary": "≤ 1.2",
     },
     "quality": {"recall_vs_best_peer": "≥ 1", "ndcg_vs_best_peer": "≥ 1"},
     "promotion": {"failed_requests": "≤ 0", "slowest_rollback_s": "≤ 2", "slowest_follow_s": "≤ 10"},

@@ -1,4 +1,4 @@
-"""distributed: what several workers learn, how fast, what they send, what memory they take, and how they die.
+"""distributed: what several workers learn, how fast, what they send, and how they die.
 
 Workers are real Horovod processes (Gloo), which `bench.distributed_worker` runs with one thread each. Figures of two
 workers are for each of them, but rows per second, which are those of both together.
@@ -61,7 +61,6 @@ def run(repeats: int, *, num_kills: int = 20) -> Report:
         "weights": lambda _: measure_weights(),
         "speed": lambda _: measure_speed(repeats),
         "bytes": lambda _: measure_bytes(),
-        "memory": lambda _: measure_memory(),
         "etl": lambda _: measure_etl(repeats),
         "kills": partial(measure_kills, num_kills),
     }
@@ -205,28 +204,6 @@ def measure_bytes(
 
 def _can_isolate() -> bool:
     return shutil.which(_ISOLATED[0]) is not None and subprocess.run([*_ISOLATED, "true"], check=False).returncode == 0
-
-
-def measure_memory(*, num_rows: int = 8_000_000, dimension: int = 32) -> Part:
-    """The most memory that a worker has had, from its imports to the exported model.
-
-    The model is nearly nothing but one table, split over two workers or on one. With its average and the two moments
-    of lazy Adam it is there four times.
-    """
-    results = {}
-    with scratch_directory() as directory:
-        for size in 1, 2:
-            output = f"{directory}/{size}.savedmodel"
-            found = run_workers("memory", size, num_rows=num_rows, dimension=dimension, output=output)
-            results[_TOGETHER if size > 1 else _ALONE] = {
-                key: float(max(worker[key] for worker in found)) for key in ("imports_bytes", "peak_bytes")
-            }
-    one, two = results.values()
-    above = [figures["peak_bytes"] - figures["imports_bytes"] for figures in (one, two)]
-    return results, {
-        "table_memory_share": two["peak_bytes"] / one["peak_bytes"],
-        "table_memory_share_above_imports": above[1] / above[0],
-    }
 
 
 def measure_etl(repeats: int) -> Part:

@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from bench.memory import peak_bytes
 from rankline.launch_config import LaunchConfig
 from rankline.recipes import recipe_named
 from training.affinity import allowed_cpus, cores_of
@@ -27,7 +26,6 @@ from training.config import WorkersConfig
 from training.horovod_world import HorovodWorld
 from training.join import join_world
 from training.models.mlp import MLPConfig
-from training.splitting import Splitting, splitting
 from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
@@ -70,7 +68,9 @@ def weights(
             trainer.average()
         if world.rank == 0:
             Path(output).mkdir(exist_ok=True)
-            state = {name: array for name, array in trainer.state().items() if name.startswith(("model/", "average/"))}
+            state: dict[str, Any] = {
+                name: array for name, array in trainer.state().items() if name.startswith(("model/", "average/"))
+            }
             np.savez(Path(output) / f"{optimizer}.npz", **state)
     return {}
 
@@ -176,23 +176,6 @@ def _sent_bytes() -> int:
     return psutil.net_io_counters(pernic=True, nowrap=False)[_LOOPBACK].bytes_sent
 
 
-def memory(world: World, num_rows: int, dimension: int, output: str) -> dict[str, int]:
-    """The most memory that this process has had before the model and until it is exported."""
-    imports_bytes = peak_bytes()
-    config = _ONE_TABLE.with_choices(embedding_dim=dimension, optimizer="lazy_adam", weight_averaging=True)
-    with splitting(Splitting(world=world, above_bytes=0) if world.size > 1 else None):
-        trainer = TensorFlowTrainer(_one_table(num_rows), config, num_steps=_WARMUP_STEPS, world=world)
-    trainer.share_state()
-    for step in range(_WARMUP_STEPS):
-        trainer.step(*_lookups(num_rows, config.batch_size // world.size, step * world.size + world.rank))
-        trainer.average()
-    if world.rank == 0:
-        trainer.export(Path(output))
-    else:
-        trainer.send_tables()
-    return {"imports_bytes": imports_bytes, "peak_bytes": peak_bytes()}
-
-
 def _one_table(num_rows: int) -> FeatureSpec:
     return FeatureSpec(
         features=(
@@ -210,7 +193,7 @@ def _lookups(num_rows: int, count: int, seed: int) -> Any:
     return {_TABLE: tf.constant(ids, tf.int64)}, tf.constant(rng.integers(0, 2, (count, 1)), tf.float32)
 
 
-_TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (weights, speed, sent, memory)}
+_TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (weights, speed, sent)}
 
 
 def main(directory: Path) -> None:

@@ -1,13 +1,10 @@
-"""wide: what tables of 100 to 900 columns take to export, and to score one row of.
+"""wide: how long it takes to export tables of 100 to 900 columns, and to score one row of them.
 
-Two thirds of the columns are floats, the rest whole numbers; a seventh lacks values. Each table goes through the
-commands that somebody types. One row is then scored by the library's client, by a message of tritonclient that is
-built once, and by the same message sent to the ensemble's scoring step alone, which leaves out what Triton's ensemble
-scheduler costs.
+Two thirds of the columns are floats, the rest whole numbers; a seventh lacks values. One row is then scored by the
+library's client, by a message of tritonclient that is built once, and by the same message sent to the ensemble's
+scoring step alone, which leaves out what Triton's ensemble scheduler costs.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,10 +13,11 @@ from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 from tritonclient.grpc import service_pb2_grpc
 
 from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from rankline import api
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble
 from serving.server import EmbeddedServer
@@ -62,31 +60,27 @@ def run(repeats: int, *, widths: tuple[int, ...] = WIDTHS) -> Report:
 
 
 def _export(directory: Path, width: int) -> tuple[float, ExportedEnsemble, dict[str, list[object]]]:
-    """Seconds of `rankline export`, what it made, and a row to score."""
-    directory.mkdir()
+    """Return the seconds that an export took, what it made, and a row to score."""
     rng = np.random.default_rng(0)
-    names = [f"f_{number:03d}" for number in range(width)]
-    table = pd.DataFrame(rng.normal(size=(_ROWS, width)).round(4), columns=names)
-    table[names[2 * width // 3 :]] = rng.integers(0, 50, (_ROWS, width - 2 * width // 3))
-    row = {name: [table[name].iloc[0].item()] for name in names}
-    table[names[::7]] = table[names[::7]].astype(object).mask(rng.random((_ROWS, len(names[::7]))) < 0.05)
-    label = (table[names[1]] + rng.normal(size=_ROWS) > 0).astype(int)
-    table.assign(label=label).to_csv(directory / "wide.csv", index=False)
-    for words in (
-        ("init", "wide.csv", "--label", "label", "--output", "wide.yaml"),
-        ("prepare", "wide.yaml"),
-        ("train", "wide.yaml", "--epochs", "1"),
-        ("export", "wide.yaml"),
-    ):
-        begin = time.perf_counter()
-        command = [str(Path(sys.executable).with_name("rankline")), *words]
-        subprocess.run(command, cwd=directory, check=True, capture_output=True)
-    return time.perf_counter() - begin, ExportedEnsemble.load(directory / "model_repository/wide"), row
+    columns: dict[str, pa.Array] = {}
+    for number in range(width):
+        is_float, lacks_values = number < 2 * width // 3, number % 7 == 0
+        values = rng.normal(size=_ROWS) if is_float else rng.integers(0, 50, _ROWS)
+        columns[f"f_{number:03d}"] = pa.array(values, mask=rng.random(_ROWS) < 0.05 if lacks_values else None)
+    row = {name: [next(value for value in column.to_pylist() if value is not None)] for name, column in columns.items()}
+    label = np.nan_to_num(columns["f_001"].to_numpy(zero_copy_only=False)) + rng.normal(size=_ROWS) > 0
+    table = pa.table({**columns, "label": label.astype(np.int64)})
+    dataset = api.Dataset(table, label="label", name="wide", work_dir=directory)
+    api.prepare(dataset, work_dir=directory)
+    api.train(dataset, work_dir=directory, epochs=1)
+    begin = time.perf_counter()
+    ensemble = api.export(dataset, work_dir=directory, repository=directory / "repository")
+    return time.perf_counter() - begin, ensemble, row
 
 
 @contextmanager
 def _served(ensemble: ExportedEnsemble, row: dict[str, list[object]], width: int) -> Iterator[dict[str, Turn]]:
-    """Side → what scores the row a hundred times, and returns the median in milliseconds."""
+    """Serve an ensemble; yield side → what scores the row a hundred times and returns the median in milliseconds."""
     with (
         EmbeddedServer(config_of(ensemble)) as server,
         Client(server.endpoints.grpc, ensemble.name) as client,
@@ -102,7 +96,7 @@ def _served(ensemble: ExportedEnsemble, row: dict[str, list[object]], width: int
             of_step = type(message)()
             of_step.CopyFrom(message)
             of_step.model_name = step
-            del of_step.outputs[:]  # which the engine may call otherwise
+            del of_step.outputs[:]  # the engine may name them otherwise
             sides[f"{STEP}, {width}"] = partial(_p50_ms, lambda: infer(of_step))
         yield sides
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from training.config import TrainConfig
-from training.table_parts import TablePart, VariableState, send_parts
 from training.trainers.base import Batches
 from training.world import SOLO, Array, World
 from workflows.artifacts import load_manifest, publish, refuse_foreign
@@ -66,7 +65,7 @@ class Best:
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    weights: Sequence[VariableState] = ()
+    weights: Sequence[Array] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ class Checkpoint:
     num_batches: int
     order: Mapping[str, Any]
     best: Best
-    state: Mapping[str, VariableState]
+    state: Mapping[str, Array]
     chosen: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
@@ -218,9 +217,7 @@ class Checkpoints:
         """Whether one is to be written after this step."""
         return self.every > 0 and step % self.every == 0
 
-    def write(
-        self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, VariableState]
-    ) -> None:
+    def write(self, position: Position, order: Mapping[str, Any], best: Best, state: Mapping[str, Array]) -> None:
         """Put a new checkpoint in the place of the last one; all workers call this, and worker 0 writes."""
         if self._world.rank == 0:
             Checkpoint(
@@ -234,8 +231,6 @@ class Checkpoints:
                 state=state,
                 chosen=self._chosen,
             ).write(self.path)
-        else:
-            send_parts([*state.values(), *best.weights])
         self.last_step = position.step
 
     def remove(self) -> None:
@@ -312,21 +307,16 @@ def plain(config: TrainConfig) -> dict[str, Any]:
     return choices
 
 
-def all_finite(kept: Iterable[VariableState]) -> bool:
-    """Whether no number is NaN or infinite, of what this worker has; copies nothing."""
-    arrays = (array.rows if isinstance(array, TablePart) else array for array in kept)
+def all_finite(arrays: Iterable[Array]) -> bool:
+    """Whether no number is NaN or infinite; copies nothing."""
     numbers = (array for array in arrays if array.size and np.issubdtype(array.dtype, np.floating))
     return all(np.isfinite(array.min()) and np.isfinite(array.max()) for array in numbers)  # NaN comes through both
 
 
-def _write_arrays(directory: Path, arrays: Iterable[VariableState]) -> None:
+def _write_arrays(directory: Path, arrays: Iterable[Array]) -> None:
     directory.mkdir()
     for number, array in enumerate(arrays):
-        with (directory / f"{number:06}.npy").open("wb") as file:
-            if isinstance(array, TablePart):
-                array.write(file)
-            else:
-                np.save(file, array, allow_pickle=False)
+        np.save(directory / f"{number:06}.npy", array, allow_pickle=False)
 
 
 def _read_arrays(directory: Path) -> list[Array]:

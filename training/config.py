@@ -177,8 +177,6 @@ class WorkersConfig:
         compression: "fp16" exchanges float16 in place of float32: of tables, and of weights of some size.
         commit_every: steps between two checkpoints of an elastic run, unless checkpoint_every says; what came after the
             last one is lost with a worker.
-        split_tables_share: tables that take more than this share of a worker's memory are split over the workers; 0
-            splits none.
         timeout_s: seconds to wait for a worker that does not answer. One that answers, but lags, has ten times as
             long.
     """
@@ -190,7 +188,6 @@ class WorkersConfig:
     scale_learning_rate: str = "none"
     compression: str = "none"
     commit_every: int = 500
-    split_tables_share: float = 0.0
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -198,7 +195,6 @@ class WorkersConfig:
         check_at_least(self, 0, "min_workers", "max_workers", "global_batch_size")
         check_choice(self, "scale_learning_rate", self.scale_learning_rate in RATE_SCALES, " or ".join(RATE_SCALES))
         check_choice(self, "compression", self.compression in COMPRESSIONS, " or ".join(COMPRESSIONS))
-        check_choice(self, "split_tables_share", 0 <= self.split_tables_share < 1, "at least 0 and below 1")
         check_choice(self, "timeout_s", 1 <= self.timeout_s < math.inf, "a finite number of at least 1")
         if (self.min_workers or self.max_workers) and not 1 <= self.min_workers <= self.workers <= self.max_workers:
             raise ConfigError(

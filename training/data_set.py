@@ -234,7 +234,7 @@ def _tfrecord(
 
 
 def counting_feature(features: Sequence[Feature]) -> Feature | None:
-    """The column whose values say how many rows a TFRecord has: a single one, if possible of the required ones."""
+    """Return the column whose values say how many rows a TFRecord has: no list, and if possible a required one."""
     single = (feature for feature in features if not feature.is_list)
     return min(single, key=lambda feature: feature.null_fill is not None, default=None)
 

@@ -54,7 +54,7 @@ class HorovodWorld:
         timeout_s: to wait for a worker that does not answer; ten times that for one that lags.
 
     Raises:
-        WorkerLostError: another worker did not come in time.
+        WorkerLostError: another worker did not arrive in time.
     """
 
     def __init__(self, *, compression: str, timeout_s: float) -> None:
@@ -100,7 +100,7 @@ class HorovodWorld:
                 ones = tf.ones_like(value.indices, tf.float32)
                 dense[position] = tf.math.unsorted_segment_sum(value.values, value.indices, shape[0])
                 touched[position] = tf.math.unsorted_segment_sum(ones, value.indices, shape[0])
-            elif value is not None:
+            else:
                 dense[position] = tf.ensure_shape(value, shape)  # not every gradient knows its own
         factors = self._factors(dense | {position: rows.values for position, rows in sparse.items()})
         for position, rows in sparse.items():
@@ -122,10 +122,6 @@ class HorovodWorld:
                 indices = tf.where(sums[position,] > 0)[:, 0]
                 totals[position] = _slices(tf.gather(sums[position], indices), indices, shapes[position])
         return totals
-
-    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
-        received: tuple[Any, Any] = hvd.alltoall(rows, splits=num_rows)
-        return received
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         with self.explained():

@@ -117,7 +117,7 @@ def _opened(path: Path, num_user_features: int | None, num_item_features: int | 
 
 
 def mappings_of(data: DataSet) -> dict[str, str]:
-    """Our split → mapping.
+    """Return our split → mapping of the data.
 
     Raises:
         SpecError: one is missing.

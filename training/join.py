@@ -32,7 +32,7 @@ def join_world(config: WorkersConfig | None = None) -> World:
 
     Raises:
         ConfigError: Horovod is not installed, or was built for another TensorFlow, or the launcher is not known here.
-        WorkerLostError: another worker did not come in time.
+        WorkerLostError: another worker did not arrive in time.
     """
     if not any(name in os.environ for name in _SIZE_VARIABLES):
         if (number := num_started(os.environ)) > 1:

@@ -67,11 +67,6 @@ class LossScale:
         self.good_steps.assign(tf.where(is_finite & ~grows, steps, 0))
 
 
-def nan_unless_finite(gradient: Any) -> Any:
-    """0, or NaN where a gradient has a number that is not finite; a float32 scalar."""
-    return tf.where(tf.reduce_all(tf.math.is_finite(_values(gradient))), 0.0, float("nan"))
-
-
 def divided(gradient: Any, by: Any) -> Any:
     """A gradient over a number."""
     if isinstance(gradient, tf.IndexedSlices):

@@ -12,9 +12,8 @@ from training.metrics.evaluation import evaluate
 from training.metrics.first_rows import FirstRows
 from training.observers import Mark, Observer, Throughput
 from training.schedules import Schedule
-from training.table_parts import VariableState
 from training.tracking import RunLog
-from training.trainers.base import Batches, Trainer
+from training.trainers.base import Array, Batches, Trainer
 from training.world import World
 from workflows.allocator import freed_memory_kept
 from workflows.errors import DataError, RanklineError
@@ -117,8 +116,7 @@ class TrainingRun:
         if not checkpoint:
             return
         self._data.train.seek(checkpoint.position, checkpoint.order)
-        best = checkpoint.best
-        self._at, self._best = checkpoint.position, replace(best, weights=self._trainer.shared_weights(best.weights))
+        self._at, self._best = checkpoint.position, checkpoint.best
         if checkpoint.config["learning_rate"] != self._config.learning_rate:
             self._log.note(f"Since step {self._at.step} the learning rate is {self._config.learning_rate:g}.")
 
@@ -274,7 +272,7 @@ class TrainingRun:
             raise self._diverged(f"the training loss is {loss_sum} since {place}")
         return loss_sum
 
-    def _check_finite(self, weights: Iterable[VariableState]) -> None:
+    def _check_finite(self, weights: Iterable[Array]) -> None:
         """A network may hide weights that are no numbers: TensorFlow's ReLU turns NaN into 0."""
         if not all_finite(weights):
             raise self._diverged(f"weights are not finite after step {self._at.step}")

@@ -22,9 +22,6 @@ from training.frames import score_frame
 from training.graph_cut import split_at_features
 from training.layers import DenseFeatures, Lists
 from training.layers.sequence_features import PaddedLists, SequenceFeatures
-from training.layers.tables import SplitTable, split_tables
-from training.sliced_checkpoint import fill_checkpoint
-from training.table_parts import TablePart, send_parts
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import HISTORY, TARGET, FeatureSpec
 from workflows.heads import output_names
@@ -32,12 +29,9 @@ from workflows.lists import padded_rows
 from workflows.signatures import Signature, name_inputs
 from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNATURE, VALUES, argument_names
 
-_GAPS = "_gaps"
-"""Attribute of `_Scorer`, by which TensorFlow names what is in it."""
-
 
 def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
-    """Write the SavedModel directory. Where tables are split the other workers have to `send_tables`.
+    """Write the SavedModel directory.
 
     Per single feature both signatures take `name`. Per list feature `serving_default` takes `name__values` (M,) and
     `name__offsets` int32 (N + 1,), where row i has the values from offsets[i] up to offsets[i + 1];
@@ -55,14 +49,6 @@ def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
     scorer = _Scorer(model, spec.for_scoring)
     tf.saved_model.save(scorer, str(path), signatures=scorer.signatures())
     name_inputs(path, SavedModel)
-    if parts := _parts(model):
-        named = {f"{_GAPS}/{number}/.ATTRIBUTES/VARIABLE_VALUE": part for number, part in enumerate(parts)}
-        fill_checkpoint(path / tf.saved_model.VARIABLES_DIRECTORY / tf.saved_model.VARIABLES_FILENAME, named)
-
-
-def send_tables(model: Any) -> None:
-    """Send this worker's rows of split tables to the one that exports."""
-    send_parts(_parts(model))
 
 
 def load_signature(path: Path, name: str = PADDED_SIGNATURE) -> Signature:
@@ -102,8 +88,6 @@ class _FrameScorer:
 class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
     """The model as two functions over its variables, without any Keras object.
 
-    For a split table there is a variable without rows, which `fill_checkpoint` gives its values on disk.
-
     `__call__` is the one function that TensorFlow finds by itself when the loaded object is saved again without
     signatures, as merlin-systems' PredictTensorflow does; `serving_padded` is no attribute for that reason.
     """
@@ -111,11 +95,7 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
     def __init__(self, model: Any, spec: FeatureSpec) -> None:
         super().__init__()
         layers, head = _split(model)
-        self._gaps: list[Any] = []
-        layers = [self._for_serving(layer) for layer in layers]
-        gaps = {id(gap) for gap in self._gaps}
-        weights = [variable for layer in (*layers, head) for variable in layer.variables]
-        self._weights = [variable for variable in weights if id(variable) not in gaps]
+        self._weights = [variable for layer in (*layers, head) for variable in layer.variables]
         specs = {
             RAGGED_SIGNATURE: _tensor_specs(spec, padded=False),
             PADDED_SIGNATURE: _tensor_specs(spec, padded=True),
@@ -144,20 +124,6 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         """Signature name → function."""
         return dict(self._signatures)
 
-    def _for_serving(self, layer: Any) -> Any:
-        return layer.with_tables(self._whole) if split_tables([layer]) else layer.for_serving()
-
-    def _whole(self, table: Any) -> Any:
-        if not isinstance(table, SplitTable):
-            return table
-        width = table.part.shape[1]
-        self._gaps.append(tf.Variable(tf.zeros((0, width)), trainable=False, shape=(None, width)))
-        return self._gaps[-1]
-
-
-def _parts(model: Any) -> list[TablePart]:
-    return [table.own() for table in split_tables(split_at_features(model)[0])]
-
 
 def _split(model: Any) -> tuple[list[Any], Any]:
     """The feature layers, which take columns in more layouts than Keras inputs can have, and the model behind them."""
@@ -166,7 +132,7 @@ def _split(model: Any) -> tuple[list[Any], Any]:
         type(layer).__module__ for layer in layers if not isinstance(layer, DenseFeatures | SequenceFeatures)
     ]:
         raise ExportError(f"the model has DenseFeatures of {foreign}, expected those of training.layers.")
-    return layers, head
+    return [layer.for_serving() for layer in layers], head
 
 
 def _tensor_specs(spec: FeatureSpec, *, padded: bool) -> dict[str, Any]:

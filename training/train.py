@@ -29,7 +29,6 @@ from training.metrics.first_rows import FirstRows
 from training.models import check_memory, check_rows
 from training.observers import EarlyEnd, Observer, Observers, check_session, observers_of
 from training.run import INNER, OpenData, Span, TrainingRun
-from training.splitting import Splitting, splitting
 from training.tracking import RunLog, TrackingConfig, code_version, tracked_run
 from training.trainers import trainer_for
 from training.trainers.base import Array, Batches, Trainer
@@ -150,7 +149,6 @@ def train(
                 "num_parameters": _num_parameters(trainer),
             }
             if not job.is_first:
-                trainer.send_tables()
                 return _model_of(job, details)
             _publish(job, trainer, details, log)
             if scored:
@@ -275,15 +273,14 @@ def _checked(
     )
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
-    num_parts = world.size if workers.split_tables_share else 1
-    check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes() * num_parts)
+    check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes())
     all_metrics()  # one of a package that cannot be loaded would be found after the first epoch
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
             f"device is 'cuda', and {framework.name} sees no GPU here. Leave it out, or see what nvidia-smi lists, and "
             f"whether this {framework.name} is one with CUDA."
         )
-    job.trainer_type.check(job.spec, whole, num_workers=world.size, splits_tables=workers.split_tables_share > 0)
+    job.trainer_type.check(job.spec, whole, num_workers=world.size)
     return job
 
 
@@ -386,7 +383,13 @@ class _Fitting:
         if resumed and job.workers.is_elastic:
             resumed = resized(resumed, data.train)
         # As if all epochs came, so that the learning rate is in each what it was when the epoch was chosen.
-        trainer = _new_trainer(job, len(data.train) * job.config.epochs)
+        trainer = job.trainer_type(
+            job.spec,
+            job.config,
+            num_steps=len(data.train) * job.config.epochs,
+            world=job.world,
+            laid_out_for=job.worker_batch_size,
+        )
         counts = _num_parameters(trainer)
         self._log.log_params({f"num_parameters.{part}": count for part, count in counts.items()})
         last_step = self._checkpoints.last_step if self._checkpoints else resumed.position.step if resumed else None
@@ -437,13 +440,6 @@ class _Share(Progress):
     def update(self, done: float, total: float, note: str = "") -> None:
         self.total = self._before + total
         self._whole.update(self._before + done, self.total + self._after, self._about + note)
-
-
-def _new_trainer(job: _Job, num_steps: int) -> Trainer:
-    with splitting(Splitting.of(job.workers.split_tables_share, job.world)):
-        return job.trainer_type(
-            job.spec, job.config, num_steps=num_steps, world=job.world, laid_out_for=job.worker_batch_size
-        )
 
 
 def _num_parameters(trainer: Trainer) -> dict[str, int]:

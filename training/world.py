@@ -1,7 +1,7 @@
 """Workers that train together, as the rest of training sees them. Importing this file imports no framework.
 
-A run has one worker, or several that Horovod started. Each has the whole model but for tables that are split, and a
-share of the rows; they exchange gradients in each step. Worker 0 logs and writes.
+A run has one worker, or several that Horovod started. Each has the whole model and a share of the rows; they exchange
+gradients in each step. Worker 0 logs and writes.
 """
 
 from collections.abc import Sequence
@@ -32,21 +32,10 @@ class World(Protocol):
         """Sums over all workers, in a graph.
 
         Args:
-            values: float32 tensors, `tf.IndexedSlices`, which stay so, or None, which stays too. Of slices only the
-                rows that a worker touched are sent, each once.
+            values: float32 tensors, or `tf.IndexedSlices`, which stay so. Of slices only the rows that a worker touched
+                are sent, each once.
             shapes: of the values; of the whole table for slices.
             most_rows: slices of a table with no more rows than that are sent as a whole.
-        """
-
-    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
-        """Send each worker some rows and get its, in a graph; gradients go the same way back.
-
-        Args:
-            rows: those for worker 0, those for worker 1, …, one below the other.
-            num_rows: how many for each, int32 (`size`,).
-
-        Returns:
-            The rows from worker 0, from worker 1, … and how many from each.
         """
 
     def broadcast(self, variables: Sequence[Any]) -> None:
@@ -93,9 +82,6 @@ class Solo:
         most_rows: int,  # noqa: ARG002
     ) -> list[Any]:
         return list(values)
-
-    def all_to_all(self, rows: Any, num_rows: Any) -> tuple[Any, Any]:
-        return rows, num_rows
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         pass

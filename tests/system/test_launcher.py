@@ -127,7 +127,19 @@ def test_an_error_that_all_workers_find_ends_the_run_with_one_message(workplace:
     assert done.stderr.count("Error:") == 1
 
 
-def test_plain_horovodrun_trains_too_and_one_worker_says_what_differs(workplace: Path) -> None:
+def test_plain_horovodrun_trains_one_model_and_worker_0_alone_says_so(workplace: Path) -> None:
+    done = _horovodrun(str(RANKLINE), "train", "movielens", "--epochs", "1", cwd=workplace)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[") and "stdout" in line]
+    assert [line.partition(" ")[0] for line in said] == [
+        "[0]<stdout>:train",
+        "[0]<stdout>:model:",
+        "[0]<stdout>:MLflow",
+    ]
+    assert "Warning" not in done.stderr  # of what MLflow has not got: worker 0 is still delivering it
+
+
+def test_of_plain_horovodrun_one_worker_says_what_differs(workplace: Path) -> None:
     script = workplace / "train.sh"
     script.write_text(f'exec "{RANKLINE}" train movielens --epochs 1 --seed $((HOROVOD_RANK + 1))\n')
     done = _horovodrun("sh", str(script), cwd=workplace)

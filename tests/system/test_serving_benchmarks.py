@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import alternatives, client, foreign, promotion, serving, tune
+from bench import alternatives, client, foreign, promotion, serving, tune, wide
 from bench.__main__ import main as bench
 from bench.models import make_model
 from rankline.workspace import Workspace
@@ -54,6 +54,8 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
     assert "`python -m bench serving`" in (ROOT / "README.md").read_text(encoding="utf-8")
     sizes = (1, 8, 32)
     short = {"num_rows": 5_000, "small_layers": True, "batch_sizes": sizes, "turn_s": 0.05, "concurrent_turn_s": 0.5}
+    variants = {side: serving.VARIANTS[side] for side in ("python", "onnx")}  # each takes seconds
+    monkeypatch.setattr(serving, "VARIANTS", variants)
     monkeypatch.setattr(serving, "run", partial(serving.run, **short))
     monkeypatch.setattr(sys, "argv", [str(ROOT / "bench" / "__main__.py"), "serving"])
     bench("serving", repeats=1, recipe="criteo-dlrm", json_file=tmp_path / "out.json")
@@ -62,7 +64,7 @@ def test_the_serving_benchmark_of_the_readme_reports_its_ratios(
     assert report["environment"]["command"].startswith("python -m bench serving")
     results, ratios = report["results"], report["ratios"]
     assert list(results) == [
-        *("rankline", "python", "onnx", "one step", "two steps", "merlin-systems"),
+        *("rankline", "python", "onnx", "merlin-systems"),
         *("identity", "native identity", "in process"),
     ]
     assert all(name.endswith("_small_layers") for name in ratios)  # not what the recipe as it is comes to
@@ -107,7 +109,6 @@ def test_versions_change_without_a_failed_request() -> None:
 
 
 def test_a_model_that_is_no_network_is_measured_against_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Criteo's trial has all of them.
     monkeypatch.setattr(serving, "VARIANTS", {"python": serving.VARIANTS["python"]})
     report = serving.run(
         1, recipe="movielens-history", num_rows=2_000, batch_sizes=(1, 8), turn_s=0.05, concurrent_turn_s=0.3
@@ -129,17 +130,22 @@ def test_the_alternatives_benchmark_reports_its_ratios() -> None:
 def test_the_benchmark_of_what_notebooks_saved_reports_its_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     # The other notebook is this one without its function.
     monkeypatch.setattr(foreign, "NOTEBOOKS", {"uncompiled": foreign.NOTEBOOKS["uncompiled"]})
-    report = foreign.run(1, num_rows=4_000, batch_sizes=(1, 16), vocabularies=(100, 2_000), turn_s=0.05)
+    report = foreign.run(1, num_rows=4_000, batch_sizes=(1, 16), turn_s=0.05)
     results, ratios = report.results, report.ratios
-    assert list(results)[:2] == ["rankline, uncompiled", "merlin-systems, LambdaOp"]
-    assert list(results)[2:] == ["100 categories", "2,000 categories"]
+    assert list(results) == ["rankline, uncompiled", "merlin-systems, LambdaOp"]
     p50 = {side: figures["p50_ms@1"] for side, figures in results.items()}
     assert ratios["uncompiled_p50_vs_merlin"] == pytest.approx(
         p50["merlin-systems, LambdaOp"] / p50["rankline, uncompiled"]
     )
-    assert ratios["foreign_p50_growth_with_vocabulary"] == pytest.approx(
-        p50["2,000 categories"] / p50["100 categories"]
-    )
+
+
+def test_the_wide_benchmark_reports_its_ratios() -> None:
+    report = wide.run(1, widths=(210,))
+    assert list(report.results) == ["210 columns", "client, 210", "message, 210", "step alone, 210"]
+    message, step = (report.results[f"{side}, 210"]["p50_ms"] for side in ("message", "step alone"))
+    assert report.ratios["message_p50_ms"] == message > step
+    assert report.ratios["message_over_step"] == pytest.approx(message / step)
+    assert report.ratios["export_growth_over_columns"] == 1
 
 
 def test_the_client_benchmark_reports_what_a_client_costs_and_whether_runs_agree() -> None:

@@ -11,7 +11,6 @@ import tf_keras as keras
 
 from training.layers.columns import key_of, kind_of, num_ids, width_of
 from training.layers.dense_features import DenseFeatures
-from training.layers.tables import rows_of
 from workflows.errors import ConfigError, SpecError
 
 AGGREGATIONS = ("concat", "stack")
@@ -144,7 +143,7 @@ class ScalarDenseFeatures(DenseFeatures):
         ids = tf.cast(tf.concat([columns[key_of(column)] for column in members], axis=1), tf.int64)
         if len(members) > 1:  # no row of a neighbour: the one behind all tables, which is none
             ids = tf.where((ids >= 0) & (ids < sizes), ids + (np.cumsum(sizes) - sizes), sizes.sum())
-        return rows_of(self.tables[name], ids)
+        return tf.gather(self.tables[name], ids)
 
     def _aggregated(self, part: Any, members: Sequence[Any]) -> Any:
         width = width_of(members[0])

@@ -1,13 +1,13 @@
 """Users, candidates and histories as embeddings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tf_keras as keras
 
 from training.layers.dense_features import Lists
-from training.layers.tables import Section, add_table, rows_of
+from training.layers.tables import add_table
 from workflows.errors import ConfigError, SpecError
 from workflows.feature_spec import HISTORY, NEGATIVES, TARGET, USERS, FeatureSpec
 from workflows.tensor_names import NNZS, VALUES
@@ -128,18 +128,6 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
         """A layer that gives the same, in the form that is fastest for few rows."""
         return self
 
-    @property
-    def all_tables(self) -> list[Any]:
-        """Variables, or split tables; those of biases are among them."""
-        return [*self.tables.values(), *self.bias_tables.values()]
-
-    def with_tables(self, replace: Callable[[Any], Any]) -> "SequenceFeatures":
-        """The layer with what `replace` makes of each of its tables."""
-        layer = type(self).from_config(self.get_config())
-        layer.tables = {name: replace(table) for name, table in self.tables.items()}
-        layer.bias_tables = {name: replace(table) for name, table in self.bias_tables.items()}
-        return layer
-
     def get_config(self) -> dict[str, Any]:
         names = ("dimension", "num_recent", "users", "biases", "same", "length")
         return {
@@ -161,7 +149,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     def _add_table(self, name: str, dimension: int, initializer: Any, of: str | None = None) -> Any:
         num_ids = self._spec[of or name].cardinality
         assert num_ids is not None  # the spec has checked that these are ids
-        return add_table(self, f"{name}_embedding", [Section(initializer, num_ids)], dimension)
+        return add_table(self, f"{name}_embedding", (num_ids, dimension), initializer)
 
     def _look_up(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         target_ids = [columns[name] for name in self._targets]
@@ -185,10 +173,10 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
             "mask": tf.cast(history_places.is_item, tf.float32),
         }
         if self._looked_up_users:
-            rows = [rows_of(self.tables[name], tf.reshape(columns[name], [-1])) for name in self._looked_up_users]
+            rows = [tf.gather(self.tables[name], tf.reshape(columns[name], [-1])) for name in self._looked_up_users]
             result["user"] = tf.cast(tf.concat(rows, axis=1), self.compute_dtype)
         if self.biases:
-            weights = [rows_of(self.bias_tables[n], i) for n, i in zip(self._targets, target_ids, strict=True)]
+            weights = [tf.gather(self.bias_tables[n], i) for n, i in zip(self._targets, target_ids, strict=True)]
             result["bias"] = tf.add_n(weights)[..., 0]
         if self.same:
             # Ids plus one: a place without an item then has 0, which no target has.
@@ -214,7 +202,7 @@ class SequenceFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow 
     def _item_rows(self, ids: list[list[Any]]) -> list[Any]:
         """One gather for each table: rows of all features side by side, for each list of ids a feature has."""
         rows = [
-            rows_of(self.tables[name], tf.concat(of_feature, axis=0))
+            tf.gather(self.tables[name], tf.concat(of_feature, axis=0))
             for name, of_feature in zip(self._targets, ids, strict=True)
         ]
         side_by_side = tf.cast(tf.concat(rows, axis=1), self.compute_dtype)

@@ -117,12 +117,12 @@ class ParquetLoader(Generic[T]):
             raise ConfigError(f"the loader has no option {unknown[0]!r}. Available: {', '.join(_OPTIONS)}.")
         if both := sorted(set(cats) & set(conts)):
             raise ConfigError(
-                f"columns {both} are named as ids (int64) and as numbers (float32), but a batch has one tensor of a "
+                f"columns {both} are named as ids (int64) and as numbers (float32), but a batch has one tensor per "
                 "name. Name them once, or write the column twice under two names."
             )
         if stack_labels and (ids := sorted(set(cats) & set(labels))):
-            raise ConfigError(f"labels {ids} are ids, which stay int64, so they cannot be stacked with others.")
-        # A label that is an id too stays one: float32 has no whole numbers above 2**24 without gaps.
+            raise ConfigError(f"labels {ids} are ids, which stay int64 and cannot be stacked. Leave out stack_labels.")
+        # A label that is an id, too, stays int64: float32 does not hold all whole numbers above 2**24.
         self._dtypes: dict[str, npt.DTypeLike] = {
             **dict.fromkeys(cats, np.int64),
             **dict.fromkeys(conts, np.float32),
@@ -148,7 +148,7 @@ class ParquetLoader(Generic[T]):
             This loader.
 
         Raises:
-            ConfigError: it is no fitted workflow, or the loader was used already.
+            ConfigError: it is not a fitted workflow, or the loader was used already.
         """
         from workflows.online import OnlineWorkflow  # NVTabular takes seconds to import
 

@@ -61,7 +61,7 @@ class _ValueLists:
 def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path: Path) -> Iterator[bytes]:
     """Serialised Examples of some rows.
 
-    By TensorFlow's encoder of whole columns: `tf.train.Example` takes an object per value, and twenty times as long.
+    TensorFlow encodes whole columns: `tf.train.Example` makes an object per value, and takes twenty times as long.
 
     Args:
         batch: the columns.
@@ -84,7 +84,7 @@ def serialize(batch: Batch, features: Sequence[Feature], *, prebatch: int, path:
 
 
 def _entries(name: str, lists: _ValueLists, start: int, stop: int) -> Any:
-    """A feature of the records from `start` up to `stop`, as serialised entries of their maps."""
+    """Serialise a feature of the records from `start` up to `stop`, as entries of their maps."""
     kind = FLOAT_LIST if lists.values.dtype.kind == "f" else INT64_LIST
     bounds = lists.bounds[start : stop + 1]
     values = tf.RaggedTensor.from_row_splits(lists.values[bounds[0] : bounds[-1]], bounds - bounds[0])
@@ -96,7 +96,7 @@ def _entries(name: str, lists: _ValueLists, start: int, stop: int) -> Any:
 
 
 def _messages(kind: str, **fields: Any) -> Any:
-    """Serialised messages with one text in each field, (R,)."""
+    """Serialise messages with one text in each field, (R,)."""
     (num_records,) = next(iter(fields.values())).shape
     sizes = tf.ones((num_records, len(fields)), tf.int32)
     return tf.io.encode_proto(sizes, [text[:, None] for text in fields.values()], list(fields), f"tensorflow.{kind}")
@@ -203,7 +203,7 @@ class Layout:
         return tf.io.RaggedFeature(dtype) if may_lack else tf.io.FixedLenFeature((1,), dtype)
 
     def _fill(self, feature: Feature) -> float | None:
-        """What a record has where it lacks a single column; None where it may not lack it."""
+        """Return the value of a column that a record lacks; None if a record cannot lack it."""
         is_counted = self.is_block and feature.name == self.counted.name
         return None if feature.is_list or is_counted else feature.null_fill
 

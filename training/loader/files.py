@@ -106,8 +106,8 @@ class ParquetFiles:
         for name in missing:
             if any(f"/{name}=" in unquote(file.name) for file in self._files):
                 raise DataError(
-                    f"{self._files[0]} has {name!r} in the name of its directory only. Write {name!r} as a column of "
-                    "the files, without partition columns."
+                    f"{self._files[0]} has {name!r} only in the name of its directory. Write {name!r} as a column of "
+                    "the files, not as a partition."
                 )
         if missing:
             raise DataError(f"{self._files[0]} lacks the columns {missing}. Available: {self.schema.names}.")
@@ -244,7 +244,7 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
-    """The files of a directory and, as Hive has them, of its directories `key=value`; hidden ones are no data."""
+    """Return the files of a directory and of its Hive directories `key=value`, without hidden ones."""
     files: list[str] = []
     for entry in system.ls(directory, detail=True):
         name = PurePosixPath(entry["name"]).name
@@ -258,7 +258,7 @@ def _data_files(system: fsspec.AbstractFileSystem, directory: str) -> list[str]:
 
 
 def check_fixed_lists(path: str, schema: pa.Schema, error: Exception) -> None:
-    """Name the columns that Arrow can write and not read: lists of a fixed length, one of them missing.
+    """Name the columns that Arrow can write but not read: lists of a fixed length, one of which is missing.
 
     Raises:
         DataError: `error` says that a list is missing.

@@ -48,19 +48,6 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
     return max(1, min(available, limit - taken))
 
 
-def total_bytes(cgroup: Path = _CGROUP) -> int:
-    """Memory of the machine, or of this process's container if that is less.
-
-    Args:
-        cgroup: see `available_bytes`.
-    """
-    total = int(psutil.virtual_memory().total)
-    try:
-        return min(total, int((cgroup / "memory.max").read_text()))
-    except (OSError, ValueError):  # no cgroup v2, or "max": no limit
-        return total
-
-
 def _is_number(size: float | str) -> bool:
     try:
         float(size)

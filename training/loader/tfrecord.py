@@ -124,7 +124,7 @@ def tfrecord_tables(
         features: which columns to read.
         counted: a single column of them; its values say how many rows a record has.
         block_rows: rows that are parsed at a time, about.
-        files: it and those that belong with it, one of which must have each list column.
+        files: all files of the data, one of which must have each list column.
 
     Yields:
         Bytes that the rows took in the file, and the rows.
@@ -152,11 +152,11 @@ class TFRecordLoader:
     """Batches of TFRecord files, as `training.loader.tensorflow.KerasSequenceLoader` gives those of Parquet files.
 
     A batch is `(inputs, labels)` with the same names, shapes and types; lists are always `name__values` and
-    `name__nnzs`. Where a record lacks a column with a `null_fill`, that is its value. `TF_MEMORY_ALLOCATION` counts
-    here too. Each pass is an epoch with each row once. With `shuffle` the files come in a new order, a few being read
-    in turn, and records are shuffled in blocks of `shuffle_rows`; the order follows from (seed, epoch). In the block
-    layout whole blocks are shuffled, and rows of a block stay together. Whole batches are parsed at a time, in parallel
-    and ahead of the consumer.
+    `name__nnzs`. A column that a record lacks has its `null_fill`. `TF_MEMORY_ALLOCATION` counts here too. Each pass is
+    an epoch with each row once. With `shuffle` the files come in a new order, a few being read in turn, and records are
+    shuffled in blocks of `shuffle_rows`; the order follows from (seed, epoch). In the block layout whole blocks are
+    shuffled, and rows of a block stay together. Whole batches are parsed at a time, in parallel and ahead of the
+    consumer.
 
     Args:
         files: TFRecord files, all in the same layout.
@@ -314,7 +314,7 @@ class TFRecordLoader:
 
 
 def _num_rows(labels: Any) -> Any:
-    """Rows of a batch, as a tensor."""
+    """Return the number of rows of a batch, as a tensor."""
     return tf.shape(labels[0] if isinstance(labels, tuple) else labels)[0]
 
 
@@ -402,7 +402,7 @@ def _layout_of(
         files: to read.
         features: which columns of them.
         counted: a single column of them.
-        beside: other files that may have a list column where these only have empty lists.
+        beside: further files that may have a list column of which these have only empty lists.
 
     Raises:
         DataError: a file is missing or damaged, lacks a feature, or has another layout than the first.
@@ -428,7 +428,7 @@ def _layout_of(
 
 
 def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
-    """Refuse a list column that no file has; a record, and so a file, may leave out empty lists."""
+    """Refuse a list column that no file has. A record, and so a file, may leave out empty lists."""
     missing, found = set(lists), set[str]()
     for path in files:
         for record in islice(_decoded(path), _MAX_SEARCHED_RECORDS if missing else 0):
@@ -441,7 +441,7 @@ def _check_lists(lists: Sequence[str], files: Sequence[Path]) -> None:
 
 
 def _decoded(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a file, one by one."""
+    """Yield the records of a file."""
     for number, (record,) in enumerate(_records(path, 1), start=1):
         yield decode(record, _place(path, number))
 

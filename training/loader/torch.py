@@ -108,7 +108,7 @@ class TorchAsyncItr(ParquetLoader[tuple[Inputs, Labels]], torch.utils.data.Itera
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Copies for worker processes that are made meanwhile begin with the next epoch, which then counts as done."""
+        """Have worker processes that start within it make the next epoch, which then counts as done."""
         self._is_counted = True
         try:
             yield

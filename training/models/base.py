@@ -35,31 +35,21 @@ class UniformIds(keras.initializers.Initializer):  # type: ignore[misc]  # tenso
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def __call__(
-        self,
-        shape: Any,
-        dtype: Any = tf.float32,
-        *,
-        partition_shape: Any = None,
-        partition_offset: Any = (0, 0),
-        **_: Any,
-    ) -> Any:
-        """Draw a table of shape (number of ids, dimension), or a part of it that begins at an offset."""
-        shape = partition_shape or shape
+    def __call__(self, shape: Any, dtype: Any = tf.float32, **_: Any) -> Any:
+        """Draw a table of shape (number of ids, dimension)."""
         known = tf.random.uniform(shape, -self.scale, self.scale, dtype)
-        is_reserved = tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID - partition_offset[0]
-        return tf.where(is_reserved, tf.zeros((), dtype), known)
+        return tf.where(tf.range(shape[0])[:, None] <= FIRST_UNSEEN_ID, tf.zeros((), dtype), known)
 
     def get_config(self) -> dict[str, Any]:
         return {"scale": self.scale}
 
 
 def keras_inputs(spec: FeatureSpec) -> dict[str, Any]:
-    """Keras inputs for the features of `spec`, by the names of the loader's tensors."""
+    """Make Keras inputs for the features of `spec`, by the names of the loader's tensors."""
     dtypes: dict[str, Any] = {}
     for name, dtype in spec.model_dtypes.items():
         dtypes |= {name + VALUES: dtype, name + NNZS: tf.int32} if spec[name].is_list else {name: dtype}
-    # The prefix keeps columns apart from layers: a column may be called "output" or "dense".
+    # The prefix keeps columns apart from layers, which are called "output" or "dense", as a column may be.
     return {name: keras.Input((1,), name=f"column.{name}", dtype=dtype) for name, dtype in dtypes.items()}
 
 

@@ -19,8 +19,8 @@ class TrackingConfig:
         directory: holds `mlflow.db` and `mlartifacts/`; made if it is not there.
         experiment: name of the experiment; one per recipe.
         run_name: name of the run; None lets MLflow make one up.
-        server: tracking URI of a store elsewhere, in place of the one in `directory`. It contains no password: MLflow
-            takes that from the environment.
+        server: tracking URI of a store elsewhere, in place of the one in `directory`. It contains no password, which
+            MLflow takes from the environment.
         parent: id of the run that this one is a part of; None of a run by itself.
     """
 
@@ -45,13 +45,13 @@ class TrackingConfig:
 
         Args:
             values: plain values.
-            directory: in which they were found.
+            directory: the work directory in which they were found.
         """
         server = values.get("server")  # earlier versions kept the password
         return cls(**{**values, "directory": directory, "server": server and without_credentials(server)})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, str | None]:
-        """Plain values, for JSON; without the directory, which may be moved."""
+        """Return plain values for JSON, without the directory, which may be moved."""
         return {name: value for name, value in vars(self).items() if name != "directory"}
 
     @property
@@ -71,7 +71,7 @@ class TrackingConfig:
 
 
 def store_uri(directory: Path, server: str | None = None) -> str:
-    """Tracking URI of the store that runs of a work directory are in: the server, or `mlflow.db` in the directory.
+    """Return the tracking URI of a work directory's runs: that of the server, or of `mlflow.db` in the directory.
 
     Raises:
         ConfigError: MLflow cannot open a store in a directory of that name.
@@ -85,5 +85,5 @@ def journals_of(directory: Path) -> Path:
 
 
 def artifacts_of(directory: Path) -> Path:
-    """Where the store in a work directory keeps artifacts."""
+    """Return the directory in which the store of a work directory keeps artifacts."""
     return directory / "mlartifacts"

@@ -65,7 +65,7 @@ def client_of(uri: str) -> MlflowClient:
             _make_store(file)
     try:
         return MlflowClient(tracking_uri=with_credentials(uri))
-    except Exception as error:  # whatever MLflow, SQLAlchemy or a driver thinks of it
+    except Exception as error:  # MLflow, SQLAlchemy and drivers raise anything
         raise ConfigError(
             f"MLflow cannot open the store {uri!r}: {reason_of(error)}. {VARIABLE} takes http://HOST:PORT, "
             "sqlite:////PATH/mlflow.db or the URI of another database."
@@ -179,7 +179,7 @@ class Delivery:
     def note_failure(self, error: Exception) -> None:
         """Keep why the rest was not delivered."""
         self._at = self._at._replace(failure=reason_of(error))
-        with suppress(OSError):  # the disk is full: the failure is only not kept
+        with suppress(OSError):  # on a full disk, only the reason is lost
             self._journal.note_delivered(self._at)
 
     def _keep(self, end: int) -> None:
@@ -465,7 +465,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
-    """Where a journal is to be delivered; a store in a file is in the work directory that the journal is in."""
+    """Return where a journal is to be delivered; a store in a file is in the work directory of the journal."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
 
 

@@ -1,4 +1,4 @@
-"""What a store says of a failure, in a line. Imports no MLflow."""
+"""Says in a line why a store has failed. Imports no MLflow."""
 
 import shutil
 
@@ -13,7 +13,7 @@ _HINTS = {
 
 
 def reason_of(error: BaseException) -> str:
-    """What MLflow says of a failure, without the rest of a long story, without passwords, and with a hint."""
+    """Return what MLflow says of a failure in one line, without passwords, and with a hint if there is one."""
     files = error.args[0] if isinstance(error, shutil.Error) else ()
     text = str(files[0][-1] if files and isinstance(files, list) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#####")] or [""]

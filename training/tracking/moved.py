@@ -1,4 +1,4 @@
-"""Stores in a file that were moved or copied with their artifacts. Imports no MLflow."""
+"""Repairs stores in a file that were moved or copied with their artifacts. Imports no MLflow."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -16,10 +16,10 @@ _LOCATIONS = (
 
 
 def adopt_artifacts(store: Path) -> None:
-    """Let a store name the artifacts beside it.
+    """Point a store to the artifacts beside it.
 
-    MLflow keeps absolute locations, and would write those of a moved or copied store into the original directory. What
-    cannot be changed stays: a store in a directory that is only read.
+    MLflow keeps absolute locations, so a moved or copied store would write artifacts into the original directory. A
+    store that cannot be written stays as it is.
     """
     here = artifacts_of(store.resolve().parent)
     with (

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from training.config import TrainConfig
-from training.table_parts import VariableState
 from training.world import SOLO, World
 from training.world import Array as Array  # where it is known
 from workflows.feature_spec import FeatureSpec
@@ -60,7 +59,7 @@ class Trainer(ABC):
 
     @staticmethod
     @abstractmethod
-    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         """Refuse what the framework cannot do, before anything is begun.
 
         Raises:
@@ -146,25 +145,21 @@ class Trainer(ABC):
         """A tensor of a batch as an array: of shape (N,) with one value per row, else (N, values)."""
 
     @abstractmethod
-    def weights(self) -> Sequence[VariableState]:
+    def weights(self) -> Sequence[Array]:
         """A copy of the weights to keep: the average, if there is one."""
 
     @abstractmethod
-    def set_weights(self, weights: Sequence[VariableState]) -> None:
+    def set_weights(self, weights: Sequence[Array]) -> None:
         """Put such a copy into the model."""
 
-    def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
-        """Of such a copy that only worker 0 has, with whole tables, what each worker needs of it."""
-        return weights
-
     @abstractmethod
-    def state(self) -> Mapping[str, VariableState]:
+    def state(self) -> Mapping[str, Array]:
         """All that a run of the same config needs to go on exactly: weights, their average, what the optimizer and the
         loss scaling remember, sums of the loss, and the random generators of dropout."""
 
     @abstractmethod
-    def restore(self, state: Mapping[str, VariableState]) -> None:
-        """Take up such a state, which may have whole tables, and may be empty for workers but the first.
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take up such a state. Only worker 0 needs one: `share_state` gives it to the others, whose own may be empty.
 
         Raises:
             ArtifactError: it is of another model.
@@ -172,10 +167,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def export(self, path: Path) -> None:
-        """Write the model in its framework's format; the other workers have to `send_tables`."""
-
-    def send_tables(self) -> None:  # noqa: B027
-        """Give worker 0 this worker's rows of split tables."""
+        """Write the model in its framework's format."""
 
 
 class Average(Protocol):

@@ -51,10 +51,10 @@ class KeptRowsTrainer(Trainer):
         self._step, self._epochs_learned, self._total_loss = 0, 0, 0.0
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         name = config.model.name
-        if num_workers > 1 or splits_tables:
-            raise ConfigError(f"{name} trains on one worker, got {num_workers}, and has no tables to split.")
+        if num_workers > 1:
+            raise ConfigError(f"{name} trains on one worker, got {num_workers} workers. Train it with one.")
         if config.xla or config.precision != "float32":
             raise ConfigError(f"xla and precision are of neural networks, and {name} is none. Leave them out.")
         check_parquet(spec, reader=name)

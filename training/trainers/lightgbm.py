@@ -22,9 +22,9 @@ class LightGBMTrainer(KeptRowsTrainer):
     ROW_DTYPE = np.float32
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         require("onnx", feature="training 'lightgbm'", extra="lightgbm")
-        KeptRowsTrainer.check(spec, config, num_workers=num_workers, splits_tables=splits_tables)
+        KeptRowsTrainer.check(spec, config, num_workers=num_workers)
 
     @property
     def _row_width(self) -> int:

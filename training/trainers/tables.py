@@ -23,9 +23,9 @@ class TablesTrainer(KeptRowsTrainer):
     IN_ORDER = True
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         users_and_items(spec, config.model)  # type: ignore[arg-type]  # a TablesConfig
-        KeptRowsTrainer.check(spec, config, num_workers=num_workers, splits_tables=splits_tables)
+        KeptRowsTrainer.check(spec, config, num_workers=num_workers)
 
     @property
     def _row_width(self) -> int:

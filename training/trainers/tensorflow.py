@@ -16,12 +16,10 @@ from tensorflow.python.framework import config as tensorflow_config
 from training import saved_model
 from training.config import TrainConfig
 from training.graph_cut import split_at_features
-from training.layers.tables import split_tables
 from training.loader.splits import tensorflow_loader
 from training.losses import loss_of
-from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer, nan_unless_finite
+from training.optimizers import LossScale, ScheduledRate, divided, make_optimizer
 from training.schedules import Schedule
-from training.table_parts import TablePart, VariableState, hand_out
 from training.trainers.base import Array, Batches, Trainer, share_of_sample
 from training.trainers.state import check_state
 from training.world import SOLO, World
@@ -39,9 +37,6 @@ class TensorFlowTrainer(Trainer):
     Seeds Python's, NumPy's and TensorFlow's global generators; dropout draws from generators of the model's own. With
     a mixed `precision` the network that learns computes in it, on the weights of `model`, which stays float32: what
     scores and what is exported is the same as without. On a CPU float16 is always compiled with XLA.
-
-    Where `training.splitting` splits tables, each worker has its rows of them, of their averages, and of what the
-    optimizer remembers of them.
 
     Args:
         spec: the features.
@@ -85,7 +80,6 @@ class TensorFlowTrainer(Trainer):
         self._optimizer.build(self._scorer.weights)
         self._loss_scale = LossScale() if config.precision == "float16" else None
         self._average = _Average(self.model.trainable_variables) if config.weight_averaging else None
-        self._num_rows = self._rows_of_split_variables()
         self._loss_sum = tf.Variable(0.0, dtype=tf.float64, name="sum")
         self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
         self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
@@ -98,7 +92,6 @@ class TensorFlowTrainer(Trainer):
         config: TrainConfig,
         *,
         num_workers: int = 1,  # noqa: ARG004
-        splits_tables: bool = False,  # noqa: ARG004
     ) -> None:
         _make_optimizer(config, num_steps=1)
 
@@ -135,7 +128,7 @@ class TensorFlowTrainer(Trainer):
         )
 
     def share_state(self) -> None:
-        self._world.broadcast([v for v in self._state_variables().values() if id(v) not in self._num_rows])
+        self._world.broadcast(list(self._state_variables().values()))
         for state in self._random:
             # Counters and a key (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"); another key is
             # another stream.
@@ -150,14 +143,13 @@ class TensorFlowTrainer(Trainer):
 
     def num_parameters(self) -> tuple[int, int]:
         tables, others = (
-            sum(prod(self._whole_shape(variable)) for variable in variables)
+            sum(prod(variable.shape) for variable in variables)
             for variables in (self._scorer.tables, self._scorer.dense)
         )
         return tables, others
 
     def score(self, inputs: Mapping[str, Any]) -> Array:
-        with self._world.explained():
-            return self.array(self._score({name: inputs[name] for name in self._scored}))
+        return self.array(self._score({name: inputs[name] for name in self._scored}))
 
     def quick_score(self, inputs: Mapping[str, Any]) -> Any:
         """Scores by the network that learns, in its precision, float32 (N, 1) or as wide as the heads together; `score`
@@ -168,35 +160,26 @@ class TensorFlowTrainer(Trainer):
         array: Array = tensor.numpy()
         return array[:, 0] if array.shape[1] == 1 else array
 
-    def weights(self) -> list[VariableState]:
-        return [self._kept(variable) for variable in self._kept_variables]
+    def weights(self) -> list[Array]:
+        variables = self._average.values if self._average else self.model.trainable_variables
+        return [np.asarray(variable.numpy()) for variable in variables]
 
-    def set_weights(self, weights: Sequence[VariableState]) -> None:
+    def set_weights(self, weights: Sequence[Array]) -> None:
         for variable, value in zip(self.model.trainable_variables, weights, strict=True):
-            variable.assign(value.rows if isinstance(value, TablePart) else value)
+            variable.assign(value)
 
-    def shared_weights(self, weights: Sequence[VariableState]) -> Sequence[VariableState]:
-        if not self._num_rows or not self._world.all_gather_object(len(weights))[0]:
-            return weights
-        arrays = weights or [None] * len(self._kept_variables)
-        return [self._shared(variable, array) for variable, array in zip(self._kept_variables, arrays, strict=True)]
+    def state(self) -> dict[str, Array]:
+        return {name: np.asarray(variable.numpy()) for name, variable in self._state_variables().items()}
 
-    def state(self) -> dict[str, VariableState]:
-        return {name: self._kept(variable) for name, variable in self._state_variables().items()}
-
-    def restore(self, state: Mapping[str, VariableState]) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         variables = self._state_variables()
         if state or self._world.rank == 0:
-            check_state(state, {name: self._whole_shape(variable) for name, variable in variables.items()})
-        for name, variable in variables.items():
-            value = self._shared(variable, state.get(name))
-            variable.assign(value.rows if isinstance(value, TablePart) else value)
+            check_state(state, {name: tuple(variable.shape) for name, variable in variables.items()})
+        for name, value in state.items():
+            variables[name].assign(value)
 
     def export(self, path: Path) -> None:
         saved_model.export_saved_model(self.model, self._spec, path)
-
-    def send_tables(self) -> None:
-        saved_model.send_tables(self.model)
 
     # Traced at the first call, since who only scores needs no step. And as concrete functions: looking for the right
     # trace costs a quarter of a millisecond each time.
@@ -215,40 +198,6 @@ class TensorFlowTrainer(Trainer):
 
     def _traced_score(self, network: "_Network") -> Callable[..., Any]:
         return _traced(network.score, {name: self._inputs[name] for name in self._scored})
-
-    @property
-    def _kept_variables(self) -> Sequence[Any]:
-        """What `weights` keeps of each trained weight."""
-        variables: Sequence[Any] = self._average.values if self._average else self.model.trainable_variables
-        return variables
-
-    def _rows_of_split_variables(self) -> dict[int, int]:
-        """Rows of the whole, for each variable of which this worker has its rows; by `id`, for they have no hash."""
-        found: dict[int, int] = {}
-        for table in split_tables(self._scorer.features):
-            slots = [slot for slot in self._optimizer.variables if slot.name.partition("/")[2] == table.part.name]
-            kept = zip(self.model.trainable_variables, self._kept_variables, strict=True)
-            means = [mean for variable, mean in kept if variable is table.part]
-            found |= {id(variable): table.num_rows for variable in (table.part, *slots, *means)}
-        return found
-
-    def _whole_shape(self, variable: Any) -> tuple[int, ...]:
-        return (self._num_rows.get(id(variable), variable.shape[0]), *variable.shape[1:]) if variable.shape.rank else ()
-
-    def _kept(self, variable: Any) -> VariableState:
-        array = np.asarray(variable.numpy())
-        if id(variable) not in self._num_rows:
-            return array
-        return TablePart(rows=array, num_rows=self._num_rows[id(variable)], world=self._world)
-
-    def _shared(self, variable: Any, value: VariableState | None) -> VariableState:
-        """What worker 0 keeps of a variable: this worker's rows, or all, which only worker 0 needs."""
-        num_rows = self._num_rows.get(id(variable))
-        if num_rows is None or isinstance(value, TablePart):
-            return self._kept(variable) if value is None else value
-        own = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
-        hand_out(value, own, num_rows, self._world)
-        return TablePart(rows=own, num_rows=num_rows, world=self._world)
 
     def _state_variables(self) -> dict[str, Any]:
         """Name → variable. Keras numbers its layers anew in each model, so the names hold positions instead."""
@@ -298,22 +247,12 @@ class TensorFlowTrainer(Trainer):
         share = num_rows / self._batch_size
         weight = share if scale is None else share * scale
         loss, added, gradients = self._learner.gradients(inputs, labels, weight)
-        weights = self._scorer.weights
-        parts = {n: gradients[n] for n, weight in enumerate(weights) if id(weight) in self._num_rows}
-        if scale is not None and parts:  # only the worker that has the rows sees whether they are finite: all shall
-            gradients[-1] += tf.add_n([nan_unless_finite(part) for part in parts.values()])
-        # The gradients of parts are those of all workers already.
-        values = [
-            *(None if n in parts else gradient for n, gradient in enumerate(gradients)),
-            loss * share,
-            added * share,
-            num_rows,
-        ]
-        shapes = [*(tuple(weight.shape) for weight in weights), (), (), ()]
+        values = [*gradients, loss * share, added * share, num_rows]
+        shapes = [*(tuple(weight.shape) for weight in self._scorer.weights), (), (), ()]
         most_rows = self._batch_size // self._world.size
         *totals, loss, added, total_rows = self._world.all_reduce(values, shapes, most_rows=most_rows)
         sum_of_shares = total_rows / self._batch_size
-        gradients = [divided(parts.get(n, total), sum_of_shares) for n, total in enumerate(totals)]
+        gradients = [divided(total, sum_of_shares) for total in totals]
         return loss / sum_of_shares, added / sum_of_shares, gradients, tf.cast(total_rows, tf.float64)
 
     def _apply(self, gradients: list[Any]) -> None:

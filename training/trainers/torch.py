@@ -62,17 +62,12 @@ class TorchTrainer(Trainer):
         self._random = _random_states()
 
     @staticmethod
-    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1, splits_tables: bool = False) -> None:
+    def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:
         name = config.model.name
         if num_workers > 1:
             raise ConfigError(
                 f"{name} is a PyTorch model, which trains on one worker, got {num_workers} workers. Train it with "
                 "one, or choose a TensorFlow model."
-            )
-        if splits_tables:
-            raise ConfigError(
-                f"split_tables_share is set, but {name} is a PyTorch model, whose tables stay whole. "
-                "Leave it out, or choose a TensorFlow model."
             )
         if config.xla:
             raise ConfigError(f"xla is TensorFlow's compiler, and {name} is a PyTorch model. Leave it out.")

@@ -128,7 +128,7 @@ def test_lightgbm(rows: pd.DataFrame, tmp_path: Path) -> None:
 
 
 def with_awkward_names(spec: FeatureSpec) -> FeatureSpec:
-    """Rows with histories whose columns are called as layers and Python's words are."""
+    """Rows with histories whose columns have the names of layers and Python's keywords."""
     names = dict(zip((feature.name for feature in spec.features), (*LAYERS, *PYTHON), strict=False))
     return replace(
         spec,

@@ -85,7 +85,6 @@ def test_a_global_batch_that_the_workers_do_not_divide_is_refused() -> None:
         ({"commit_every": 0}, "commit_every"),
         ({"scale_learning_rate": "cubic"}, "scale_learning_rate"),
         ({"compression": "zip"}, "compression"),
-        ({"split_tables_share": 1.0}, "split_tables_share"),
         ({"timeout_s": 0.5}, "timeout_s"),
         ({"timeout_s": float("nan")}, "timeout_s"),
     ],

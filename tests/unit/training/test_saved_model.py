@@ -1,5 +1,4 @@
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,11 @@ import tf_keras as keras
 from serving.merlin import merlin_operator
 from tests.support.rounding import SCORE_ROUNDING
 from tests.support.specs import scalar_spec
-from tests.unit.training.threaded_workers import ThreadedWorker, of_all_workers
 from training.models.config import ModelConfig, StepConfig
 from training.models.dcnv2 import DCNv2Config
 from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
-from training.saved_model import _load_pyfunc, export_saved_model, load_signature, send_tables
-from training.splitting import Splitting, splitting
-from training.table_parts import own_rows
+from training.saved_model import _load_pyfunc, export_saved_model, load_signature
 from workflows.errors import ArtifactError, ExportError
 from workflows.feature_spec import FeatureSpec
 from workflows.tensor_names import PADDED_SIGNATURE, RAGGED_SIGNATURE
@@ -209,29 +205,3 @@ def test_what_is_no_savedmodel_or_lacks_the_signature_is_refused(model: tuple[An
         load_signature(tmp_path)
     with pytest.raises(ArtifactError, match="Available: "):
         load_signature(model[1], "other")
-
-
-def test_split_tables_are_exported_whole(spec: FeatureSpec, tmp_path: Path) -> None:
-    config = MLPConfig(embedding_init=1.0, embedding_dim=4)
-    whole, alone = config.build(spec, StepConfig()), tmp_path / "alone"
-    export_saved_model(whole, spec, alone)
-    building = Lock()
-
-    def export(world: ThreadedWorker) -> None:
-        with building, splitting(Splitting(world=world, above_bytes=200)):  # not that of the genres
-            model = config.build(spec, StepConfig())
-        for variable, other in zip(model.weights, whole.weights, strict=True):
-            is_split = variable.shape != other.shape
-            variable.assign(own_rows(other.numpy(), world) if is_split else other)
-        if world.rank:
-            send_tables(model)
-        else:
-            export_saved_model(model, spec, tmp_path / "together")
-
-    of_all_workers(3, export)
-    names = dict(tf.train.list_variables(str(tmp_path / "together" / "variables" / "variables")))
-    assert sorted(shape for shape in names.values() if len(shape) == 2 and shape[1] == 4) == [[8, 4], [40, 4], [60, 4]]
-    for name in (RAGGED_SIGNATURE, PADDED_SIGNATURE):
-        rows = layouts(9)[name]
-        expected, got = (load_signature(path, name)(**rows)["score"] for path in (alone, tmp_path / "together"))
-        np.testing.assert_array_equal(got, expected)

@@ -64,7 +64,7 @@ def test_directories_of_partitions_are_read_and_hidden_ones_are_not(tmp_path: Pa
     for number, name in enumerate(("day=9/a", "day=10/hour=2/a", "day=10/hour=1/a", ".b", "_b", ".x=1/a", "other/a")):
         write(tmp_path / f"{name}.parquet", range(number, number + 1))
     assert rows_of(tmp_path) == [0, 2, 1]
-    with pytest.raises(DataError, match=r"has 'hour' in the name of its directory only. Write 'hour' as a column"):
+    with pytest.raises(DataError, match=r"has 'hour' only in the name of its directory. Write 'hour' as a column"):
         ParquetFiles(tmp_path).check_columns(["row", "hour"])
     with pytest.raises(DataError, match=r"lacks the columns \['our'\]"):
         ParquetFiles(tmp_path).check_columns(["our"])

@@ -148,8 +148,3 @@ def test_xla_is_refused(spec: FeatureSpec) -> None:
 def test_several_workers_are_refused(spec: FeatureSpec) -> None:
     with pytest.raises(ConfigError, match="torch_mlp is a PyTorch model, which trains on one worker, got 2 workers"):
         TorchTrainer.check(spec, CONFIG, num_workers=2)
-
-
-def test_split_tables_are_refused(spec: FeatureSpec) -> None:
-    with pytest.raises(ConfigError, match="split_tables_share is set, but torch_mlp is a PyTorch model"):
-        TorchTrainer.check(spec, CONFIG, splits_tables=True)
