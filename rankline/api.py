@@ -186,7 +186,6 @@ def export(
     missing: float | None = None,
     work_dir: AnyPath = WORK_DIR,
     repository: AnyPath = REPOSITORY,
-    compare_engines: bool = False,
     promote: bool = True,
     bounds: Bounds | None = None,
     progress: bool = True,
@@ -203,12 +202,11 @@ def export(
         name: of the ensemble, with `model`.
         workflow: a fitted NVTabular workflow or the directory of a saved one, with `model`.
         rename: column of the workflow → what the model calls it.
-        missing: a value that an XGBoost model takes for missing besides NaN, which its file does not say.
+        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
         work_dir: of all artifacts.
         repository: directory of the exported ensembles.
-        compare_engines: time all engines that can serve the model.
-        promote: let it answer; the first version does in any case.
-        bounds: let it answer only if it reaches them against the version that does; of a recipe.
+        promote: serve the new version; a first one is served in any case.
+        bounds: serve it only if it meets these in comparison with the version that is served; of a recipe.
         progress: show the stages.
         choices: options of the verb by name, such as `engine="onnx"`, `fused=True`.
 
@@ -234,7 +232,6 @@ def export(
                 prepared,
                 workspace,
                 stages,
-                compare_engines=compare_engines,
                 promote=promote,
                 bounds=bounds,
             )
@@ -256,7 +253,6 @@ def export(
             stages,
             renames=rename or {},
             missing=missing,
-            compare_engines=compare_engines,
             promote=promote,
         )
 
@@ -334,7 +330,7 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
 
     Args:
         scorer: a client of a server, or an ensemble, or the name of one, that is loaded here for the call.
-        rows: with the columns that the model takes, of any type that `Client.predict` takes; others are kept.
+        rows: of any type that `Client.predict` takes, with the columns of the model; other columns are kept.
         repository: directory of the exported ensembles, for a name.
 
     Returns:
@@ -353,15 +349,14 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
         return _predict_here(_ensemble(scorer, repository), rows)
     schema = scorer.schema
     table = _table_of(rows, schema)
-    required, optional = ([c.name for c in schema.columns if c.is_required is wanted] for wanted in (True, False))
     if taken := [name for name in schema.score_names if name in table.column_names]:
         raise DataError(f"the rows have the columns {taken} already, which the scores would go into. Rename them.")
-    scores = schema.score_columns(scorer.predict(select(table, required, optional)))
+    scores = schema.score_columns(scorer.predict(select(table, schema)))
     return cast(_Rows, _beside(rows, scores, is_row=table.num_rows == 1))
 
 
 def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
-    """Rows of any type that a client takes."""
+    """Convert rows of any type that a client takes."""
     from serving.client.requests import columns_of
 
     if not (isinstance(rows, pa.RecordBatch | Mapping | list | tuple) or hasattr(rows, "to_arrow")):
@@ -373,7 +368,7 @@ def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
 
 
 def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) -> Any:
-    """Rows of any type with columns of scores."""
+    """Add columns of scores to rows of any type."""
     if isinstance(rows, pa.Table | pa.RecordBatch):
         for name, column in scores.items():
             rows = rows.append_column(name, pa.array(column if column.ndim == 1 else list(column)))
@@ -383,7 +378,7 @@ def _beside(rows: Any, scores: "Mapping[str, NDArray[Any]]", *, is_row: bool) ->
     if isinstance(rows, Mapping):
         is_row = is_row and any(isinstance(value, str) or not hasattr(value, "__iter__") for value in rows.values())
         return {**rows, **{name: column[0].tolist() if is_row else column for name, column in scores.items()}}
-    if hasattr(rows, "with_columns"):  # of polars
+    if hasattr(rows, "with_columns"):  # polars
         return rows.with_columns(**scores)
     return rows.assign(**{name: column if column.ndim == 1 else list(column) for name, column in scores.items()})
 

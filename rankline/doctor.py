@@ -198,9 +198,9 @@ def _served() -> list[int]:
 
 
 def _store() -> Check:
-    """Where runs of the usual work directory go."""
-    uri = uri_of(WORK_DIR)
+    """Check the store for runs of the default work directory."""
     try:
+        uri = uri_of(WORK_DIR)
         check_store(uri)
     except RanklineError as error:
         return Check(name="MLflow store", works=False, detail=in_a_line(error))

@@ -27,6 +27,7 @@ from workflows.datasets.table.guess import Guess, Guesses, guess, labels_among
 from workflows.datasets.table.leaks import find_leaks
 from workflows.datasets.table.profile import NULL_WORDS, Column, Profile, profile
 from workflows.datasets.table.rows import names_of, read_table
+from workflows.datasets.table.typed import NUMBER
 from workflows.datasets.text_files import unpacked, wide_encoding
 from workflows.errors import DataError
 from workflows.progress import SILENT, Progress
@@ -36,9 +37,9 @@ _REMEDIES: Mapping[str, Mapping[str, Any]] = {
     "Set 'encoding'": {"encoding": "latin-1"},
     "'quote: none'": {"quote": "none"},
 }
-"""What the reader of a CSV file asks for in an error → what to change."""
+"""What an error of the CSV reader suggests → the change to make."""
 _FIRST_BYTES = 1 << 17
-"""Fewer characters than the csv module allows in a cell."""
+"""Of a file; the csv module allows a cell of that length."""
 _FIRST_LINES = 1_000
 _LEAK_ROWS = 20_000
 
@@ -52,7 +53,7 @@ class FirstRecipe:
         name: of the recipe.
         num_rows: in the files.
         guesses: columns and labels.
-        contradiction: what `prepare` will say of a row that the guesses do not fit.
+        contradiction: the error of `prepare` for a row that does not fit the guesses; None if all rows fit.
     """
 
     text: str
@@ -65,11 +66,11 @@ class FirstRecipe:
         """Write the file.
 
         Raises:
-            DataError: a row does not fit the guesses, which are written nevertheless.
+            DataError: a row does not fit the guesses; the file is written all the same.
         """
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
-            raise DataError(f"{path} is written, but not all rows fit it: {self.contradiction}")
+            raise DataError(f"{path} was written, but not all rows fit it: {self.contradiction}")
 
 
 def first_recipe(
@@ -129,7 +130,7 @@ def first_recipe(
 def _profile_as_readable(
     paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
 ) -> tuple[FilesConfig, Profile, dict[str, str]]:
-    """What `_profile` finds, with another encoding or without quotes if the files cannot be read otherwise."""
+    """Profile the files, in another encoding or with `quote: none` if they cannot be read otherwise."""
     try:
         return config, *_profile(paths, config, labels, progress)
     except DataError as error:
@@ -147,14 +148,14 @@ def _profile_as_readable(
 
 
 def _is_quoted(column: Column) -> bool:
-    """Whether a text has quotation marks around it, which are not a part of it."""
+    """Whether a text has quotes around it, which are then not part of the text."""
     return column.is_text and bool(pc.any(pc.match_substring_regex(column.values, r'^".*"$')).as_py())
 
 
 def _profile(
     paths: Sequence[Path], config: FilesConfig, labels: Sequence[str], progress: Progress
 ) -> tuple[Profile, dict[str, str]]:
-    """What the files contain, and the labels with the reason for each."""
+    """Profile the files, and choose the labels with a reason for each."""
     names = {path.absolute(): names_in(path, config) for path in paths}
     chosen = labels_among(list(dict.fromkeys(name for of_file in names.values() for name in of_file)), labels)
     return profile(scan(paths, config).extents, config, names, chosen, progress=progress), chosen
@@ -166,7 +167,7 @@ def _check_features(path: Path, guesses: Guesses) -> None:
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:
-    """Some of the rows as `prepare` reads them, and its refusal of the first that does not fit the guesses."""
+    """Read some of the rows as `prepare` does; return them, and the error for the first that does not fit, if any."""
     raw = read_table(config, Path())
     assert isinstance(raw.rows, StreamedRows)
     step, done, parts, refusal = max(1, len(raw.rows) // _LEAK_ROWS), 0, list[pa.RecordBatch](), None
@@ -181,7 +182,7 @@ def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, Da
 
 
 def _as_written(path: Path, config: FilesConfig) -> FilesConfig:
-    """Encoding, delimiter and header of a CSV file, by its first lines."""
+    """Detect encoding, delimiter and header of a CSV file from its first lines."""
     try:
         with FileIO(path) as file, unpacked(path, file) as packed:
             head = packed.read(_FIRST_BYTES)
@@ -194,13 +195,14 @@ def _as_written(path: Path, config: FilesConfig) -> FilesConfig:
         return replace(config, encoding=encoding)
     best = max(_DELIMITERS, key=lambda sign: (min(line.count(sign) for line in lines), -_DELIMITERS.index(sign)))
     delimiter = best if best in lines[0] else ","
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    # Python 3.10 does not read zero bytes, which `read_header` refuses.
+    reader = csv.reader(io.StringIO(text.replace("\0", " "), newline=""), delimiter=delimiter)
     rows = [row for row, _ in zip(reader, range(_FIRST_LINES), strict=False) if row]
     return replace(config, encoding=encoding, delimiter=delimiter, header=_has_header(rows))
 
 
 def _encoding(head: bytes) -> str:
-    """Of text without a mark that says so."""
+    """Guess the encoding of text without a byte order mark."""
     if head[::2].count(0) > len(head) / 4:
         return "utf-16-be"
     if head[1::2].count(0) > len(head) / 4:
@@ -213,12 +215,14 @@ def _encoding(head: bytes) -> str:
 
 
 def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns, by comparing it with those below."""
+    """Whether the first row names the columns, judged by the rows below."""
     first, *others = rows
     numbers = [float(cell) for cell in first if _is_number(cell)]
     columns = list(zip(*(row for row in others if len(row) == len(first)), strict=True))
     if not numbers or not columns:
         return True
+    if len(set(numbers)) < len(numbers):  # names do not repeat
+        return False
     if all(number.is_integer() for number in numbers):
         are_years = all(1900 <= number <= 2100 for number in numbers)
         if (are_years or len(numbers) > 2) and np.all(np.diff(numbers) == 1) and len(numbers) > 1:
@@ -238,7 +242,7 @@ def _has_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text) is not None
+    return re.fullmatch(rf"\s*{NUMBER}\s*", text) is not None
 
 
 def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
@@ -273,7 +277,7 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     if config.format == "csv":
         yield f"  delimiter: {_flow(config.delimiter)}"
         if config.quote != FilesConfig.quote:
-            yield f"  quote: {config.quote}  # quotation marks are characters like others"
+            yield f"  quote: {config.quote}  # quotes are ordinary characters"
         if not config.header:
             yield "  header: false  # the first line looks like data"
         if config.encoding != "utf-8":
@@ -353,7 +357,7 @@ def _chosen(config: ModelConfig | TrainConfig) -> Iterable[str]:
 
 
 class _OneLine(yaml.SafeDumper):
-    """Writes a text with ends of lines in quotation marks, with escapes."""
+    """Keeps a text with line ends on one line: quotes it, and escapes them."""
 
 
 _OneLine.add_representer(

@@ -18,6 +18,7 @@ _SSH_FAILED = 255
 _OF_A_WORKER = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>:(.*)", re.DOTALL)  # Open MPI writes [job,rank]
 _ENDED = re.compile(r"Process (\d+) exit with status code (\d+)\.")
 _OTHERS_ARE_ENDED = "Terminating remaining workers"
+_BOX = re.compile(r"^-{20,}\n(.+?)\n(?:NOTE:|-{20,}$)", re.DOTALL | re.MULTILINE)  # Open MPI's, around an error
 _UNREACHABLE = re.compile(r"ssh not successful for host (\S+?):\n(.*)")
 
 
@@ -158,7 +159,8 @@ class Listener:
         if "support has not been built" in output:
             why = problem(mpi=self._mpi) or "horovodrun found neither Gloo nor MPI"
             return RanklineError(f"the workers cannot be connected. {why}. {see}")
-        last = self._last_line(_LAUNCHER)
+        box = _BOX.search(output)
+        last = " ".join(box[1].split()).rstrip(".") if box else self._last_line(_LAUNCHER)
         return RanklineError(f"the workers ended with status {status} and without a model: {last}. {see}")
 
     def _last_line(self, worker: int) -> str:

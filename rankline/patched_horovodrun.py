@@ -11,6 +11,8 @@ With either, what looks for the interfaces of the hosts gets a key on its comman
 anything. It comes the same way as the secrets.
 
 The store at which workers find each other takes what anybody sends, however long. See `MembersServer`.
+
+Open MPI 5 takes two of the options that it gives to mpirun for the name of a program.
 """
 
 import copy
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from horovod.runner import gloo_run, launch
+from horovod.runner import gloo_run, launch, mpi_run
 from horovod.runner.common.util import env
 from horovod.runner.driver import driver_service
 from horovod.runner.http import http_server
@@ -44,6 +46,7 @@ def main() -> None:
     if "--gloo" in sys.argv:
         keep_secrets_off_command_lines()
     keep_key_off_command_lines()
+    mpi_run._NO_BINDING_ARGS = [f"-{option}" for option in mpi_run._NO_BINDING_ARGS]  # --bind-to, as Open MPI 5 has it
     gloo_run.RendezvousServer = MembersRendezvous
     sys.exit(launch.run_commandline())
 

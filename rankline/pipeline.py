@@ -226,7 +226,7 @@ def train(
             )
         metrics = {first + number: model.metrics for number, model in enumerate(models)}
         progress.update(1, 1, _describe_quality(prepared.spec.heads, metrics))
-    if world.rank == 0:  # whose journal it is; another worker would find it while it is delivered
+    if world.rank == 0:  # it has the journal, and another worker would look at it during the delivery
         _say_what_is_left(workspace.root, {model.run_id for model in models})
     return models[0], metrics
 
@@ -248,7 +248,6 @@ def export(
     workspace: Workspace,
     stages: Stages,
     *,
-    compare_engines: bool = False,
     promote: bool = True,
     bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
@@ -257,9 +256,8 @@ def export(
     Args:
         recipe, config, prepared, workspace: what to export, and how.
         stages: shows it.
-        compare_engines: time all engines that can serve the model, which takes seconds.
-        promote: let it answer.
-        bounds: let it answer only if it reaches them against the version that does; the first version does anyway.
+        promote: serve the new version.
+        bounds: serve it only if it meets these in comparison with the version that is served; a first one always is.
 
     Raises:
         ConfigError: the bounds are not for this data.
@@ -284,7 +282,6 @@ def export(
             workspace.ensemble,
             config,
             name=recipe.name,
-            compare=compare_engines,
             promote=promote and bounds is None and registry is None,
             progress=progress,
         )
@@ -312,7 +309,6 @@ def export_foreign(
     *,
     renames: Mapping[str, str],
     missing: float | None = None,
-    compare_engines: bool = False,
     promote: bool = True,
 ) -> "ExportedEnsemble":
     """Stage export of what was made elsewhere; the sample is kept for `bench`.
@@ -321,8 +317,7 @@ def export_foreign(
         model, workflow, rows, renames, missing: see `serving.foreign.export`.
         config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
         stages: shows it.
-        compare_engines: time all engines that can serve the model, which takes seconds.
-        promote: let it answer.
+        promote: serve the new version.
 
     Raises:
         ConfigError: the name is that of a recipe's ensemble.
@@ -343,7 +338,6 @@ def export_foreign(
             workflow=workflow,
             renames=renames,
             missing=missing,
-            compare=compare_engines,
             promote=promote and registry is None,
             progress=progress,
         )
@@ -392,9 +386,7 @@ def bench_sample(
     from serving.in_process import open_ensemble
 
     with open_ensemble(ensemble) as own:
-        columns = own.schema.columns
-        required = [column.name for column in columns if column.is_required]
-        rows = select(rows, required, [column.name for column in columns if not column.is_required])
+        rows = select(rows, own.schema)
         expected = own.predict(rows)
     with ExitStack() as stack:
         client, identity = _clients(server, ensemble, stack)
@@ -518,7 +510,7 @@ def run(
 
     check_compiles(prepared, recipe.serving)  # now, not after the training
     trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
-    ensemble = export(recipe, recipe.serving, prepared, workspace, stages, compare_engines=True)
+    ensemble = export(recipe, recipe.serving, prepared, workspace, stages)
     with ExitStack() as stack:
         with stages.stage("serve") as progress:
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))

@@ -234,7 +234,7 @@ def _parquet_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.Da
 
 
 def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
-    """The content in parts that end where a line does, and no cell that is quoted; the last one is empty."""
+    """Yield the content in parts that end with a line, and not within a quoted cell; the last part is empty."""
     while block := stream.read(_BLOCK_BYTES):
         lines = [block, stream.readline()]
         is_open = are_quoted and sum(line.count(b'"') for line in lines) % 2
@@ -258,17 +258,19 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
     return rows
 
 
-def select(rows: pa.Table, required: Collection[str], optional: Collection[str] = ()) -> pa.Table:
+def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
     """The columns that a model takes; a file may hold others, and lack those that are optional.
 
     Raises:
         DataError: one is missing.
     """
+    taken = {column.name for column in schema.columns}
+    required = [column.name for column in schema.columns if column.is_required]
     if missing := [name for name in required if name not in rows.column_names]:
         unused = [name for name in rows.column_names if name not in required]
         hint = did_you_mean(unused, missing)
-        raise DataError(f"the rows lack {missing}. Expected {list(required)}, got {rows.column_names}.{hint}")
-    return rows.select([name for name in rows.column_names if name in required or name in optional])
+        raise DataError(f"the rows lack {missing}. Expected {required}, got {rows.column_names}.{hint}")
+    return rows.select([name for name in rows.column_names if name in taken])
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:

@@ -98,7 +98,7 @@ def score_blocks(
 
 
 def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
-    """Rows with a score that is NaN."""
+    """Return the places of rows with a NaN score."""
     is_nan = np.isnan(scores) if scores.dtype.kind == "f" else np.zeros(len(scores), np.bool_)
     return np.unique(np.nonzero(is_nan)[0])
 
@@ -169,7 +169,7 @@ def _json_lines(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def _json(row: Any) -> str:
-    """Dates and decimals become texts, NaN and infinities null: JSON has no type for them."""
+    """Encode a row. Dates and decimals become texts, NaN and infinities null: JSON has no type for them."""
     try:
         return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:

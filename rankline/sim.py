@@ -89,7 +89,7 @@ def _prepared(config: SimOptions) -> "PreparedData":
     directory = config.dataset_dir
     if not directory.is_dir():
         raise ConfigError(
-            f"--dataset_dir: {directory} is not a directory. Give one of prepared data or of files with a feature spec."
+            f"--dataset_dir: {directory} is not a directory. Give one with prepared data or with a feature spec."
         )
     if (kind := _kind(directory)) in (None, TRANSCODED):
         if (directory / config.feature_spec).is_file():
@@ -97,7 +97,7 @@ def _prepared(config: SimOptions) -> "PreparedData":
         if kind is None:
             raise ConfigError(
                 f"--dataset_dir: {directory} holds neither prepared data nor {config.feature_spec}. Give the name of "
-                "its feature spec (--feature_spec), or make prepared data of files with metadata.json: rankline import"
+                "its feature spec (--feature_spec), or import files that have a metadata.json: rankline import"
             )
     manifest = load_manifest(directory, KIND)
     spec = FeatureSpec.read(directory / config.feature_spec)
@@ -137,7 +137,7 @@ def _imported(config: SimOptions, spec: Path) -> "PreparedData":
 def _check_prebatch(
     config: SimOptions, split: str, source: "Source | Chunk", files: Sequence[Path], columns: Sequence[Feature]
 ) -> None:
-    """Refuse a number of rows per record that is not that of the files. How it divides the batch does not matter."""
+    """Refuse a number of rows per record other than that of the files. How it divides the batch does not matter."""
     name = "prebatch_train_size" if split == _TRAIN else "prebatch_test_size"
     expected = getattr(config, name)
     if not expected or (split == _TRAIN and config.mode != TRAIN):
@@ -150,7 +150,7 @@ def _check_prebatch(
     from training.data_set import counting_feature
     from training.loader.tfrecord import rows_per_record
 
-    if (counted := counting_feature(columns)) is None:  # which importing refuses
+    if (counted := counting_feature(columns)) is None:  # importing refuses this
         return
     found = rows_per_record(files, counted)
     is_one_record_each = source.num_rows is not None and source.num_rows <= found * len(files)
@@ -344,7 +344,7 @@ def _checkpoint(config: SimOptions, choices: TrainConfig, left: "Checkpoint | No
 def _check_alike(
     before: Mapping[str, Any], config: SimOptions, choices: TrainConfig, names: Iterable[str], where: str
 ) -> None:
-    """Refuse a checkpoint or a model of other choices, by the names and values that the parameters have here."""
+    """Refuse a checkpoint or model with other choices, named as the parameters are here."""
     from training.checkpoints import plain
 
     now = plain(choices)

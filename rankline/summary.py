@@ -11,7 +11,6 @@ from rankline.doctor import Check
 from rankline.report_tables import print_short_report
 from rankline.workspace import REPOSITORY, WORK_DIR
 from serving.benchmark.words import conclusion
-from serving.engines.comparison import EngineComparison
 from workflows.words import quality_figure
 
 if TYPE_CHECKING:
@@ -96,11 +95,10 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
-    """Which engine runs the model, and which is the fastest for how many rows, where they were compared."""
+    """Print which engine runs the model, and how."""
     details = ensemble.manifest.details
-    compared = f"; {EngineComparison(**details['engines']).summary()}" if details["engines"] else ""
     steps = ", two steps" if len(details["native"]) > 1 else ""
-    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}{compared}", soft_wrap=True)
+    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}", soft_wrap=True)
     if about := details.get("uncompiled"):
         console.print(
             f"not compiled: {', '.join(about['operators'])}; the workflow runs through NVTabular and takes "

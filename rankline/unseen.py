@@ -1,4 +1,4 @@
-"""What no training row has: values of validation rows, such as the month after a split by time; classes of a label."""
+"""Finds what no training row has: values of validation rows, such as a month after a split by time, and classes."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ def mostly_unseen(prepared: PreparedData) -> dict[str, float]:
 
 
 def untrained_classes(prepared: PreparedData) -> dict[str, list[str]]:
-    """Label → those of its classes that no training row has."""
+    """Return the classes of each label that no training row has."""
     source = prepared.spec.sources["train"]
     heads = [head for head in prepared.spec.heads if head.task == MULTICLASS]
     if prepared.online or source.type != PARQUET or not heads:

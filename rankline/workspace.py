@@ -117,5 +117,5 @@ def is_exported_only(name: str, repository: Path) -> bool:
 
 
 def is_no_recipe(name: str) -> bool:
-    """Whether an ensemble may be called so, and no recipe is."""
+    """Whether a name is valid for an ensemble, and no recipe has it."""
     return re.fullmatch(NAMES, name) is not None and name not in available().recipes

@@ -45,13 +45,13 @@ def compile_workflow(
         dtypes: output column → NumPy dtype name of its values, as a model takes them; others keep the workflow's own.
         candidates: raw columns that may hold several values per row: the plan can be split into a `CandidatePlan`.
         columns: output columns to make, of the raw columns that they need alone; None for all, of all.
-        widths: output column → values of each of its lists, as a model takes them; others are as wide as they get.
+        widths: output column → width of its lists, where the model fixes it; others are as wide as their longest list.
         refuses_missing: a request is refused whose rows lead to a missing value that the workflow does not fill, as by
             NVTabular on a CPU, where the workflow is what it is; else the workflow is.
 
     Raises:
-        LoweringError: an operator has no compiled form, the plan cannot be split, or what a column is looked up in does
-            not fit its dtype or width; the message names it.
+        LoweringError: an operator has no compiled form, the plan cannot be split, or a table that is looked up does not
+            fit the dtype or width of its column; the message names it.
     """
     _check_statistics_apart(workflow.output_node)
     specs = input_specs(workflow)
@@ -207,10 +207,10 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
 
 
 def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:
-    """A column as a model takes it.
+    """Convert a column to the dtype and width that a model takes.
 
     Raises:
-        LoweringError: it is looked up, and a value or list of the table is too large.
+        LoweringError: the column is looked up, and a value or list of its table is too large.
     """
     try:
         for step in fitting(name, column.dtype, dtype, width):
@@ -287,7 +287,7 @@ class _Linker:
 
 
 def _source(name: str, expression: Expression, width: int, *, refuses_missing: bool) -> Expression:
-    """What an output column is read from, checked; lists have at least `width` values."""
+    """Check what an output column is read from, and make its lists at least `width` values wide."""
     if expression.is_string:
         raise LoweringError(f"column {name!r} holds strings, and a model takes numbers. Add Categorify.")
     if not isinstance(expression, Lookup):

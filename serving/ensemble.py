@@ -51,7 +51,7 @@ CONFIG = "config.pbtxt"
 REGISTRY = ".registry.json"
 """Says in which registry the versions are, where they are in one; see `rankline.tracking.champion`."""
 MADE_IN, INPUTS = "made_in", "inputs"
-"""In a manifest's details: where the trained model was, relative to the model repository, and raw columns it takes."""
+"""Keys in a manifest's details: path of the trained model relative to the model repository, and its raw columns."""
 _LOCK = ".lock"
 _STAGING = ".export-"
 _REPLACES = "replaces"  # in a manifest's details: the version that was active before
@@ -299,30 +299,30 @@ def active_version(path: Path, name: str) -> int:
 
 
 def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
-    """Refuse to replace the active version by one of another project of the same name, which takes other columns.
+    """Refuse to replace the active version with one of another project that takes other columns.
 
     Args:
         path: the model repository.
         name: of the ensemble.
-        model: where the trained model of the new version is, or will be.
+        model: path of the new version's trained model, which need not exist yet.
         inputs: raw columns of the new version's requests.
 
     Raises:
-        ArtifactError: its clients would be refused.
+        ArtifactError: the active version is such a one, whose clients would then be refused.
     """
     number = _replaced_version(path, name)
     try:
         details = Manifest.read(path / name / str(number)).details
-    except ArtifactError:  # there is none, or a damaged one, which the export mends
+    except ArtifactError:  # there is none, or a damaged one, which the export replaces
         return
     if MADE_IN not in details or set(details[INPUTS]) == set(inputs):
         return
     origin = (path.resolve() / details[MADE_IN]).resolve()
     if origin != model.resolve():
         raise ArtifactError(
-            f"{path} has version {number} of another project, of the model in {origin}: it takes "
-            f"{listed(details[INPUTS], 5)}, this one {listed(list(inputs), 5)}. Choose another --repository; or export "
-            f"with --no-promote, and replace it with: rankline promote {name}"
+            f"{path} serves version {number} from another project, of the model in {origin}: it takes "
+            f"{listed(details[INPUTS], 5)}, and this one {listed(list(inputs), 5)}. Choose another --repository. Or "
+            f"export with --no-promote, and then replace it: rankline promote {name}"
         )
 
 

@@ -8,7 +8,7 @@ others request by request. An export adds one version to a Triton model reposito
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,19 +16,18 @@ from typing import Any
 import pyarrow as pa
 
 from serving.compile import check_uncompiled, compile_workflow, input_specs
-from serving.engines import Engine, engine_for, engines_for
-from serving.engines.comparison import BATCH_SIZES, LONG_ROWS_BATCH_SIZES, EngineComparison, compare_engines
+from serving.engines import Engine, engine_for
 from serving.engines.offline import OfflineModel, ScoringModel
 from serving.ensemble import INPUTS, MADE_IN, ExportedEnsemble, publish_version
 from serving.export_config import ExportConfig
 from serving.merlin import Ensemble, Runtime, Schema, TransformWorkflow, postorder_iter_nodes
 from serving.missing import optional_columns
 from serving.model_config import EnsembleConfig, ModelConfig
-from serving.parity import MAX_ROWS, ParityReport, check_parity, check_rows_apart, plan_inputs, raw_rows
+from serving.parity import MAX_ROWS, ParityReport, check_parity, check_rows_apart
 from serving.plan import Transform
 from serving.through_nvtabular import UncompiledTransform
 from serving.version import Served, native_steps, write_version
-from workflows.errors import ArtifactError, ExportError, MissingExtraError
+from workflows.errors import ArtifactError, ExportError
 from workflows.heads import Head
 from workflows.prepared import PreparedData
 from workflows.progress import SILENT, Progress
@@ -48,7 +47,7 @@ class Exportable:
         model: the trained model, as the framework that made it runs it.
         artifact: the model on disk, as engines take it.
         dtypes: encoded column → NumPy dtype name of its values, as the model takes them.
-        widths: encoded column of lists → values of each, for a model that takes a fixed number.
+        widths: encoded column of lists → their width, for a model that fixes it.
         heads: what its outputs are, in their order.
         heldout: raw rows to compare on.
         made_from: name → fingerprint of what went in.
@@ -82,7 +81,6 @@ def export_ensemble(
     config: ExportConfig,
     *,
     name: str,
-    compare: bool = False,
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
@@ -94,7 +92,6 @@ def export_ensemble(
         output: model repository of the ensemble, which gets a version more.
         config: engine and limits.
         name: of the ensemble model.
-        compare: time all engines that can serve the model, which takes seconds, for the record.
         promote: see `serving.ensemble.publish_version`.
         progress: shows the steps that are done.
 
@@ -106,9 +103,7 @@ def export_ensemble(
     """
     engine_for(trained.format, config.engine)  # now, not after the model is loaded
     exportable = exportable_of(prepared, trained)
-    return publish_exportable(
-        exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
-    )
+    return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
 
 
 def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
@@ -168,18 +163,14 @@ def publish_exportable(
     config: ExportConfig,
     *,
     name: str,
-    compare: bool = False,
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
     """Compile, compare, write and publish; arguments and errors as of `export_ensemble`."""
     with checked(exportable, config, progress) as ready:
-        if compare:
-            progress.update(3, 5, "compare engines")
-            ready = replace(ready, engines=ready.compare_engines())
-        progress.update(4, 5, "write")
+        progress.update(3, 4, "write")
         ensemble = ready.publish(output, config, name=name, promote=promote)
-    progress.update(5, 5, "published")
+    progress.update(4, 4, "published")
     return ensemble
 
 
@@ -196,11 +187,11 @@ def checked(exportable: Exportable, config: ExportConfig, progress: Progress = S
         ConfigError, ExportError, LoweringError, ParityError: see `export_ensemble`.
     """
     engine = engine_for(exportable.artifact.format, config.engine)
-    progress.update(1, 5, "compile")
+    progress.update(1, 4, "compile")
     with TemporaryDirectory(prefix="rankline-export-") as directory:
         plan, about = _transform(exportable, config.uncompiled_operators, Path(directory))
         served, model = _in_engine(engine, exportable, Path(directory))
-        progress.update(2, 5, "compare with NVTabular")
+        progress.update(2, 4, "compare with NVTabular")
         parity = check_parity(
             exportable.offline_workflow,
             plan,
@@ -217,7 +208,6 @@ def checked(exportable: Exportable, config: ExportConfig, progress: Progress = S
             served=served,
             model=model,
             parity=parity,
-            directory=Path(directory),
         )
 
 
@@ -232,7 +222,6 @@ class CheckedExport:
         served: the model as it is served.
         model: the same in this process.
         parity: how served and offline results were compared.
-        directory: for what is converted.
         engines: how fast each engine is, where that was asked.
     """
 
@@ -242,14 +231,6 @@ class CheckedExport:
     served: Served
     model: ScoringModel
     parity: ParityReport
-    directory: Path
-    engines: EngineComparison | None = None
-
-    def compare_engines(self) -> EngineComparison | None:
-        """Time all engines that can serve the model; None where there are no rows to time them on."""
-        models = _in_all_engines(self.exportable, {self.served.engine.name: self.model}, self.directory)
-        sizes = LONG_ROWS_BATCH_SIZES if self.exportable.candidates else BATCH_SIZES
-        return _compare(models, self.plan, self.exportable.heldout, sizes)
 
     def publish(self, output: Path, config: ExportConfig, *, name: str, promote: bool = True) -> ExportedEnsemble:
         """Write and publish it as one version; arguments and errors as of `export_ensemble`."""
@@ -260,7 +241,6 @@ class CheckedExport:
             "config": asdict(config),
             "engine": engine.name,
             "native": native_steps(self.plan, engine, config),
-            "engines": self.engines and asdict(self.engines),
             "parity": asdict(self.parity),
             "uncompiled": self.uncompiled,
             **exportable.details,
@@ -330,33 +310,6 @@ def _in_engine(engine: Engine, exportable: Exportable, directory: Path) -> tuple
     path.parent.mkdir()
     engine.convert(artifact, path)
     return Served(engine=engine, path=path, heads=heads), engine.load(path)
-
-
-def _in_all_engines(
-    exportable: Exportable, done: Mapping[str, ScoringModel], directory: Path
-) -> dict[str, ScoringModel]:
-    """Engine → the model in it, for all engines that can be had: a conversion that is not needed may fail.
-
-    Args:
-        exportable: has the model.
-        done: engines that have it already.
-        directory: for what is converted.
-    """
-    models: dict[str, ScoringModel] = {}
-    for name, engine in engines_for(exportable.artifact.format).items():
-        try:
-            models[name] = done[name] if name in done else _in_engine(engine, exportable, directory)[1]
-        except (ExportError, MissingExtraError, ArtifactError):
-            continue
-    return models
-
-
-def _compare(
-    models: Mapping[str, ScoringModel], plan: Transform, heldout: pa.Table, batch_sizes: Sequence[int]
-) -> EngineComparison | None:
-    """How fast the engines are; None where there are no rows to time them on."""
-    rows = raw_rows(plan, heldout, max(batch_sizes))
-    return compare_engines(models, plan.run(*plan_inputs(plan, rows)), batch_sizes=batch_sizes) if len(rows) else None
 
 
 class _TypedTransform(TransformWorkflow):  # type: ignore[misc]  # merlin has no annotations

@@ -4,7 +4,7 @@ The steps are those that Triton runs, one after another, in the session that the
 against the manifest as there. Rows are checked and laid out by the client. Threads may share one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from serving.backends.checksums import MANIFEST_PARAMETER, check_step
 from serving.client import Client, ModelSchema
-from serving.client.requests import prepare
 from serving.client.tensors import Array, WireTensor
 from serving.engines import engine_of_backend
 from serving.ensemble import ExportedEnsemble
 from serving.parameters import CANDIDATES, MAX_LIST_LENGTH, PLAN, names_in
-from serving.plan import TransformPlan, tensor_call
+from serving.plan import Transform, TransformPlan, tensor_call
 from serving.plan.unknown import unknown_columns as unknown_in
 from serving.transforms import load_transform
 from workflows.errors import RanklineError, RequestError
@@ -27,39 +26,40 @@ from workflows.tensors import Tensor
 _Run: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Array]]"
 
 
+class _LocalClient(Client):
+    """A client of an ensemble in this process, whose steps can be looked into."""
+
+    def __init__(self, ensemble: ExportedEnsemble) -> None:
+        self.steps = InProcess(ensemble)
+        super().__init__(str(ensemble.path), ensemble.name, transport=self.steps)
+
+
 def open_ensemble(ensemble: ExportedEnsemble) -> Client:
-    """A client of an ensemble that is loaded into this process.
+    """Load an ensemble into this process, and return a client of it.
 
     Raises:
         ArtifactError: a file is missing, damaged or not of the export.
         MissingExtraError: what runs the model is not installed.
     """
-    return Client(str(ensemble.path), ensemble.name, transport=InProcess(ensemble))
+    return _LocalClient(ensemble)
 
 
-def unknown_columns(ensemble: ExportedEnsemble, rows: Any) -> list[str]:
-    """Columns of the first rows that have values, none of which an exported vocabulary has.
+def unknown_columns(client: Client, rows: Any) -> list[str]:
+    """Return the columns of the first rows that have values, none of which the exported vocabularies have.
 
     Args:
-        ensemble: with the vocabularies; a workflow that runs through NVTabular shows none.
+        client: one of `open_ensemble`. For another, and for a workflow that runs through NVTabular, there are none.
         rows: as `Client.predict` takes them.
 
     Raises:
-        ArtifactError: a file is missing or damaged.
         RequestError: the rows do not fit.
     """
-    schema = ModelSchema.from_config(ensemble.model_config)
-    request = prepare(rows, schema, lambda _, tensors: {tensor.schema.name: _array(tensor) for tensor in tensors})
-    tensors = request.messages[0] if request.messages else {}
-    directory = ensemble.path / ensemble.model_config.ensemble_scheduling.step[0].model_name / "1" / PLAN
-    if (
-        not tensors
-        or not directory.is_dir()
-        or any(tensors[name].shape[1] > 1 for name in schema.candidates if name in tensors)
-    ):
+    if not isinstance(client, _LocalClient) or not (messages := client.prepare(rows).messages):
         return []
-    plan = load_transform(directory)
-    return unknown_in(plan, tensors) if isinstance(plan, TransformPlan) else []
+    tensors = messages[0]
+    plan = client.steps.transform_of([column.name for column in client.schema.columns])
+    has_several = any(tensors[name].shape[1] > 1 for name in client.schema.candidates if name in tensors)
+    return unknown_in(plan, tensors) if isinstance(plan, TransformPlan) and not has_several else []
 
 
 class InProcess:
@@ -75,10 +75,16 @@ class InProcess:
     def __init__(self, ensemble: ExportedEnsemble) -> None:
         self._ensemble = ensemble
         self._config = ensemble.model_config
+        self._transforms: list[Transform] = []
         self._steps = [
-            (_load(ensemble, step.model_name), dict(step.input_map), dict(step.output_map))
+            (self._load(step.model_name), dict(step.input_map), dict(step.output_map))
             for step in self._config.ensemble_scheduling.step
         ]
+
+    def transform_of(self, columns: Iterable[str]) -> Transform | None:
+        """Return the plan or workflow that takes all of some columns, as the relay of a wide table does not."""
+        names = set(columns)
+        return next((found for found in self._transforms if names <= {spec.name for spec in found.inputs}), None)
 
     async def describe(self, model_name: str, timeout_s: float) -> Any:  # noqa: ARG002  (there is one)
         """The ensemble's `inference.ModelConfig`."""
@@ -100,7 +106,7 @@ class InProcess:
         tensors = dict(message)
         for run, inputs, outputs in self._steps:
             made = run({name: tensors[source] for name, source in inputs.items() if source in tensors})
-            tensors = {target: made[name] for name, target in outputs.items()}
+            tensors |= {target: made[name] for name, target in outputs.items()}
         return tensors
 
     def decode(self, response: Mapping[str, Any], tensor: Tensor) -> Array:
@@ -111,27 +117,26 @@ class InProcess:
     async def close(self) -> None:
         pass
 
+    def _load(self, name: str) -> _Run:
+        """A step as a function from tensors to tensors."""
+        config = self._ensemble.step_config(name)
+        parameters = {key: entry.string_value for key, entry in config.parameters.items()}
+        directory = self._ensemble.path / name
+        check_step(directory, parameters[MANIFEST_PARAMETER])
+        version = directory / "1"
+        if config.backend == "nvtabular":
+            return self._plan(version, parameters)
+        model = _model(version, config.backend, [entry.name for entry in config.output])
+        if not (version / PLAN).is_dir():
+            return model
+        plan = self._plan(version, parameters)
+        return lambda tensors: model(plan(tensors))
 
-def _load(ensemble: ExportedEnsemble, name: str) -> _Run:
-    """A step as a function from tensors to tensors."""
-    config = ensemble.step_config(name)
-    parameters = {key: entry.string_value for key, entry in config.parameters.items()}
-    directory = ensemble.path / name
-    check_step(directory, parameters[MANIFEST_PARAMETER])
-    version = directory / "1"
-    outputs = [entry.name for entry in config.output]
-    if config.backend == "nvtabular":
-        return _plan(version, parameters)
-    model = _model(version, config.backend, outputs)
-    if not (version / PLAN).is_dir():
-        return model
-    plan = _plan(version, parameters)
-    return lambda tensors: model(plan(tensors))
-
-
-def _plan(version: Path, parameters: Mapping[str, str]) -> _Run:
-    candidates = names_in(parameters.get(CANDIDATES, ""))
-    return tensor_call(load_transform(version / PLAN), candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
+    def _plan(self, version: Path, parameters: Mapping[str, str]) -> _Run:
+        transform = load_transform(version / PLAN)
+        self._transforms.append(transform)
+        candidates = names_in(parameters.get(CANDIDATES, ""))
+        return tensor_call(transform, candidates, int(parameters.get(MAX_LIST_LENGTH, 0)))
 
 
 def _model(version: Path, backend: str, outputs: Sequence[str]) -> _Run:

@@ -1,8 +1,7 @@
 """Which columns a request may leave out: those that some rows lack, and that the workflow fills or encodes then."""
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from serving.parity import out_of_range, plan_inputs, raw_rows, rows_where
 from serving.plan import Transform
 from workflows.errors import RequestError
-from workflows.lists import Padded
 
 
 def optional_columns(
@@ -39,22 +37,21 @@ def _is_lacking(column: pa.ChunkedArray) -> bool:
 
 
 def _filled(plan: Transform, heldout: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether the plan fills in each of some columns where it is missing, so that nothing missing reaches the model."""
+    """Flag the columns that the plan fills where they are missing, so that nothing missing reaches the model."""
     row = raw_rows(plan, heldout, 1)
-    same = np.zeros(len(names), np.int64)
-    lacking = pa.table({name: row[name].combine_chunks().take(pa.array(same)) for name in row.column_names})
+    first = pa.array(np.zeros(len(names), np.int64))
+    columns = {name: row[name].combine_chunks().take(first) for name in row.column_names}
     for number, name in enumerate(names):
-        is_there = pa.array(np.arange(len(names)) != number)
-        column = pc.if_else(is_there, lacking[name], None)
-        lacking = lacking.set_column(lacking.schema.get_field_index(name), name, column)
+        columns[name] = pc.if_else(pa.array(np.arange(len(names)) != number), columns[name], None)
+    lacking, flags = pa.table(columns), np.zeros(len(names), np.bool_)
 
-    def served(rows: pa.Table) -> Mapping[str, NDArray[Any] | Padded] | None:
+    def runs(start: int, end: int) -> bool:
         try:
-            return plan.run(*plan_inputs(plan, rows))
+            made = plan.run(*plan_inputs(plan, lacking.slice(start, end - start)))
         except RequestError:
-            return None
+            return False
+        flags[start:end] = ~out_of_range(made)
+        return True
 
-    flags = rows_where(lambda start, end: served(lacking.slice(start, end - start)) is not None, len(names))
-    made = served(lacking.filter(pa.array(flags)))
-    flags[flags] = ~out_of_range(made) if made else False
+    rows_where(runs, len(names))
     return flags

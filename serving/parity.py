@@ -45,11 +45,11 @@ _NUM_LACKING = 8
 """Rows that are compared without a value, for each column that may lack one."""
 
 _MOST_GROUPS = 4
-"""Calls of NVTabular that all columns are tried in without a value, before those of a group that fails are tried in
-halves: a call takes time for each column of the table."""
+"""Groups in which columns are first tried without a value; one that fails is tried in halves. Each is a call of
+NVTabular, which takes time for every column of the table."""
 
 _MOST_AWKWARD_GROUPS = 64
-"""Most groups of columns, each of which has its awkward values in rows of its own."""
+"""Most groups of columns; each group has its awkward values in rows of its own."""
 
 _NUM_ALONE = 32
 """Rows that are compared with themselves among others, where NVTabular serves them."""
@@ -226,7 +226,7 @@ def awkward_rows(plan: Transform, heldout: pa.Table, *, keep: frozenset[str] = f
 
 
 def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Consecutive names in at most so many groups of about the same size, none of them empty."""
+    """Split names into at most `most` groups of about the same size, none of them empty."""
     bounds = np.linspace(0, len(names), min(most, len(names)) + 1).astype(int).tolist()
     return [names[begin:end] for begin, end in itertools.pairwise(bounds)]
 
@@ -234,10 +234,10 @@ def _groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
 def _transform_without_values(
     workflow: nvt.Workflow, plan: Transform, heldout: pa.Table, names: Sequence[str]
 ) -> tuple[list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]], set[str]]:
-    """Rows that lack a value of each column, with what the plan and NVTabular make of them.
+    """Transform rows that lack a value of each column, by the plan and by NVTabular.
 
     Returns:
-        Such rows of all columns that can be compared, and the names of the others.
+        Such rows with both results, of all columns that can be compared, and the names of the other columns.
     """
     batches, not_compared = list[tuple[pa.Table, dict[str, NDArray[Any] | Padded], pd.DataFrame]](), set[str]()
     waiting = _groups(names, _MOST_GROUPS)
@@ -256,7 +256,7 @@ def _transform_without_values(
 
 
 def _rows_with_and_without(names: Sequence[str], heldout: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """For each of some columns, some held-out rows that have a value of it, and the same ones without it."""
+    """Return some held-out rows that have a value, for each of some columns, and the same rows without that value."""
     places = [np.flatnonzero(heldout[name].is_valid())[:_NUM_LACKING] for name in names]
     present = heldout.take(pa.array(np.concatenate(places)))
     lacking, ends = present, np.cumsum([len(rows) for rows in places]).tolist()
@@ -399,7 +399,7 @@ def _runnable(
 
 
 def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
-    """The rows without the numbers and lists that are too large for a model's inputs, which no request may hold."""
+    """Drop rows with a number or list that is too large for the model's inputs: requests with one are refused."""
 
     def fits(start: int, end: int) -> bool:
         try:
@@ -407,14 +407,14 @@ def _rows_that_fit(plan: Transform, rows: pa.Table) -> pa.Table:
         except UnfitError:
             return False
         except RequestError:
-            return True  # which is said when they are served
+            return True  # serving them says so
         return True
 
     return rows.filter(pa.array(rows_where(fits, rows.num_rows)))
 
 
 def rows_where(holds: Callable[[int, int], bool], num_rows: int) -> NDArray[np.bool_]:
-    """A flag for each row, of what holds for a slice of rows if it does for each of them."""
+    """Flag the rows for which something holds that holds for a slice if it does for each of its rows."""
     flags = np.zeros(num_rows, np.bool_)
     waiting = [(0, num_rows)] if num_rows else []
     while waiting:
@@ -536,7 +536,7 @@ def _arrow_type(spec: ColumnSpec) -> pa.DataType:
 
 
 def _narrowed(plan: Transform) -> dict[str, str]:
-    """Raw columns that a model takes as whole numbers of fewer bits → the NumPy dtype name of those."""
+    """Return the raw columns that a model takes as smaller integers → the NumPy dtype name of those."""
     calls = plan.steps if isinstance(plan, TransformPlan) else ()
     steps = ((call.step, call.inputs[0]) for call in calls if isinstance(call, StepCall))
     return {column: step.dtype for step, column in steps if isinstance(step, Narrow) and isinstance(column, str)}
@@ -547,7 +547,7 @@ def _awkward_values(spec: ColumnSpec, taken: str) -> pa.Array:
 
     Args:
         spec: of the column.
-        taken: NumPy dtype name of the whole numbers that a model takes of it.
+        taken: NumPy dtype name as which a model takes whole numbers of the column.
     """
     kind, values = spec.numpy_dtype.kind, list[Any]()
     if kind == "O":

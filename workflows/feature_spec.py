@@ -136,7 +136,7 @@ class FeatureSpec:
         return tuple(self[member] for member in self.channels.get(name, ()))
 
     def _check_roles(self) -> None:
-        """Refuse a column that is an id and a number, or an input and a label: a batch has one tensor of a name."""
+        """Refuse a column that is an id and a number, or an input and a label: a batch has one tensor per name."""
         roles = {"ids": self.categorical, CONTINUOUS: self.continuous, LABEL: self.labels}
         for (one, some), (other, others) in combinations(roles.items(), 2):
             if both := [feature.name for feature in some if feature in others]:

@@ -96,9 +96,9 @@ def output_names(heads: Sequence[Head]) -> tuple[str, ...]:
 
 
 def score_names(output: str, classes: Sequence[str] = ()) -> tuple[str, ...]:
-    """The columns of a table that an output's scores go into: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
+    """Return the columns for the scores of an output: `score_OUTPUT`, or `score_OUTPUT_CLASS` for each class.
 
-    The output `SCORE` needs no `score_` before it.
+    The output `SCORE` gets no second `score_` in front.
     """
     stem = output if output == SCORE else f"{SCORE}_{output}"
     return tuple(f"{stem}_{name}" for name in classes) or (stem,)

@@ -20,14 +20,14 @@ class OnlineWorkflow:
         keep: columns, such as labels, that come from the files where the workflow does not make them.
 
     Raises:
-        ConfigError: it is no workflow, is not fitted, hashes what has no stable form, or encodes targets by folds.
+        ConfigError: it is not a workflow, is not fitted, hashes what has no stable form, or encodes targets by folds.
     """
 
     def __init__(self, workflow: nvt.Workflow, keep: Sequence[str] = ()) -> None:
         if not isinstance(workflow, nvt.Workflow):
             raise ConfigError(
-                f"map got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow. Functions of batches go "
-                "to as_dataset().map of the TensorFlow loader, or to DLDataLoader as collate_fn."
+                f"map got a {type(workflow).__name__}, expected a fitted nvtabular.Workflow. Pass a function of "
+                "batches to as_dataset().map of the TensorFlow loader, or to DLDataLoader as collate_fn."
             )
         if workflow.output_schema is None:
             raise ConfigError("the workflow is not fitted. Call workflow.fit(dataset) first, or load a saved one.")

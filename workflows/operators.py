@@ -162,7 +162,7 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
 
 
 class EmptyToNull(ops.Operator):  # type: ignore[misc]
-    """Texts of which an empty one is missing; of lists, empty and missing ones are left out."""
+    """Makes empty texts missing, and removes empty and missing texts from lists."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
         """Apply to each selected column of strings or lists of strings."""
@@ -184,7 +184,7 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
 
 
 class Finite(ops.Operator):  # type: ignore[misc]
-    """Floats that float32 holds; others, infinities among them, become NaN, as no model can compute with them."""
+    """Replaces infinities, and floats too large for float32, by NaN: no model can compute with them."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
         """Apply to each selected column; whole numbers stay as they are."""

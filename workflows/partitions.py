@@ -80,7 +80,7 @@ class RawSplit:
         return nvt.Dataset(rows, schema=_nvtabular_schema(self.schema, columns))
 
     def example(self) -> nvt.Dataset:
-        """Some rows, for NVTabular, which asks the first of them whether a column has lists, and of what."""
+        """Return some rows for NVTabular, which learns from the first whether a column has lists, and of what type."""
         rows = read_partition(self.partitions[0]).slice(0, _EXAMPLE_ROWS).cast(self.schema)
         for number, field in enumerate(rows.schema):
             if pa.types.is_list(field.type):
@@ -89,7 +89,7 @@ class RawSplit:
         return nvtabular_dataset(rows)
 
     def _list_of(self, field: pa.Field) -> pa.Scalar:
-        """A list of a column that has values; a made up one if there is none."""
+        """Return a list of a column that is not empty; make one up if there is none."""
         for path in self.partitions:
             lists = read_partition(path, [field.name])[field.name]
             if len(filled := lists.filter(_has_values(lists))):

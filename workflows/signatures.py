@@ -29,7 +29,7 @@ class Signature:
 
 
 def name_inputs(directory: Path, message: Any) -> None:
-    """Rename the inputs in the `SignatureDef`s of a SavedModel, which allow any name, from arguments to tensors.
+    """Name the inputs of a SavedModel's signatures after tensors, not arguments: a `SignatureDef` allows any name.
 
     Args:
         directory: as `tf.saved_model.save` wrote it.

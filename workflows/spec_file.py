@@ -89,7 +89,7 @@ class Feature:
         if self.cardinality is None or self.embedding_dim is None:
             raise SpecError(
                 f"feature {self.name!r} has no cardinality and embedding_dim, so it cannot be embedded. Add them, or "
-                "make prepared data of the files: rankline import RECIPE DIRECTORY"
+                "import the files as prepared data: rankline import RECIPE DIRECTORY"
             )
         return self.cardinality, self.embedding_dim
 

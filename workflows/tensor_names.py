@@ -46,7 +46,7 @@ _HEX = re.compile(r"as_hex_((?:[0-9a-f]{2})*)")
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
-    """Tensor name → argument: the same name if Python, TensorFlow and TorchScript accept it, else hexadecimal.
+    """Return tensor name → argument: the name itself if Python, TensorFlow and TorchScript accept it, else hexadecimal.
 
     TensorFlow does not distinguish upper and lower case.
 
@@ -63,6 +63,6 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def tensor_name(argument: str) -> str:
-    """The name of the tensor that an argument of `argument_names` takes."""
+    """Return the name of the tensor that an argument of `argument_names` takes."""
     encoded = _HEX.fullmatch(argument)
     return bytes.fromhex(encoded[1]).decode() if encoded else argument

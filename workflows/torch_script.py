@@ -89,7 +89,7 @@ def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: st
 
 
 def input_names(model: Any) -> list[str]:
-    """The names of the tensors that a model written by Rankline takes, in their order."""
+    """Return the names of the tensors that a model written by Rankline takes, in order."""
     return [tensor_name(argument.name) for argument in model.forward.schema.arguments[1:]]
 
 

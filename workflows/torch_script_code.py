@@ -161,9 +161,9 @@ def _reaching_outside(tokens: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _packages(tokens: Sequence[tuple[str, str]]) -> set[int]:
-    """Places of the packages and modules in the paths of the file's own classes and functions.
+    """Return the places of package and module names in the paths of the file's own classes and functions.
 
-    The last word of a path is none: it may be an operator on a value, such as a member of an enumeration.
+    The last word of a path is neither: it may be an operator on a value, such as a member of an enumeration.
     """
     return {
         place + 2 * number

@@ -1,4 +1,4 @@
-"""Tracking URIs of MLflow stores: in a file, or on a server. Imports no MLflow."""
+"""Tracking URIs of MLflow stores in a file or on a server. Imports no MLflow."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from workflows.errors import ConfigError
 VARIABLE = "MLFLOW_TRACKING_URI"
 STORE = "mlflow.db"
 _SQLITE = "sqlite:///"
-# What MLflow reads otherwise in the path of a store: it decodes the first, and takes the second for the end.
+# MLflow cannot open a path with either: it decodes the first, and ends the path at the second.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|\?")
 _USER = re.compile(r"(?<=://)[^/?#\s'\"]*@")
 _PASSWORD = re.compile(r"(?<=[?&])(?:user|username|password|passwd|pwd|token)=[^&\s'\"]*&?", re.IGNORECASE)
 
 
 def uri_of_file(file: Path) -> str:
-    """Tracking URI of the store in a file.
+    """Return the tracking URI of the store in a file.
 
     Raises:
         ConfigError: MLflow cannot open a store at this path.
@@ -31,26 +31,26 @@ def uri_of_file(file: Path) -> str:
 
 
 def file_of(uri: str) -> Path | None:
-    """The file that a store is in; None of a server."""
+    """Return the file that holds a store; None for a server."""
     _, is_file, path = uri.partition("?")[0].partition(_SQLITE)
     return Path(path) if is_file else None
 
 
 def without_credentials(text: str) -> str:
-    """A tracking URI, or a message that contains some, without user names and passwords."""
+    """Remove user names and passwords from a tracking URI, or from a message that contains some."""
     return _PASSWORD.sub("", _USER.sub("", text))
 
 
 def with_credentials(uri: str) -> str:
-    """A URI as `MLFLOW_TRACKING_URI` has it, if that names the same store: artifacts and messages keep no password."""
+    """Add the credentials of `MLFLOW_TRACKING_URI` if it names the same store; artifacts and messages keep none."""
     given = os.environ.get(VARIABLE, "")
     return given if without_credentials(given) == uri else uri
 
 
 def kept_uri(uri: str, directory: Path) -> str:
-    """A tracking URI as an artifact keeps it: the path of a file is relative to the artifact's directory.
+    """Return a tracking URI for an artifact to keep: the path of a file becomes relative to the artifact's directory.
 
-    An artifact then finds the store of its own project after the project was moved or copied.
+    So an artifact still finds the store of its project after the project is moved or copied.
     """
     file = file_of(uri)
     if file is None:
@@ -59,10 +59,10 @@ def kept_uri(uri: str, directory: Path) -> str:
 
 
 def found_uri(kept: str, directory: Path) -> str:
-    """The tracking URI that an artifact in a directory keeps.
+    """Return the tracking URI that an artifact in a directory keeps.
 
-    Earlier versions kept an absolute path. A store of that name in or beside a directory above the artifact is then
-    that of the project at hand.
+    Earlier versions kept an absolute path. If a directory above the artifact has a store of that name, in a directory
+    of that name, the store is the project's own and is taken instead.
     """
     file = file_of(kept)
     if file is None:

@@ -66,7 +66,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
 
 
 def _name_files_alike(operator: Any, directory: str) -> None:
-    """Let an operator name its files as if they were in `_SAVED_IN`: loading replaces that directory."""
+    """Make an operator name its files as if they were in `_SAVED_IN`; loading replaces that directory."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
@@ -77,7 +77,7 @@ def _name_files_alike(operator: Any, directory: str) -> None:
 
 
 def _name_vocabularies_alike(workflow: nvt.Workflow) -> None:
-    """Likewise in the schemas, where Categorify notes the files it wrote during the fit; nothing reads them there."""
+    """Do the same in the schemas, where Categorify notes the files of the fit, which nothing reads."""
     for node in _nodes(workflow.graph):
         for schema in (node.input_schema, node.output_schema):
             for column in schema or ():
@@ -110,7 +110,7 @@ def load_workflow(directory: Path) -> nvt.Workflow:
         ArtifactError: missing, damaged, or it refers to something that is not data.
     """
     if not (directory / _PICKLE).exists():
-        raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 has saved.")
+        raise ArtifactError(f"{directory} holds no {_PICKLE}. Expected a workflow that NVTabular 23.8 saved.")
     workflow = _load_pickle(directory)
     try:
         _check_sizes(workflow)

@@ -69,13 +69,10 @@ def export_command(
         typer.Option(
             "--missing",
             metavar="VALUE",
-            help="With --model of XGBoost: a value that is missing besides NaN, as in XGBClassifier(missing=-999).",
+            help="For XGBoost: a value that means missing, as NaN does, such as -999 of XGBClassifier(missing=-999).",
             show_default=False,
         ),
     ] = None,
-    compare_engines: Annotated[
-        bool, typer.Option("--compare-engines", help="Time all engines that can serve the model; takes seconds.")
-    ] = False,
     promote: Annotated[
         bool, typer.Option("--promote/--no-promote", help="Let the new version answer. The first one does anyway.")
     ] = True,
@@ -129,7 +126,6 @@ def export_command(
         missing=missing,
         work_dir=work_dir,
         repository=repository,
-        compare_engines=compare_engines,
         promote=promote,
         bounds=bounds,
         **overrides.values,

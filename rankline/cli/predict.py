@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rankline.rows import Block
-    from serving.client import ModelSchema
+    from serving.client import Client, ModelSchema
     from serving.ensemble import ExportedEnsemble
     from workflows.datasets.base import Requests
 
@@ -50,7 +50,7 @@ def predict_command(
 ) -> None:
     """Score rows: one from options, or any number from a CSV, Parquet or JSON lines file.
 
-    Without `--url`, plan and model run in this process. Write columns that have the name of an option after `--`.
+    Without `--url`, plan and model run in this process. Write a column with the name of an option after `--`.
 
     **Examples**
 
@@ -85,9 +85,9 @@ def predict_command(
     words = words or []
     named = words.pop(0) if words and not words[0].startswith("-") else None
     if named is not None and old_recipe is not None:
-        raise ConfigError(f"--recipe is given beside the recipe {named!r}. If it is a column, write it after --.")
+        raise ConfigError(f"--recipe is given as well as {named!r}. If --recipe is a column, write it after --.")
     recipe = named or recipe_of("predict", "movielens", old_recipe)
-    if url is not None and is_no_recipe(recipe):  # the server has it, and this machine need not
+    if url is not None and is_no_recipe(recipe):  # the server has it; this machine need not
         ensemble, requests = repository / recipe, None
     else:
         ensemble = exported_workspace(recipe, repository=repository).ensemble
@@ -131,11 +131,11 @@ def predict_command(
         check(sent, schema)  # now, not after the model is loaded
         if missing := missing_columns(sent.column_names, optional, first.rows.column_names):
             note(missing)
-        if client is None and input_file is not None:
-            _note_unknown(exported, sent)
         client = client or stack.enter_context(client_for(ensemble, None, tls_root))
         progress: Progress = SILENT
         if input_file is not None:
+            if url is None:
+                _note_unknown(client, sent)
             progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))
         write = stack.enter_context(scores_to(output, written))
         num_rows = num_lacking = first_lacking = 0
@@ -147,20 +147,20 @@ def predict_command(
             num_rows += len(rows)
     if num_lacking:
         note(
-            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}, since "
-            "the model cannot compute with their values. JSON has null there."
+            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}: the "
+            "model cannot compute with their values. JSON output has null there."
         )
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:
-    """Refuse an option that may be meant as a column of a row, since it has the name of one that is not given."""
+    """Refuse an option with the name of a column that is not given: it may be meant as the column."""
     from serving.client import ModelSchema
     from serving.ensemble import ExportedEnsemble
 
     if is_exported_only(recipe, repository):
         schema = ModelSchema.from_config(ExportedEnsemble.load(repository / recipe).model_config)
         columns = [column.name for column in schema.columns]
-    elif is_no_recipe(recipe):  # which columns it has, the server says later
+    elif is_no_recipe(recipe):  # the server says later which columns it has
         return
     else:
         columns = list(recipe_named(recipe).dataset.inputs)
@@ -172,11 +172,11 @@ def _check_options(options: Mapping[str, object], given: Mapping[str, str], reci
             )
 
 
-def _note_unknown(exported: "ExportedEnsemble", rows: "pa.Table") -> None:
-    """Warn of columns that hold nothing that training saw, as ids of another form do."""
+def _note_unknown(client: "Client", rows: "pa.Table") -> None:
+    """Warn of columns in which training saw no value, such as ids in another form."""
     from serving.in_process import unknown_columns
 
-    if unknown := listed([repr(name) for name in unknown_columns(exported, rows)], 5):
+    if unknown := listed([repr(name) for name in unknown_columns(client, rows)], 5):
         note(
             f"Warning: in the first rows, 100% of {unknown} are values that training never saw, or saw too rarely. "
             "Check that they are written as in the training data."
@@ -213,6 +213,4 @@ def _selection(schema: "ModelSchema", *, is_row: bool) -> "Callable[[pa.Table], 
     """What is sent of rows: all of a row that was typed, so that a column too many is found."""
     from rankline.rows import select
 
-    required = [column.name for column in schema.columns if column.is_required]
-    optional = [column.name for column in schema.columns if not column.is_required]
-    return lambda rows: rows if is_row else select(rows, required, optional)
+    return lambda rows: rows if is_row else select(rows, schema)

@@ -66,7 +66,7 @@ class RecipeCommand(TyperCommand):
 
 
 def _taken_by(flags: Sequence[str], group: Any) -> str:
-    """Which other verbs have these options; nothing where none has."""
+    """Say which other verbs take these options; empty if none does."""
     verbs = group.command.commands if group is not None else {}
     taking = [
         f"rankline {name}"

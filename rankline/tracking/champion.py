@@ -85,9 +85,10 @@ def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, i
     try:
         registry = _open(uri)
         registered = _registered(registry, ensemble)
-    except RegistryError as error:
-        if not is_urgent:
-            raise
+    except ArtifactError as error:
+        if not is_urgent or not isinstance(error, RegistryError):
+            active = ExportedEnsemble.load(ensemble.path).version
+            raise type(error)(f"{error} Version {active} stays active.") from None
         ensemble.activate(in_place_of=in_place_of)
         note(f"Warning: {error} The alias stays where it is: rankline promote {ensemble.name} --to {ensemble.version}")
         return

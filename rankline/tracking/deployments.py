@@ -21,12 +21,13 @@ from rankline.display import note, say
 from rankline.status import Status, status_of, statuses
 from rankline.tracking.champion import make_active
 from rankline.tracking.fetch import on_this_machine
-from rankline.tracking.loading import frame_of
+from rankline.tracking.loading import frame_of, with_times
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store, uri_of
-from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace
+from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble, versions
+from serving.in_process import open_ensemble
 from workflows.errors import ArtifactError, ConfigError, RanklineError
 from workflows.trained import TrainedModel
 
@@ -171,9 +172,14 @@ class RanklineDeployments(BaseDeploymentClient):
             raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
         rows = frame_of(inputs)
         if endpoint is None:
-            return api.predict(deployment_name, rows, repository=self.repository)
-        with Client(endpoint, deployment_name) as client:
-            return api.predict(client, rows)
+            path = exported_workspace(deployment_name, repository=self.repository).ensemble
+            asked = open_ensemble(ExportedEnsemble.load(path))
+        else:
+            asked = Client(endpoint, deployment_name)
+        with asked as client:
+            scored = api.predict(client, with_times(rows, client.schema))
+        scored[list(rows)] = rows  # times as they were given
+        return scored
 
     def deploy(self, name: str, model_uri: str, flavor: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
         """Make what a URI names the active version.

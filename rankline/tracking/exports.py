@@ -22,7 +22,7 @@ def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
 
     Args:
         ensemble: the version.
-        work_dir: see `uri_of_run`.
+        work_dir: see `rankline.tracking.store.uri_of_run`.
 
     Raises:
         ArtifactError: the store does not take it.

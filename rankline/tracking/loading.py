@@ -6,12 +6,15 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from rankline.rows import select
-from serving.client import Client
+from serving.client import Client, ModelSchema
 from serving.ensemble import ExportedEnsemble
 from serving.in_process import open_ensemble
-from workflows.errors import DataError
+from workflows.datasets.table.typed import iso_times
+from workflows.errors import DataError, RanklineError
 
 
 class _Scorer:
@@ -20,17 +23,19 @@ class _Scorer:
 
     def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  (MLflow's)
         """Scores: [num_rows], or [num_rows, width] of several values."""
-        columns = self._client.schema.columns
-        table = pa.Table.from_pandas(frame_of(rows), preserve_index=False)
-        required, optional = ([c.name for c in columns if c.is_required is wanted] for wanted in (True, False))
-        return self._client.predict(select(table, required, optional))
+        schema = self._client.schema
+        try:
+            table = pa.Table.from_pandas(with_times(frame_of(rows), schema), preserve_index=False)
+            return self._client.predict(select(table, schema))
+        except RanklineError as error:  # of another class, MLflow's server answers with a traceback
+            raise MlflowException(str(error), INVALID_PARAMETER_VALUE) from None
 
 
 def frame_of(rows: Any) -> pd.DataFrame:
-    """Raw rows as MLflow's callers give them: a DataFrame, records, columns, one row, `dataframe_split` or `_records`.
+    """Convert raw rows of MLflow's callers: a DataFrame, records, columns, one row, `dataframe_split` or `_records`.
 
     Raises:
-        DataError: it is something else.
+        DataError: they are something else.
     """
     if isinstance(rows, pd.DataFrame):
         return rows
@@ -46,6 +51,18 @@ def frame_of(rows: Any) -> pd.DataFrame:
         return pd.DataFrame(rows)
     except (ValueError, TypeError) as error:
         raise DataError(f"the rows cannot be read ({error}). Give a DataFrame, records, or columns.") from None
+
+
+def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
+    """Return the rows with times in place of texts by ISO 8601 where whole numbers are sent: JSON has no times."""
+    whole = [column.name for column in schema.columns if column.values.datatype == "INT64" and not column.lengths]
+    for name in set(whole) & set(rows):
+        if pd.api.types.infer_dtype(rows[name], skipna=True) == "string":
+            texts = pa.array(rows[name].astype(object), from_pandas=True)
+            times = iso_times(texts)
+            if times.null_count == texts.null_count:
+                rows = rows.assign(**{name: times.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False)})
+    return rows
 
 
 def _load_pyfunc(path: str) -> _Scorer:

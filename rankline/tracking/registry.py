@@ -208,10 +208,10 @@ class Registry:
         return RegisteredVersion.of(found[0]) if found else None
 
     def _refuse_other_project(self, ensemble: ExportedEnsemble) -> None:
-        """Refuse a name under which something was registered that is not an earlier version of this ensemble.
+        """Refuse the name of a registered model that is not this ensemble.
 
         Raises:
-            ArtifactError: its versions are not of this model repository, and take other columns or are not Rankline's.
+            ArtifactError: no version is of this model repository, and the newest takes other columns or is not ours.
         """
         found = self._client.search_model_versions(f"name = '{ensemble.name}'")
         own = {version.manifest.fingerprint for version in versions(ensemble.path)}
@@ -220,10 +220,10 @@ class Registry:
         newest = max(found, key=lambda one: int(one.version))
         is_ours = _FINGERPRINT in newest.tags
         if not is_ours or newest.tags.get(_INPUTS, _inputs(ensemble)) != _inputs(ensemble):
-            whose = "another project, whose requests have other columns" if is_ours else "something else than Rankline"
+            origin = "another project, whose requests have other columns" if is_ours else "another program"
             raise ArtifactError(
-                f"the registered model {ensemble.name!r} in {self._uri} is of {whose}. Rename or delete it in MLflow, "
-                "or export under another name."
+                f"the registered model {ensemble.name!r} in {self._uri} is from {origin}. Rename or delete it in "
+                "MLflow, or export under another name."
             )
 
     def _origin(self, ensemble: ExportedEnsemble) -> tuple[str, str]:
@@ -254,6 +254,12 @@ class Registry:
         parity = ensemble.manifest.details["parity"]
         (directory / "parity.json").write_text(json.dumps(parity, indent=2) + "\n", encoding="utf-8")
         if run_id:
+            if not any(one.path == FILE_NAME for one in self._client.list_artifacts(run_id)):
+                place = self._client.get_run(run_id).info.artifact_uri
+                raise RegistryError(
+                    f"{ensemble.name} version {ensemble.version} was not registered: the artifacts of MLflow run "
+                    f"{run_id} have no {FILE_NAME}, in {place}. Restore them, or train and export again."
+                )
             self._client.download_artifacts(run_id, FILE_NAME, str(directory))
             self._copy_report(directory, ensemble, run_id)
         model = Model(run_id=run_id or None, signature=_signature(ensemble))
@@ -302,7 +308,7 @@ class Registry:
 
 
 def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
-    """Names of raw columns, and which a row may lack; the ensemble takes any type that holds their values."""
+    """Return the raw columns, and which of them a row may lack; the ensemble takes any type that holds their values."""
     columns = ModelSchema.from_config(ensemble.model_config).columns
     any_type: Any = AnyType  # without annotations
     inputs: list[Any] = [ColSpec(any_type(), column.name, required=column.is_required) for column in columns]
@@ -310,7 +316,7 @@ def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
 
 
 def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
-    """The files by which MLflow makes an environment for the version: for pip, virtualenv and conda."""
+    """Write the files from which MLflow makes an environment for the version: for pip, virtualenv and conda."""
     python = platform.python_version()
     engine = engines().get(ensemble.manifest.details[ENGINE])
     needed = ["rankline", "mlflow", *packages_distributions().get(engine.module if engine else "", [])]
@@ -329,7 +335,7 @@ def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
 
 
 def _inputs(ensemble: ExportedEnsemble) -> str:
-    """A digest of the names of its inputs, which may be too many for a tag."""
+    """Return a digest of the names of an ensemble's inputs, which may be too many for a tag."""
     names = sorted(one.name for one in ensemble.model_config.input)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 

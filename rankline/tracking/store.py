@@ -27,7 +27,7 @@ _LOOK_S = "5"
 
 
 def server() -> str | None:
-    """Tracking URI of the server that takes runs in place of the work directory, without a password; None for none."""
+    """Return the URI of the server that takes runs in place of the work directory, without a password; None without."""
     return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
@@ -37,29 +37,29 @@ def uri_of(work_dir: Path) -> str:
 
 
 def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
-    """Tracking URI of the store that has a run: the one its artifact names, or that of the work directory.
+    """Return the tracking URI of the store that has a run: the one its artifact names, or that of the work directory.
 
     Args:
         tracking_uri: as the artifact has it; empty for a model that was trained elsewhere.
-        work_dir: whose store it is where the artifact's is a file that is gone.
+        work_dir: its store is taken if the artifact's is a file that no longer exists.
     """
     file = file_of(tracking_uri)
     return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)
 
 
 def check_store(uri: str) -> None:
-    """Refuse, before long work, a store that would refuse its result.
+    """Refuse a store before long work whose result it would refuse.
 
-    A server that does not answer is not refused: what is logged is kept until it does.
+    A server that does not answer is accepted: what is logged is kept until it does.
 
     Raises:
-        ArtifactError: the store, or a proxy before it, refuses the user, or is none.
+        ArtifactError: the store or a proxy in front of it refuses the user, or there is no store.
         ConfigError: MLflow cannot open it.
     """
     if file := file_of(uri):
         there = next(path for path in (file, *file.absolute().parents) if path.exists())
         if not all(os.access(path, os.W_OK) for path in {there, there if there.is_dir() else there.parent}):
-            raise ArtifactError(f"{there} cannot be written, and MLflow's store is in it. Choose another --work-dir.")
+            raise ArtifactError(f"{there} is not writable, and MLflow's store is in it. Choose another --work-dir.")
         return
     from mlflow.exceptions import MlflowException
 
@@ -75,7 +75,7 @@ def check_store(uri: str) -> None:
 
 @contextmanager
 def _one_try() -> Iterator[None]:
-    """MLflow asks once, and waits for seconds."""
+    """Make MLflow ask once, and wait only seconds for the answer."""
     once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
     before = {name: os.environ.get(name) for name in once}
     os.environ.update(once)

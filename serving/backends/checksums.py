@@ -23,7 +23,11 @@ def check_step(model: Path, manifest: str) -> None:
 
 
 def check_step_files(model: Path, files: Mapping[str, FileRecord]) -> None:
-    """The same with the files of the manifest, those of other steps among them."""
+    """Check a step against the files of the manifest, which also has those of other steps.
+
+    Raises:
+        ArtifactError: see `check_step`.
+    """
     own = {name: record for name, record in files.items() if name.startswith(f"{model.name}/")}
     refuse_links(model, "ensemble")
     check_files(model.parent, own, "ensemble")

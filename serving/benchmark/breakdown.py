@@ -49,8 +49,8 @@ class Breakdown:
         client_ms: how late it was taken up, and the time until it was handed to the operating system.
         network_ms: what neither client nor server account for: kernel, network, and gRPC on both sides.
         steps: model → its times, in the order of the ensemble.
-        remainder_ms: of the server's time, what is in no step: the ensemble's own work. The server's mean is over a
-            few requests more or less than ours, those at both ends; of few requests this can be below 0.
+        remainder_ms: the server's time outside of all steps: the ensemble's own work. The server's mean covers a few
+            requests more or fewer than ours, at both ends, so with few requests this can be below 0.
     """
 
     total_ms: float

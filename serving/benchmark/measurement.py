@@ -157,8 +157,8 @@ def _failure(run: Run, outcome: Outcome) -> str:
         return ""
     if run.whole.num_answered:
         return (
-            f"no request that was due in these {run.duration_s:g} s was answered in them: what was answered was due "
-            "before. The load is more than client or server can handle. Lower the rate."
+            f"no request that was due in these {run.duration_s:g} s was answered in them: all answers were to earlier "
+            "requests. The load is more than client or server can handle. Lower the rate."
         )
     return f"nothing was answered in {run.duration_s:g} s: {dict(run.whole.errors) or 'no errors either'}."
 

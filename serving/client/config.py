@@ -53,7 +53,7 @@ class ClientConfig:
             later. Worth it from about a megabyte of inputs on.
         tls: encrypts the connection.
         key: opens protocols that the server restricts, such as shared memory.
-        headers: are sent with every request, as a proxy may ask for.
+        headers: sent with every request, such as those that a proxy asks for.
     """
 
     timeout_s: float = 30.0

@@ -8,7 +8,7 @@ from workflows.errors import DeadlineError, RequestError, ServerBusyError, Serve
 
 UNAVAILABLE, DEADLINE_EXCEEDED = "UNAVAILABLE", "DEADLINE_EXCEEDED"
 UNAUTHENTICATED, PERMISSION_DENIED = "UNAUTHENTICATED", "PERMISSION_DENIED"
-# None of gRPC's: the client itself was closed, and what answers does not speak Triton's protocol.
+# Ours, not gRPC's: the client itself was closed; what answers does not speak Triton's protocol.
 CLOSED, NOT_TRITON = "CLOSED", "NOT_TRITON"
 _REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
 _QUEUE_FULL, _QUEUE_TIMEOUT = "Exceeds maximum queue size", "Request timeout expired"
@@ -70,7 +70,7 @@ class CallError(Exception):
 
 
 def is_restricted(details: str) -> bool:
-    """Whether the server has restricted the protocol to those who know a key."""
+    """Whether the server restricts the protocol to those who have its key."""
     return _RESTRICTED in details
 
 
@@ -101,12 +101,12 @@ def explain(failure: CallError, *, url: str, model_name: str, timeout_s: float) 
         return RequestError(f"{url} restricts this to those who have its key ({details}). Give the client the key.")
     if failure.status in (UNAUTHENTICATED, PERMISSION_DENIED):
         return RequestError(
-            f"{url} or a proxy before it asks for other credentials ({details}). Give them, such as "
+            f"{url}, or a proxy in front of it, asks for other credentials ({details}). Give them, such as "
             "ClientConfig(headers={'Authorization': ...})."
         )
     if failure.status == NOT_TRITON:
         return ServerError(
-            f"what answers at {url} is no Triton server ({details}). Correct the address, or the proxy before it."
+            f"the server at {url} is not Triton ({details}). Correct the address, or the proxy in front of it."
         )
     if failure.is_unknown_model:
         return RequestError(f"{url} has no model {model_name!r} ({details}). See what it serves, or try again later.")

@@ -32,9 +32,9 @@ _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several se
 _waiting: set[int] = set()
 """Threads that wait for an answer."""
 _open: "WeakSet[GrpcTransport]" = WeakSet()
-"""Asynchronous ones, which have threads of gRPC's own."""
+"""Asynchronous transports that are open: gRPC has threads of its own for them."""
 _is_cut_off = False
-"""Whether this process was forked amid calls: gRPC then hangs or aborts, and keeps no timeout."""
+"""Whether this process was forked during calls: gRPC then hangs or aborts, and ignores timeouts."""
 
 
 def _after_fork() -> None:

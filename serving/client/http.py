@@ -45,9 +45,9 @@ _STATUS_OF_PAGE = {
     "503": UNAVAILABLE,
     "504": DEADLINE_EXCEEDED,
 }
-"""Of answers that are not JSON, which come from a proxy."""
+"""For answers that are not JSON, which come from a proxy."""
 
-os.register_at_fork(after_in_child=gevent.reinit)  # else it would wait for threads that the parent has
+os.register_at_fork(after_in_child=gevent.reinit)  # or else it waits for threads of the parent
 
 
 class HttpTransport(ABC):
@@ -60,7 +60,7 @@ class HttpTransport(ABC):
         """The model's `inference.ModelConfig`."""
         answer = await self._call(timeout_s, "get_model_config", model_name)
         if not isinstance(answer, dict) or "max_batch_size" not in answer:
-            raise CallError(NOT_TRITON, f"it describes a model as {str(answer)[:50]}")
+            raise CallError(NOT_TRITON, f"its answer does not describe a model: {str(answer)[:50]}")
         return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
     async def model_names(self, timeout_s: float) -> list[str]:
@@ -130,12 +130,12 @@ class BlockingHttpTransport(HttpTransport):
 
     async def _call(self, timeout_s: float, method: str, *arguments: Any) -> Any:
         try:
-            with gevent.Timeout(timeout_s) as limit:  # of all reads together, which a socket's own timeout is not
+            with gevent.Timeout(timeout_s) as limit:  # for all reads together, unlike a socket's timeout
                 return getattr(self._kept(), method)(*arguments, headers=self._headers)
         except gevent.Timeout as error:
             if error is not limit:
                 raise
-            self._drop()  # the answer may still come over its connection
+            self._drop()  # the answer may still arrive on its connection
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
         except InferenceServerException as error:
             raise failed(error) from error
@@ -168,7 +168,7 @@ class BlockingHttpTransport(HttpTransport):
 
 
 def failed(error: InferenceServerException) -> CallError:
-    """What the server answered, or a proxy in its place."""
+    """Return the failure that the server, or a proxy in front of it, answered."""
     status, page = str(error.status()), error.debug_details()
     if page is not None:
         return CallError(_STATUS_OF_PAGE.get(status, NOT_TRITON), f"status {status}: {' '.join(page.split())[:100]}")

@@ -186,7 +186,7 @@ def _lay_out(given: Mapping[str, Any], schema: ModelSchema) -> list[Dense | List
 
 
 def _some(names: Iterable[str]) -> str:
-    """All names, or the first few of a wide table's."""
+    """Show all names, or the first few of many."""
     first = list(names)
     return str(first) if len(first) <= _MAX_NAMES else f"{first[:5]} and {len(first) - 5} more"
 
@@ -265,14 +265,14 @@ def _parts(
 
 
 def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
-    """Name → column of rows, however they are given.
+    """Return the columns of rows by name.
 
     Args:
-        rows: see `Client.predict`.
+        rows: of any type that `Client.predict` takes.
         schema: says which columns hold lists.
 
     Raises:
-        RequestError: they are something else.
+        RequestError: rows are of another type.
     """
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
@@ -288,13 +288,14 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
     except AttributeError:
         got = type(rows).__name__
         raise RequestError(
-            f"rows are a {got}, expected a mapping from names to columns, a list of such rows, or a table."
+            f"rows are a {got}, expected a table, a mapping from names to columns or values, or a list of rows as "
+            "mappings."
         ) from None
     return {name: [value] for name, value in columns.items()} if _is_row(columns, schema) else columns
 
 
 def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:
-    """Whether these are the values of one row: single ones, but for lists of columns that hold lists."""
+    """Whether these are the values of one row: single ones, except in columns that hold lists."""
     lists = {column.name for column in schema.columns if column.lengths is not None}
     several = {
         name for name, value in columns.items() if hasattr(value, "__iter__") and not isinstance(value, str | bytes)

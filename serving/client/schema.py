@@ -91,7 +91,7 @@ class ModelSchema:
         return {output.name: part[:, 0] if output.is_scalar else part for output, part in parts}
 
     def score_columns(self, scores: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-        """The same as columns of a table, see `workflows.heads.score_names`."""
+        """Return the same by column, named as `workflows.heads.score_names` says."""
         columns: dict[str, npt.NDArray[Any]] = {}
         for output, part in self.by_output(scores).items():
             classes = self.classes.get(output, ())

@@ -17,7 +17,7 @@ from serving.client.transport import Transport, connect
 class Client:
     """Scores rows with one model of a Triton server, one request after another. Threads may share one.
 
-    A process that was forked connects anew; a client that was pickled connects where it is loaded.
+    A forked process makes a connection of its own; a pickled client connects where it is loaded.
 
     Args:
         url: HOST:PORT of the server's gRPC protocol, or of its HTTP protocol with that transport or as
@@ -75,10 +75,10 @@ class Client:
 
         Args:
             columns: one column per input of the model: a table of Arrow, pandas or polars, or a mapping from names to
-                arrays or lists of equal length; or a mapping from names to the values of one row, or a list of those.
+                arrays or lists of equal length. Or one row, a mapping from names to values, or a list of such rows.
                 Lists of a pair of inputs `NAME__values` and `NAME__nnzs` are given as `NAME`, each of any length, or
-                as the two tensors. None, NaN and nulls say that a value is missing. A
-                column of candidates has one value per row, or is [num_rows, num_candidates].
+                as the two tensors. None, NaN and nulls say that a value is missing. A column of candidates has one
+                value per row, or is [num_rows, num_candidates].
 
         Returns:
             [num_rows], or [num_rows, width] when there is more than one value per row, as there is for several
@@ -138,11 +138,11 @@ class Client:
 
     @property
     def _core(self) -> Core:
-        """The connection of this process: threads and sockets of one that was forked stay with its parent."""
+        """The connection of this process: after a fork, threads and sockets stay with the parent."""
         if self._process != os.getpid() and self._transport is None:
             connected = self._connect()
             connected.schema = self._connected.schema
-            self._inherited.append(self._connected)  # to close it would wait for those threads
+            self._inherited.append(self._connected)  # closing it would wait for those threads
             self._connected, self._process = connected, os.getpid()
         return self._connected
 

@@ -51,7 +51,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
         is_async: for the running event loop; else calls block.
 
     Raises:
-        ConfigError: `url` is no address, or begins with a scheme that the config contradicts.
+        ConfigError: `url` is not an address, or begins with a scheme that contradicts the config.
         MissingExtraError: HTTP needs packages that are not installed.
     """
     url, config = by_scheme(url, config)
@@ -62,7 +62,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
     try:
         _ = urlsplit(f"//{url}").port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no address: {in_short(error)}. Expected HOST:PORT.") from None
+        raise ConfigError(f"{url!r} is not an address: {in_short(error)}. Expected HOST:PORT.") from None
     require("aiohttp" if is_async else "geventhttpclient", feature="transport 'http'", extra="http")
     if is_async:
         from serving.client.http_aio import AsyncHttpTransport
@@ -74,7 +74,7 @@ def connect(url: str, config: ClientConfig, *, is_async: bool) -> Transport:
 
 
 def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
-    """An address without its scheme and without the path of Triton's protocol, and a config that follows the scheme.
+    """Split the scheme, and the path of Triton's protocol, from an address, and apply the scheme to the config.
 
     Raises:
         ConfigError: they contradict each other.
@@ -84,6 +84,6 @@ def by_scheme(url: str, config: ClientConfig) -> tuple[str, ClientConfig]:
         return url, config
     transport, is_encrypted = _SCHEMES[scheme]
     if transport == GRPC != config.transport:
-        raise ConfigError(f"{url} asks for gRPC, and transport is {config.transport!r}. Leave one of them out.")
+        raise ConfigError(f"{url} asks for gRPC, but transport is {config.transport!r}. Leave one of them out.")
     tls = config.tls or (ClientTls() if is_encrypted else None)
     return re.sub(r"/(v2(/.*)?)?$", "", address), replace(config, transport=transport, tls=tls)

@@ -93,15 +93,15 @@ class ForeignModel(Protocol):
         return ()
 
     def take_as_missing(self, value: float) -> None:
-        """Take a value for missing, besides NaN.
+        """Take a value as missing, as NaN is.
 
         Raises:
-            ConfigError: no model of the format does.
+            ConfigError: models of the format have no such value.
         """
-        raise ConfigError(f"--missing {value:g} is for XGBoost, whose files do not say it, and the model is another.")
+        raise ConfigError(f"--missing {value:g} is for XGBoost models only, and this is another model. Leave it out.")
 
     def assumed(self) -> tuple[str, ...]:
-        """What scores depend on and the file does not say: a sentence each."""
+        """Name what scores depend on but the file does not record, in a sentence each."""
         return ()
 
     def write(self, feeds: Sequence[Feed], heads: Sequence[Head], target: Path) -> None:

@@ -56,7 +56,6 @@ def export_foreign(
     workflow: Path | nvt.Workflow | None = None,
     renames: Mapping[str, str] | None = None,
     missing: float | None = None,
-    compare: bool = False,
     promote: bool = True,
     progress: Progress = SILENT,
 ) -> ExportedEnsemble:
@@ -70,20 +69,19 @@ def export_foreign(
         name: of the ensemble model.
         workflow: directory of a saved NVTabular workflow, or a fitted one; None where the model takes raw columns.
         renames: column of the workflow → what the model calls it.
-        missing: a value that the model takes for missing besides NaN; of XGBoost, whose files do not say it.
-        compare: time all engines that can serve the model.
+        missing: a value that means missing to an XGBoost model, as NaN does; its file does not record it.
         promote: see `serving.ensemble.publish_version`.
         progress: shows the steps that are done.
 
     Returns:
-        The ensemble; `assumed` in the details of its manifest is what scores depend on and no file says.
+        The ensemble; `assumed` in its manifest's details says what scores depend on but no file records.
 
     Raises:
         ArtifactError: workflow or model cannot be loaded, would run code, or `output` is something else.
         DataError: the sample does not fit the workflow.
         ExportError: model and workflow do not fit, or one of them cannot be served.
         ParityError: offline and served results differ.
-        ConfigError: `missing` is for another model.
+        ConfigError: `missing` is given, and the model is not of XGBoost.
         MissingExtraError: what loads or serves the model is not installed.
     """
     progress.update(0, 5, "load the model")
@@ -116,9 +114,7 @@ def export_foreign(
             widths=widths_of(feeds),
             refuses_missing=True,
         )
-        return publish_exportable(
-            exportable, output, config, name=name, compare=compare, promote=promote, progress=progress
-        )
+        return publish_exportable(exportable, output, config, name=name, promote=promote, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +163,7 @@ def _matched(
 
 
 def _assumed(model: ForeignModel, feeds: Sequence[Feed], source: str) -> list[str]:
-    """What scores depend on and neither model nor workflow says: a sentence each."""
+    """Name what scores depend on but neither model nor workflow records, in a sentence each."""
     by_position = [feed for feed in feeds if feed.by_position and len(feed.columns) > 1]
     return [*model.assumed(), *(_said_of_order(feed, source) for feed in by_position)]
 
@@ -177,8 +173,8 @@ def _said_of_order(feed: Feed, source: str) -> str:
     rest = "" if len(feed.columns) <= _MAX_NAMED else f" and {len(feed.columns) - _MAX_NAMED} more"
     remedy = f", or --rename COLUMN={numbered[0]} and so on" if numbered else ""
     return (
-        f"The model does not name its features, so they are taken by position, as {source} has them: {first}{rest}. "
-        f"If training had another order, give the columns in that order{remedy}."
+        f"The model does not name its features, so they are matched by position, as in {source}: {first}{rest}. "
+        f"If training used another order, give the columns in that order{remedy}."
     )
 
 
@@ -260,9 +256,9 @@ def _loader(workflow: Path | nvt.Workflow) -> Callable[[], nvt.Workflow]:
 
 
 def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -> nvt.Workflow:
-    """A workflow that hands on the columns that a model takes by name, or all numbers where it takes a matrix.
+    """Make a workflow that passes on the columns that a model takes by name, or all numbers if it takes a matrix.
 
-    Where an input has no column it hands on all, so that `match` names them.
+    If an input has no column, it passes on all, so that the error of `match` names them.
     """
     taken = set(renames.values())
     names = {renames.get(name, name): name for name in rows.column_names if name in renames or name not in taken}
@@ -298,12 +294,12 @@ def _stems(name: str) -> list[str]:
 
 
 def _names(entry: Input) -> list[str]:
-    """What a column that an input takes may be called."""
+    """Return the names that a column for an input may have."""
     return [entry.name, *_stems(entry.name), *entry.features, *entry.numbered]
 
 
 def _is_found(entry: Input, found: Sequence[str]) -> bool:
-    """Whether there is a column for each that an input takes by name."""
+    """Whether all columns that an input takes by name are there."""
     of_matrix = set(entry.features or entry.numbered)
     return bool(of_matrix and of_matrix <= set(found)) or any(
         name in found for name in (entry.name, *_stems(entry.name))
@@ -372,7 +368,7 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
     """A head for each output of numbers; classes that only count its columns where the model names none.
 
     Raises:
-        ExportError: an output has no row for each row, or another dtype, or there is none of numbers.
+        ExportError: an output has another number of rows or another dtype, or no output holds numbers.
     """
     heads = []
     for name, array in made.items():
@@ -390,8 +386,8 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
             )
         if array.dtype.kind in "iu" and (array != array.astype(np.float32)).any():
             raise ExportError(
-                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, and scores are "
-                "float32, which does not hold them. Leave it out of the model's outputs."
+                f"the model's output {name!r} is {array.dtype} with values up to {np.abs(array).max()}, but scores are "
+                "float32, which cannot hold them. Remove it from the model's outputs."
             )
         width = 1 if array.ndim == 1 else array.shape[1]
         classes = model.classes(name) or tuple(map(str, range(width)))

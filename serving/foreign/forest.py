@@ -31,7 +31,7 @@ class Forest:
         transform: what the sum goes through, such as `SIGMOID`.
         scale: what the sum is multiplied with before.
         base: what is added to each score; none for nothing.
-        missing: a value that is missing besides NaN.
+        missing: a value that means missing, as NaN does.
     """
 
     trees: Sequence[Tree]

@@ -23,7 +23,7 @@ COLUMN, MATRIX, PADDED = "column", "matrix", "padded"
 _PARTS = {VALUES: "values", NNZS: "nnzs", OFFSETS: "offsets"}
 _COUNT_BYTES = 4  # which hold the number of values of any request
 _HALVES = ("float16", "bfloat16")
-"""Types that no tensor has on its way to the model."""
+"""Types that a tensor cannot have before it reaches the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Input:
         dtype: NumPy dtype name; "" where the model's format does not say.
         shape: None for a size that varies; None as a whole where the format does not say.
         features: columns of a `MATRIX` by name, where the model knows them.
-        numbered: names that its framework gives to the columns of a `MATRIX`, where it knows no others.
+        numbered: names that its framework gives to the columns of a `MATRIX` by default, where it does so.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Feed:
         columns: one encoded column, or those of a matrix from left to right.
         dtype: NumPy dtype name of what is fed.
         rank: dimensions of what is fed.
-        by_position: a matrix whose columns are in the order in which they came, as the model names none.
+        by_position: the columns of a matrix are in the order of the workflow or sample, as the model names none.
     """
 
     input: Input
@@ -102,7 +102,7 @@ def match(
         inputs: of the model.
         columns: of the workflow.
         renames: column → what the model calls it.
-        source: what the columns are of, in messages.
+        source: where the columns come from, for messages.
 
     Raises:
         ExportError: an input has no column, or one that does not fit; the message names all of them, both sides.

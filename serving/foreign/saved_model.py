@@ -215,6 +215,6 @@ def _shape(path: Path, name: str, spec: Any) -> tuple[int | None, ...]:
 
 
 def line_of(error: Exception) -> str:
-    """What TensorFlow says is wrong: the first line that does not say where in the graph."""
+    """Return the line in which TensorFlow says what is wrong, the first that does not say where in the graph."""
     lines = (_NODE.sub("", line).strip() for line in str(error).splitlines())
     return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)

@@ -75,19 +75,19 @@ class Model(ForeignModel):
             single = [made for made in tried if self._fits(made, rows.iloc[:1])]
             if single and not any(self._fits(made, rows.iloc[[0, 0]]) for made in single):
                 raise ExportError(
-                    f"{error} It runs a single row, so it was traced for one: trace it with an example of several "
-                    "rows, and without sizes of one, such as view(1, -1)."
+                    f"{error} It runs a single row, so it was traced with one: trace it with an example of several "
+                    "rows, and without sizes that fit one row only, such as view(1, -1)."
                 ) from None
             if longest and not single:
                 raise ExportError(
                     f"{error} The longest lists of the sample have {longest} values. If the model takes lists of a "
-                    "fixed width, give a sample whose longest lists have it."
+                    "fixed width, give a sample whose longest lists have that width."
                 ) from None
             raise
         return tried[0]
 
     def _of_width(self, feed: Feed, feeds: tuple[Feed, ...], rows: pd.DataFrame) -> Feed:
-        """A feed of padded lists in the width that the sample has, where the model takes no wider ones."""
+        """Fix the width of padded lists to that of the sample if the model takes no wider ones."""
         if feed.kind != PADDED:
             return feed
         fixed, wider = (
@@ -130,7 +130,7 @@ class Model(ForeignModel):
 
 
 def _array(tensor: Any) -> NDArray[Any]:
-    """An output; in float32 where NumPy does not have its type of floats."""
+    """Convert an output to NumPy, as float32 if NumPy lacks its type of floats."""
     import torch
 
     has_numpy = tensor.dtype in (torch.float64, torch.float32, torch.float16) or not tensor.dtype.is_floating_point

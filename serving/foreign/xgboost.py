@@ -103,7 +103,7 @@ class Model(ForeignModel):
     def assumed(self) -> tuple[str, ...]:
         if not math.isnan(self._forest.missing):
             return ()
-        return ("XGBoost does not save which value is missing: NaN is. If training had another: --missing VALUE.",)
+        return ("XGBoost does not save which value means missing, so it is NaN, unless you give --missing VALUE.",)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost

@@ -71,7 +71,7 @@ def lower_clip(op: ops.Clip, selector: nvt.ColumnSelector, columns: Columns) -> 
 
 
 def lower_finite(op: Finite, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """NaN for floats that float32 does not hold."""
+    """Make floats NaN that are too large for float32."""
     lowered = {}
     for name in selector.names:
         check_numbers(op, name, columns[name])

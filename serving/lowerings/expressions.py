@@ -194,7 +194,7 @@ def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) 
         raise LoweringError(f"{what}: keys are not unique, so a request row could become several.")
     missing_row = num_unknown + len(present)
     if isinstance(column, Computed) and isinstance(column.step, WithoutEmpty) and not column.is_list:
-        (column,) = column.inputs  # the index leads an empty string to the row of a missing one, which saves the step
+        (column,) = column.inputs  # saves the step: the index has an empty string lead to the row of a missing one
         present = pa.concat_arrays([present, pa.array([b""], pa.large_binary())])
     positions = np.full(missing_row + 1, -1)
     positions[num_unknown:missing_row] = np.flatnonzero(~missing)

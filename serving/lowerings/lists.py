@@ -56,7 +56,7 @@ def lower_same_lengths(op: SameLengths, selector: nvt.ColumnSelector, columns: C
 
 
 def lower_vector_elements(op: VectorElements, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Each number of each vector."""
+    """Make a column of each place in the vectors."""
     _check_lists(op, selector, columns)
     lowered: dict[str, Expression] = {}
     for name in selector.names:

@@ -71,7 +71,7 @@ def vector_of(values: NDArray[Any] | pa.LargeBinaryArray, valid: Mask = None) ->
 
 
 def column_of_rows(rows: "pd.Series[Any]", *, is_list: bool) -> AnyColumn:
-    """Numbers of pandas, or lists of them, none of them missing, as a vector or lists."""
+    """Convert numbers of pandas, or lists of numbers, none of them missing."""
     if not is_list:
         return Vector(rows.to_numpy())
     lists = Ragged.of_rows(rows)

@@ -98,7 +98,7 @@ class Cast(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Narrow(Step):
-    """Whole numbers as a dtype that does not hold all of them; those that it does not hold are refused.
+    """Whole numbers as a smaller dtype; those that it cannot hold are refused.
 
     Attributes:
         column: its name, for the error.
@@ -130,7 +130,7 @@ class HexToInt(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Finite(Step):
-    """Floats that float32 holds; others, infinities among them, are missing."""
+    """Floats; infinities, and those too large for float32, are missing."""
 
     def _compute(self, column: Vector) -> Vector:
         values: Any = column.values
@@ -327,7 +327,7 @@ class Pad(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class Limit(Step):
-    """Lists for a model that takes them in a fixed width; longer ones are refused.
+    """Lists in the fixed width that a model takes; longer ones are refused.
 
     Attributes:
         column: its name, for the error.
@@ -398,7 +398,7 @@ class NullToEmpty(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutEmpty(Step):
-    """Strings of which empty ones are missing; lists without those, and without missing ones."""
+    """Strings, of which empty ones are missing; lists without empty and missing strings."""
 
     elementwise: ClassVar[bool] = False
 
@@ -414,7 +414,7 @@ class WithoutEmpty(Step):
 
 
 def fitting(name: str, made: np.dtype[Any], dtype: str | None, width: int | None) -> Iterator[Step]:
-    """The steps that make a column what a model takes, and refuse whole numbers and lists that are too large for it.
+    """Yield the steps that convert a column to what a model takes, and refuse whole numbers and lists too large for it.
 
     Args:
         name: of the column.

@@ -1,4 +1,4 @@
-"""Raw columns of a request whose values a plan does not know, as where 7 is sent for 0007."""
+"""Finds raw columns of a request whose values a plan does not know, such as 7 sent for 0007."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from workflows.hashing import hash_ids
 
 
 def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
-    """Columns that are looked up, and have values in these rows, none of which the plan knows.
+    """Return the columns that are looked up and have values in these rows, none of which the plan knows.
 
     Args:
         plan: whose indexes are asked.
@@ -28,7 +28,7 @@ def unknown_columns(plan: TransformPlan, tensors: Tensors) -> list[str]:
 
 @dataclass(frozen=True)
 class _Counter:
-    """A `Transform` whose columns are the least unknown values that an index found in a raw column, and all values."""
+    """A `Transform` that counts, for each raw column, the values that its best index does not know, and all values."""
 
     plan: TransformPlan
 

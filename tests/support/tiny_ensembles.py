@@ -43,7 +43,7 @@ def publish_tiny(
         keep: versions to keep.
         runtime: of both steps; "" for the native backend, where there is one.
         run: id of the run that would have trained it, and tracking URI of its store.
-        promote: let it answer.
+        promote: serve the new version.
         num_padding_bytes: size of a file more in each plan, which nothing reads.
         limits: further fields of both steps' `ModelConfig`.
     """

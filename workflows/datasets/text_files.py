@@ -1,4 +1,4 @@
-"""Text files that may be compressed or of another encoding, hashed while they are read."""
+"""Text files that may be compressed or in another encoding, hashed while they are read."""
 
 import codecs
 import gzip
@@ -34,7 +34,7 @@ def unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzi
 
 
 class _AsUtf8(io.RawIOBase):
-    """Text of an encoding as UTF-8."""
+    """Recodes text of another encoding as UTF-8."""
 
     def __init__(self, text: "io.BufferedReader[io.FileIO] | gzip.GzipFile", encoding: str) -> None:
         self._text = io.TextIOWrapper(text, encoding, newline="")
@@ -56,20 +56,20 @@ class _AsUtf8(io.RawIOBase):
 
 
 def opened(path: Path, file: io.FileIO, encoding: str | None) -> "io.BufferedReader[Any] | gzip.GzipFile":
-    """The text in a file, unpacked; as UTF-8 if its `encoding` is given."""
+    """Open the text in a file, unpacked, and recoded as UTF-8 if its `encoding` is given."""
     text = unpacked(path, file)
     return text if encoding is None else io.BufferedReader(_AsUtf8(text, encoding))
 
 
 def wide_encoding(path: Path, encoding: str) -> str | None:
-    """The encoding of a file whose bytes cannot be cut at line ends, such as UTF-16; None for others.
+    """Return the encoding of a file whose bytes cannot be split at line ends, such as UTF-16; None for others.
 
     Args:
-        path: the file, whose byte order mark comes before what is said of it.
-        encoding: what is said.
+        path: the file. Its byte order mark takes precedence over `encoding`.
+        encoding: as the config has it.
 
     Raises:
-        LookupError: there is no such encoding.
+        LookupError: the encoding is not known.
     """
     with io.FileIO(path) as file, unpacked(path, file) as text:
         begin = text.read(4)
@@ -79,7 +79,7 @@ def wide_encoding(path: Path, encoding: str) -> str | None:
     return encoding if "\n".encode(encoding) != b"\n" else None
 
 
-_MARKS = {  # the first one that fits, since a mark of UTF-32 begins with one of UTF-16
+_MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-16
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }

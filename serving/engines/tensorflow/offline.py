@@ -40,7 +40,7 @@ class Model:
         return {name.removesuffix(VALUES): tensor.dtype.name for name, tensor in inputs if not name.endswith(NNZS)}
 
     def operator(self, encoded: Any) -> Any:  # noqa: ARG002  (a SavedModel says itself what it takes)
-        """A place in the graph: merlin-systems' own operator knows the arguments' names, not those of the tensors."""
+        """Stand in for the model: merlin-systems' own operator knows the names of arguments, not those of tensors."""
         from serving.merlin import Predict  # takes seconds, and only an export needs it
 
         return Predict(sorted(self._signatures[PADDED_SIGNATURE].function.structured_outputs))

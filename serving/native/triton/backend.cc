@@ -21,7 +21,7 @@ const char* const kMaxListLength = "MAX_LIST_LENGTH";
 const char* const kManifest = "MANIFEST";
 constexpr int64_t kMostValues = int64_t{1} << 40;  // of a tensor, which no machine holds
 constexpr int64_t kMostRows = int64_t{1} << 26;    // of a request, also of one without any values in them
-constexpr double kMostWarmUpBytes = 1 << 28;
+constexpr double kMostWarmUpBytes = 1 << 24;       // of inputs; a network may make fifty times as much of them
 constexpr int64_t kWarmUpRows[] = {1, 16, 256, 4096, 16384};
 
 // Triton's numbers for types, in the order of Dtype.

@@ -47,6 +47,10 @@ HEADERS: dict[str, tuple[dict[str, list[Any]], bool]] = {
     "a number over texts": ({"1": USERS, "2": [f"p{n % 7}" for n in range(ROWS)], "x": LABELS}, True),
     "data": ({"u1": USERS, "3.5": FEES, "0": LABELS}, False),
     "data, nothing but numbers": ({"7": FEES, "3.5": FEES[::-1], "0": LABELS}, False),
+    "data, a number twice": (
+        {"p9": [f"p{n % 7}" for n in range(ROWS)], "7": FEES, "7.0": FEES[::-1], "0": LABELS},
+        False,
+    ),
     "data with a missing cell": ({"u1": USERS, "NA": FEES, "0": LABELS}, False),
 }
 
@@ -145,7 +149,7 @@ def test_a_row_that_contradicts_the_guesses_is_said_once_the_recipe_is_written(
     done = CliRunner().invoke(app, ["init", str(tmp_path / "rows.csv"), "--output", str(recipe)])
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "rankline.yaml is written, but not all rows fit it" in said
+    assert "rankline.yaml was written, but not all rows fit it" in said
     assert "rows.csv, row 300: column 'fee' is 'many', expected a number" in said
     assert read_recipe(recipe).dataset.inputs == ("fee", "user")
 

@@ -36,6 +36,7 @@ def _ended(worker: int, status: int) -> str:
     return f"Process {worker} exit with status code {status}.\n"
 
 
+RULE = "-" * 74
 OTHERS = "Terminating remaining workers after failure of Process 1.\n"
 
 
@@ -102,6 +103,8 @@ def test_logs_of_an_earlier_run_are_removed_and_those_of_a_generation_are_not(lo
         (["ssh not successful for host b:\n", "ssh: No route to host\n", "RuntimeError: could not\n"],
          WorkerLostError, "^b cannot be reached: ssh: No route to host. `ssh b true` must work"),
         (["Traceback\n", "RuntimeError: all is lost.\n"], RanklineError, "status 1 .* all is lost. Its log: .*r.log$"),
+        ([f"{line}\n" for line in ("a warning", RULE, "prterun found no", "program.", "", "NOTE:", " Node: vm", RULE)],
+         RanklineError, "a model: prterun found no program. Its log: .*r.log$"),
     ],
 )  # fmt: skip
 def test_there_is_one_message_which_says_the_first_cause(

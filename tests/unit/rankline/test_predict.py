@@ -111,7 +111,7 @@ def test_a_score_that_is_no_number_is_null_in_json_and_named(repository: Path, t
         {"x": 3, "y": None, "score": None},
         {"x": 4, "y": 2.0, "score": None},
     ]
-    assert "Warning: the score is NaN in 2 of 3 rows, first in row 2," in done.stderr
+    assert "Warning: the score is NaN in 2 of 3 rows, first in row 2:" in done.stderr
 
 
 def test_one_row_is_scored_in_this_process(repository: Path) -> None:

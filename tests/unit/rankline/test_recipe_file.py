@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "name: t\ndata: {files: [a.csv]}\ncolumns: {x: {role: ignored}}\nlabels: {y: {}}\n",
         "no column is a feature",
     ),
-    "the name of what is answered": (_replaced("price:", "score:"), "the answers of the served model are called so"),
+    "the name of what is answered": (_replaced("price:", "score:"), "the output of the served model has this name"),
     "a name of requests": (
         _replaced("price:", "user__valid:"),
         "names end with __valid, of what belongs to a column 'user'",

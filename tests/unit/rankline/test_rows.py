@@ -1,6 +1,7 @@
 import csv as python_csv
 import io
 import json
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -23,13 +24,25 @@ from rankline.rows import (
     typed_row,
 )
 from rankline.scores import check_columns, scores_to
+from serving.client import ModelSchema
 from workflows.errors import ConfigError, DataError
+from workflows.tensors import Tensor
 
 ROWS = pa.table({"userId": [1, 2], "movieId": [31, -5]})
 
 
 def read_rows(path: str, format_name: str, text_columns: list[str]) -> pa.Table:
     return pa.concat_tables([block.rows for block in read_blocks(path, format_name, text_columns)])
+
+
+def schema_of(*required: str, optional: Sequence[str] = ()) -> ModelSchema:
+    return ModelSchema(
+        name="m",
+        inputs=tuple(Tensor(name=name, dtype="int64") for name in required),
+        optional_inputs=tuple(Tensor(name=name, dtype="int64") for name in optional),
+        outputs=(Tensor(name="score", dtype="float32"),),
+        max_batch_size=8,
+    )
 
 
 def write_scores(rows: pa.Table, scores: np.ndarray, format_name: str, output: Path) -> None:
@@ -170,10 +183,10 @@ def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
 
 def test_columns_that_the_model_does_not_take_stay_out_of_the_request() -> None:
     rows = ROWS.append_column("rating", pa.array([4.0, 2.0]))
-    assert select(rows, ["movieId", "userId"]).column_names == ["userId", "movieId"]
-    assert select(rows, ["movieId"], ["rating", "age"]).column_names == ["movieId", "rating"]
+    assert select(rows, schema_of("movieId", "userId")).column_names == ["userId", "movieId"]
+    assert select(rows, schema_of("movieId", optional=("rating", "age"))).column_names == ["movieId", "rating"]
     with pytest.raises(DataError, match=r"lack \['age'\]. Expected \['userId', 'age'\]"):
-        select(rows, ["userId", "age"])
+        select(rows, schema_of("userId", "age"))
 
 
 def test_a_column_that_may_be_missing_is_not_missed_in_silence() -> None:

@@ -484,7 +484,7 @@ def test_a_spec_of_which_nothing_can_be_trained_is_refused_before_it_is_imported
 
 
 def test_a_directory_without_data_is_refused_with_what_is_expected(tmp_path: Path, straight: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not a directory. Give one of prepared data or of files with"):
+    with pytest.raises(ConfigError, match="nowhere is not a directory. Give one with prepared data or with"):
         sim(*SMALL, "--dataset_dir", tmp_path / "nowhere")
     (tmp_path / "metadata.json").write_text("{}")
     with pytest.raises(

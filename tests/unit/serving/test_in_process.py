@@ -5,17 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pyarrow as pa
 import pytest
 
-from serving.engines import Engine
+from serving.engines import Engine, engines
 from serving.ensemble import ExportedEnsemble, publish_version
-from serving.export_config import ExportConfig
-from serving.in_process import open_ensemble
+from serving.export_config import WIDE, ExportConfig
+from serving.in_process import open_ensemble, unknown_columns
 from serving.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, TransformPlan
 from serving.version import Served, write_version
 from tests.support.tiny_ensembles import UNSEEN, damage, publish_tiny
 from workflows.errors import ArtifactError, RequestError
+from workflows.tensor_names import SCORE
 
 WORDS = pa.array([b"", b"a", "é".encode()], pa.large_binary())
 
@@ -108,6 +110,34 @@ def test_strings_lists_and_missing_values_are_scored_in_as_many_runs_as_a_server
         assert client.predict(ROWS).tolist() == SCORES
         assert client.predict(pa.table(ROWS)).tolist() == SCORES
         assert client.predict({name: column[:0] for name, column in ROWS.items()}).tolist() == []
+
+
+def test_a_wide_table_goes_through_its_relay_and_the_step_behind(tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(WIDE)]
+    make = onnx.helper
+    *takes, gives = (
+        make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, 1]) for name in (*names, "word", SCORE)
+    )
+    graph = make.make_graph([make.make_node("Sum", [*names, "word"], [SCORE])], "sum", takes, [gives])
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx")
+    plan = TransformPlan(
+        inputs=(*(ColumnSpec(name=name, dtype="float32") for name in names), ColumnSpec(name="word", dtype="object")),
+        indexes=(KeyIndex.build("word", WORDS),),
+        columns=(
+            *(Computed(name=name, source=name, dtype="float32") for name in names),
+            Column(name="word", index=0, values=np.array([7, 10, 20, 30], np.float32)),
+        ),
+    )
+    served = Served(engine=engines()["onnx"], path=tmp_path / "model.onnx")
+    with publish_version(tmp_path / "models", "wide", made_from={}, details={}, keep=2) as new:
+        write_version(new.directory, plan, served, ExportConfig(), name="wide", version=new.number)
+    ensemble = ExportedEnsemble.load(tmp_path / "models")
+    assert ensemble.steps == ("wide_relay_v1", "wide_score_v1")
+    rows: dict[str, list[Any]] = {**{name: [1.0, 2.0] for name in names}, "word": ["a", "new"]}
+    with open_ensemble(ensemble) as client:
+        assert client.predict(rows).tolist() == [WIDE + 20, 2 * WIDE + 7]
+        assert unknown_columns(client, rows) == []
+        assert unknown_columns(client, {**rows, "word": ["A", "new"]}) == ["word"]
 
 
 def test_candidates_share_a_row(tmp_path: Path, adder: Engine) -> None:

@@ -271,7 +271,7 @@ def test_what_is_missing_is_compared_where_it_can_be_served(mixed: tuple[nvt.Wor
 def test_columns_that_may_lack_a_value_share_calls_of_nvtabular(
     operator: Any, num_not_compared: int, num_calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NVTabular cannot encode a missing integer where training lacked none: such columns are looked for in halves."""
+    """NVTabular cannot encode a missing integer if training had none: such columns are found by halving."""
     names = [f"f_{number}" for number in range(40)]
     rows = pd.DataFrame({name: [1, 2, 3] for name in names})
     workflow = fitted(lambda: names >> operator(), rows, tmp_path)

@@ -1,4 +1,4 @@
-"""Which raw columns hold nothing that a plan knows."""
+"""Raw columns without a value that the plan knows."""
 
 from typing import Any
 

@@ -204,6 +204,19 @@ def test_without_any_checksum_the_zip_must_be_whole(site, archive, tmp_path):
     assert list((tmp_path / "wrong").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "reason"), [(6, 1, "is encrypted, password required"), (8, 97, "compression method is not supp")]
+)
+def test_a_zip_that_python_cannot_unpack_is_refused(site, tmp_path, place, value, reason):
+    content = bytearray(zipped(**{"ml/ratings.csv": RATINGS}))
+    for entry, shift in ((content.index(b"PK\3\4"), 0), (content.index(b"PK\1\2"), 2)):
+        content[entry + shift + place] = value
+    site.files["ml.zip"] = bytes(content)
+    with pytest.raises(DownloadError, match=rf"{reason}.*It was removed\. Use files that are already on disk"):
+        download(Archive(name="ml", url=site.url("ml.zip")), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_page_in_place_of_the_checksum_is_refused(site, archive, tmp_path):
     site.files["ml.zip.md5"] = b"<html>later</html>"
     with pytest.raises(DownloadError, match="holds '<html>later</html>', expected an MD5"):

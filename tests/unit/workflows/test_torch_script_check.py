@@ -76,7 +76,7 @@ def test_an_archive_of_another_tool_is_loaded(compression: int, tmp_path: Path) 
 
 
 def module_code(package: str, field: str) -> str:
-    """Of a model in a package, with a module of a name; called by a local variable, as PyTorch writes it."""
+    """Write the code of a model in a package, with a module of a name, called through a variable as PyTorch does."""
     return f"""class Net(Module):
   __parameters__ = []
   __buffers__ = []

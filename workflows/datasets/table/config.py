@@ -33,8 +33,8 @@ class FilesConfig:
         files: files, directories and patterns such as logs/*.csv, relative to the recipe file.
         format: of all files; without it, the ending of their names says.
         delimiter: between the cells of a CSV file.
-        quote: of the cells of a CSV file. A cell in double quotes may hold delimiters and line ends; with none, a quote
-            is a character like others.
+        quote: of the cells of a CSV file. A cell in double quotes may contain delimiters and line ends; with none, a
+            quote is an ordinary character.
         header: the first line of a CSV file has the names of its columns; else they are column_1, column_2 and so on.
         encoding: of the text of a CSV file.
         missing: texts that stand for a missing number, time or label in a CSV file; of texts, only the empty one does.
@@ -100,7 +100,10 @@ class ColumnConfig:
                 f"role {self.role} has type {self.type}, expected int, float or bool. Choose another role."
             )
         if (self.role == "vector") != (self.length > 0):
-            raise ConfigError("role vector and 'length' go together: 'length' is how many numbers each vector has.")
+            raise ConfigError(
+                f"role {self.role} has length {self.length}. Set 'length', how many numbers each vector has, for role "
+                "vector and no other."
+            )
         if (self.role == "timestamp") != (self.type == "timestamp") and self.role not in ("ignored", "group"):
             raise ConfigError(f"role {self.role} has type {self.type}: a timestamp has both, as role and as type.")
         if self.role == "timestamp" and not self.parts:
@@ -150,7 +153,7 @@ class LabelConfig:
 
 
 def _choices_of(column: ColumnConfig) -> dict[str, Any]:
-    """Of a column; data that were prepared before there were vectors do not say a length."""
+    """Return the choices of a column, with a length for vectors only: data prepared by earlier versions have none."""
     return {name: value for name, value in asdict(column).items() if name != "length" or value}
 
 
@@ -189,7 +192,7 @@ class TableConfig:
         for name in self.features:
             why = not_in_requests(name)
             if name == SCORE and [label.task for label in self.labels.values()] == ["binary"]:
-                why = "the answers of the served model are called so"
+                why = "the output of the served model has this name"
             if why:
                 raise ConfigError(f"columns.{name} is a feature, but {why}. Rename it in the files, or ignore it.")
         for key in ("time", "group"):
@@ -219,7 +222,7 @@ class TableConfig:
         """All that shapes what is made of the rows, by key, as JSON has it."""
         data = {f"data.{name}": value for name, value in asdict(self.data).items()}
         if self.data.quote == FilesConfig.quote:
-            del data["data.quote"]  # which data that were prepared before do not say
+            del data["data.quote"]  # data prepared by earlier versions have none
         columns = {f"columns.{name}": _choices_of(column) for name, column in self.read.items()}
         labels = {f"labels.{name}": asdict(label) for name, label in self.labels.items()}
         found = data | columns | labels | {"time": self.time, "group": self.group}

@@ -1,7 +1,7 @@
-"""CSV as text, line by line: the header, and the first line that is not a row of the table.
+"""Reads CSV as text: the header, and the first line that is not a row of the table.
 
-Arrow reads the rows. It takes all up to the next quote for one cell, says neither line nor column, and so does not
-notice a quote that nobody closed: between two of them, rows would be lost.
+Arrow reads the rows. It reads everything up to the next quote as one cell and reports neither line nor column, so it
+does not notice a quote that is never closed: the rows between two of those would be lost.
 """
 
 import csv
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workflows.datasets.table.config import FilesConfig
+from workflows.datasets.table.typed import NUMBER
 from workflows.datasets.text_files import opened, wide_encoding
 from workflows.errors import DataError
 
@@ -21,17 +22,17 @@ _MOST_CHARACTERS = 1 << 22  # of a cell
 _ROWS_LOOKED_AT = 200
 _FEW_LINES = 5
 _SHOWN = 40
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(NUMBER)
 _REMEDY = "Correct the quote, or set 'quote: none' under data to read quotes as ordinary characters."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The names of a CSV file.
+    """The header of a CSV file.
 
     Attributes:
-        names: of its columns.
-        num_lines: lines of the file that they take, with those before; 0 where the file does not name them.
+        names: of the columns.
+        num_lines: lines of the file up to the end of the header; 0 if it has none.
     """
 
     names: tuple[str, ...]
@@ -39,11 +40,11 @@ class Header:
 
 
 def read_header(path: Path, config: FilesConfig) -> Header:
-    """The names of the columns; those without a name are called column_N, by their place.
+    """Read the names of the columns. A column without a name is called column_N after its position.
 
     Raises:
         DataError: the file is empty, or its first lines are no header.
-        OSError, EOFError, zlib.error, UnicodeError, LookupError: it cannot be read.
+        OSError, EOFError, zlib.error, UnicodeError, LookupError: the file cannot be read.
     """
     first = next(_rows(path, config), None)
     if first is None:
@@ -54,7 +55,7 @@ def read_header(path: Path, config: FilesConfig) -> Header:
             "Remove the line, and give the delimiter under data."
         )
     if any("\0" in cell for cell in first.cells):
-        raise DataError(f"{path} has zero bytes, as UTF-16 has. Set 'encoding' under data, such as utf-16-le.")
+        raise _zero_bytes(path)
     if len(first.lines) > 1 and not _is_well_quoted(first.lines, config):
         raise DataError(f"{path}, line {first.number}: a quote in the header is not closed. {_REMEDY}")
     numbered = [f"column_{number}" for number in range(1, len(first.cells) + 1)]
@@ -65,7 +66,7 @@ def read_header(path: Path, config: FilesConfig) -> Header:
 
 
 def first_fault(path: Path, config: FilesConfig) -> DataError | None:
-    """What is wrong with the first line that is not a row, or begins a cell that swallows rows; None if all are well.
+    """Return an error for the first line that is not a row, or opens a cell that swallows rows; None without one.
 
     Raises:
         DataError: a quote is not closed.
@@ -93,14 +94,14 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
         place = next((place for place, cell in enumerate(row.cells) if "\n" in cell or "\r" in cell), 0)
         name = names[place] if place < len(names) else f"column_{place + 1}"
         return (
-            f"{where}: a quote opens a cell of column {name!r} that goes on for {num_more:,} more lines, which look "
-            f"like rows. {_REMEDY}"
+            f"{where}: a quote opens a cell of column {name!r} that continues for {num_more:,} more lines, which "
+            f"look like rows. {_REMEDY}"
         )
     if len(row.cells) != len(names):
         found = f"{len(row.cells)} cell{'s' * (len(row.cells) != 1)}"
         remedy = "Correct the line, or the delimiter under data."
         if any('"' in line for line in row.lines) and config.quote != "none":
-            remedy = f"A quote may not be closed. {_REMEDY}"
+            remedy = f"Perhaps a quote is not closed. {_REMEDY}"
         elif names[0].startswith("#"):
             remedy = f"Remove the lines before the header, such as {names[0][:_SHOWN]!r}."
         return f"{where}: {found}, expected {len(names)} as in the header. {remedy}"
@@ -108,7 +109,7 @@ def _fault(row: _Row, names: Sequence[str], numeric: set[int], config: FilesConf
 
 
 def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig) -> bool:
-    """Whether the lines of a row are rows themselves: as many cells, and numbers where other rows have numbers."""
+    """Whether the lines of a row look like rows: as many cells, and numbers where other rows have numbers."""
     if not _is_well_quoted(row.lines, config):
         return True
     parts = [line.rstrip("\r\n").split(config.delimiter) for line in row.lines if line.strip()]
@@ -124,7 +125,7 @@ def _swallows(row: _Row, num_cells: int, numeric: set[int], config: FilesConfig)
 
 
 def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
-    """Columns that hold numbers, and nothing but numbers and empty cells."""
+    """Return the columns that hold numbers, and nothing else except empty cells."""
     found = set[int]()
     for place in range(num_cells):
         filled = [cell for row in rows if len(row) == num_cells and (cell := row[place].strip())]
@@ -134,7 +135,7 @@ def _numeric(rows: Sequence[Sequence[str]], num_cells: int) -> set[int]:
 
 
 def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
-    """Whether each quote that closes a cell is at its end, and each is closed."""
+    """Whether every quote that opens a cell is closed, at the end of the cell."""
     try:
         return len(list(csv.reader(lines, strict=True, **_dialect(config)))) == 1
     except csv.Error:
@@ -142,7 +143,7 @@ def _is_well_quoted(lines: Sequence[str], config: FilesConfig) -> bool:
 
 
 def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
-    """All rows but blank lines.
+    """Yield all rows except blank lines.
 
     Raises:
         DataError: a cell is too long.
@@ -169,9 +170,15 @@ def _rows(path: Path, config: FilesConfig) -> Iterator[_Row]:
                 number += len(lines)
                 lines.clear()
         except csv.Error:
+            if any("\0" in line for line in lines):  # Python 3.10 does not read them
+                raise _zero_bytes(path) from None
             raise DataError(f"{path}, line {number}: a cell has a quote that is not closed. {_REMEDY}") from None
         finally:
             csv.field_size_limit(before)
+
+
+def _zero_bytes(path: Path) -> DataError:
+    return DataError(f"{path} contains zero bytes, as UTF-16 does. Set 'encoding' under data, such as utf-16-le.")
 
 
 def _dialect(config: FilesConfig) -> dict[str, Any]:

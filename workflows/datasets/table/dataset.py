@@ -114,7 +114,7 @@ class _Graph:
         return [_scaled(self._raw(names), way) for way, names in ways.items()]
 
     def vectors(self) -> list[Any]:
-        """The numbers of vectors."""
+        """Numbers of vectors."""
         from workflows.datasets.table.operators import VectorElements
 
         return [
@@ -170,7 +170,7 @@ class _Graph:
         return whole
 
     def _ids(self, names: list[str]) -> Any:
-        """Raw columns of one type, all of text or none."""
+        """Select raw columns of ids, either all text or all numbers; an empty text is missing."""
         from workflows.operators import EmptyToNull
 
         is_text = self._config.columns[names[0]].type == "string"
@@ -195,7 +195,7 @@ def _encoder(threshold: int, buckets: int, are_numbers: bool = False) -> Any:
 
 
 def _scaled(columns: Any, scale: str) -> Any:
-    """Numbers as the model sees them; what is missing or infinite becomes the mean, or 0 where nothing is scaled."""
+    """Scale numbers for the model. A missing or infinite one becomes the mean, or 0 with scale none."""
     from workflows.operators import Finite
     from workflows.upstream import ops
 

@@ -1,10 +1,10 @@
 """Files of rows: CSV, Parquet or JSON lines, found by names and patterns, read in batches, and apart where they can be.
 
-JSON lines, and CSV none of whose cells spans lines, can be cut at any end of a line; Parquet at its row groups. Another
-CSV file, a compressed one and one in UTF-16 are read as a whole.
+JSON lines, and CSV without cells that span lines, can be split at any line end, and Parquet at its row groups. Other
+CSV files, compressed files and those in UTF-16 are read as a whole.
 
-Directories called KEY=VALUE right above a file, as Hive writes them, are columns of the file, of text. A column of the
-file itself comes before one of that name. All columns are of Arrow's plain types, see `workflows.plain_values`.
+Directories named KEY=VALUE directly above a file, as Hive writes them, become text columns of the file, unless it has a
+column of that name. All columns have Arrow's plain types, see `workflows.plain_values`.
 """
 
 import hashlib
@@ -32,6 +32,7 @@ from workflows.datasets.table.csv_text import first_fault, read_header
 from workflows.datasets.text_files import DigestedFile, arrow_input, opened, unpacked, wide_encoding
 from workflows.errors import ArtifactError, ConfigError, DataError
 from workflows.plain_values import holds_lists, of_plain_type
+from workflows.words import natural_order
 
 _SUFFIXES: Mapping[str, Format] = {
     ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".pq": "parquet",
@@ -60,7 +61,7 @@ class Extent:
         offset: of their first byte; 0 where the file is read from its beginning.
         num_bytes: how many; None for up to the end.
         groups: row groups of a Parquet file.
-        is_quoted: cells of a CSV file hold ends of lines.
+        is_quoted: cells of a CSV file contain line ends.
     """
 
     path: Path
@@ -88,8 +89,8 @@ class Scanned:
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
     """The files that a config names, each once, sorted within a pattern or directory.
 
-    Of a directory, these are the files below it of the config's format, or of any if it has none. Left out is what has
-    a "." or "_" at the beginning of a part of its path below, and what Rankline, MLflow or Triton keeps there.
+    A directory stands for all files below it in the config's format, or in any known format if it has none. Hidden
+    files and directories, whose names begin with "." or "_", and output of Rankline, MLflow or Triton are left out.
 
     Raises:
         DataError: a name or pattern finds nothing.
@@ -128,7 +129,7 @@ def with_format(config: FilesConfig, paths: Sequence[Path]) -> FilesConfig:
 
 
 def names_in(path: Path, config: FilesConfig) -> list[str]:
-    """The columns of a file, in order, after those that its directories name.
+    """Return the columns that the directories of a file name, then those of the file in order.
 
     Raises:
         DataError: it is empty, cannot be read, or names a column twice.
@@ -147,7 +148,7 @@ def _own_names(path: Path, config: FilesConfig) -> Sequence[str]:
             status = path.stat()
             return _keys_of(path.absolute(), status.st_size, status.st_mtime_ns)
         return read_header(path, config).names
-    except (*READ_ERRORS, LookupError) as error:  # there is no such encoding
+    except (*READ_ERRORS, LookupError) as error:  # LookupError: unknown encoding
         raise unreadable(path, error, config) from None
 
 
@@ -237,15 +238,15 @@ def format_of(path: Path) -> Format | None:
 
 
 def _matching(pattern: str, directory: Path) -> list[Path]:
-    """Files that a pattern finds, but for hidden ones and others' that it does not name; see `find_files`."""
+    """Return the files that match a pattern; hidden ones and output, see `find_files`, only if it names hidden ones."""
     root, parts = directory / Path(pattern).anchor, list(Path(pattern).parts[bool(Path(pattern).anchor) :])
-    while parts and (root / parts[0]).exists():  # a name, whatever signs are in it
+    while parts and (root / parts[0]).exists():  # a name, even with * in it
         root /= parts.pop(0)
     if not any(sign in part for part in parts for sign in "*?["):
         return []
     names_hidden = any(map(_is_hidden, parts))
     try:
-        files = [file for file in sorted(root.glob("/".join(parts))) if file.is_file()]
+        files = [file for file in sorted(root.glob("/".join(parts)), key=_order) if file.is_file()]
     except ValueError as error:
         raise DataError(f"{pattern!r} is not a pattern of files ({error}). Give one such as logs/*.csv.") from None
     return [
@@ -256,13 +257,17 @@ def _matching(pattern: str, directory: Path) -> list[Path]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    for each in sorted(directory.iterdir()):
+    for each in sorted(directory.iterdir(), key=_order):
         if _is_hidden(each.name):
             continue
         if each.is_file():
             yield each
         elif each.is_dir() and not each.is_symlink() and not _is_output(each):
             yield from _below(each)
+
+
+def _order(path: Path) -> list[object]:
+    return [natural_order(part) for part in path.parts]
 
 
 def _is_hidden(name: str) -> bool:
@@ -274,7 +279,7 @@ def _lies_in_output(file: Path, root: Path) -> bool:
 
 
 def _is_output(directory: Path) -> bool:
-    """Whether it is, or holds, an artifact of Rankline, or belongs to MLflow, Triton or a virtual environment."""
+    """Whether a directory is or holds an artifact of Rankline, or is one of MLflow, Triton or a virtual environment."""
     if directory.name in _OF_MLFLOW or any((directory / name).is_file() for name in _OF_PROGRAMS):
         return True
     return any(_is_artifact(path.parent) for pattern in (MANIFEST, f"*/{MANIFEST}") for path in directory.glob(pattern))
@@ -289,7 +294,7 @@ def _is_artifact(directory: Path) -> bool:
 
 
 def _partitions(path: Path) -> dict[str, str | None]:
-    """Column → value of the directories KEY=VALUE right above a file, the outermost first."""
+    """Return the KEY → VALUE of the directories KEY=VALUE directly above a file, the outermost first."""
     found: dict[str, str | None] = {}
     for directory in path.absolute().parents:
         key, sign, value = directory.name.partition("=")
@@ -300,8 +305,8 @@ def _partitions(path: Path) -> dict[str, str | None]:
 
 
 @lru_cache(maxsize=4096)
-def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (which bytes they are)
-    """All keys of a file of JSON lines: a key may be left out where it is null, so the last line may have others."""
+def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (part of the cache's key)
+    """Return all keys of a file of JSON lines. Writers may omit null keys, so even the last line may have a new one."""
     names: dict[str, None] = {}
     number = 0
     for lines in _lines(Extent(path=path, first_row=0, num_rows=0)):
@@ -464,7 +469,7 @@ def _json_column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _is_rounded(column: pa.Array) -> bool:
-    """Whether a number may be an id of more than 64 bits with a sign, which Arrow reads as a float."""
+    """Whether Arrow may have read a whole number beyond int64, such as an id, as a float that rounds it."""
     values = column.flatten() if holds_lists(column.type) else column
     return pa.types.is_floating(values.type) and (pc.max(pc.abs(values)).as_py() or 0) >= 1 << 63
 
@@ -484,7 +489,7 @@ def _json_by_line(lines: bytes, extent: Extent, done: int, types: Types) -> dict
 
 
 def _json_values(values: list[Any]) -> pa.Array:
-    """Values of one type, or their texts; or lists of such."""
+    """Make an array of values of one type, or else of their texts; likewise of lists."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):

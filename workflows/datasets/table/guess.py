@@ -68,9 +68,9 @@ _AMOUNT = re.compile(
 )
 _POSITIVE = ("1", "1.0", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")
 _MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan", "?", "\\n"))
-"""Words for a missing label, in any case; others, such as "none", may well be classes."""
+"""Words for a missing label, in upper or lower case. Others, such as "none", may be classes."""
 _SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
-"""Sign → share of the texts that have it at least."""
+"""Sign → least share of the texts that have it, if it separates lists."""
 _DECIMAL_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
 _TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
 _HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
@@ -115,7 +115,7 @@ class Guesses:
 
 
 def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """The columns that are to be predicted, and why these.
+    """Return the columns to predict, and why these.
 
     Args:
         names: of all columns.
@@ -155,7 +155,7 @@ def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
         words.update(missing)
     guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in labels}
     if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
-        guesses[SCORE] = _ignored("the answers of the served model are called so: rename it to have it")
+        guesses[SCORE] = _ignored("the output of the served model has this name: rename the column to use it")
     guesses = _with_histories(guesses, found)
     times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
     clocks = [name for name in times if "hour" in guesses[name].config.parts]
@@ -177,13 +177,13 @@ def _check_last(column: Column) -> None:
     like = guess_column(column)
     if like.config.role in ("multihot", "timestamp", "text"):
         raise DataError(
-            f"no column is called as labels are, and the last one, {column.name!r}, is none ({like.why}). Choose one "
-            "with --label."
+            f"no column has the name of a label, and the last one, {column.name!r}, cannot be one ({like.why}). Choose "
+            "one with --label."
         )
 
 
 def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelConfig, str, tuple[str, ...]]:
-    """The task of a label, why, and the texts that stand for a missing one."""
+    """Return the task of a label, why, and the texts that stand for a missing one."""
     kind = column.unusable or ("lists" if column.holds_lists else "times" if is_time(column.values.type) else None)
     if kind is not None:
         raise DataError(
@@ -208,7 +208,7 @@ def _label_of(column: Column, counts: Mapping[Any, int] | None) -> tuple[LabelCo
 
 
 def _many(column: Column) -> tuple[LabelConfig, str]:
-    """A label of very many values."""
+    """Return the task of a label with very many values, and why."""
     if column.elements.type in ("int", "float"):
         return LabelConfig(task="regression"), _few(column, "distinct numbers")
     raise _too_many(column, column.num_distinct)
@@ -235,7 +235,7 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
         return LabelConfig(), f"two values; {positive!r} is the positive one"
     if len(names) == 2:
         names.sort(key=lambda name: name.lower().lstrip("+") in _POSITIVE)
-        return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken for the positive one"
+        return LabelConfig(classes=tuple(names)), f"two values; {names[1]!r} is taken as the positive one"
     if is_number and not _are_classes(column.name, counts):
         return LabelConfig(task="regression"), f"{len(names):,} distinct numbers"
     if len(names) > min(_MOST_CLASSES, max(sum(counts.values()) // 2, 2)):
@@ -247,14 +247,14 @@ def _task_of(column: Column, counts: Mapping[str, int], is_number: bool) -> tupl
 
 
 def _name(value: Any) -> str:
-    """A value of a label as its reader names the class."""
+    """Return the class that the reader of the label makes of a value."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
-    """Whether numbers are names: few, whole, close together, each written in one way, and not called an amount."""
+    """Whether numbers are classes: few, whole, close together, each written in one way, and not named an amount."""
     numbers = {float(number) for number in counts}
     is_close = max(numbers) - min(numbers) < 2 * len(numbers)
     is_few = len(numbers) <= min(_MOST_NUMBERED_CLASSES, 0.05 * sum(counts.values()) + 5)
@@ -268,7 +268,7 @@ def _are_classes(name: str, counts: Mapping[str, int]) -> bool:
 def guess_column(column: Column) -> Guess:
     """The type and role of a feature."""
     if why := not_in_requests(column.name):
-        return _ignored(f"{why}: rename it to have it")
+        return _ignored(f"{why}: rename the column to use it")
     if column.unusable:
         return _ignored(f"holds {column.unusable}, which has no form here")
     elements = column.elements.values
@@ -290,7 +290,7 @@ def guess_column(column: Column) -> Guess:
 
 
 def _is_coded(column: Column) -> bool:
-    """Whether texts that a typed file has are numbers by chance: a category either way, so they stay texts."""
+    """Whether texts of a typed file only look like numbers: they are a category either way, so they stay texts."""
     is_int = column.elements.type == "int"
     return column.is_text and column.format != "csv" and is_int and column.num_distinct <= FEW_NUMBERS
 
@@ -316,12 +316,12 @@ def _number(column: Column) -> Guess:
     is_id = _ID.search(column.name) or _NAMED.search(column.name)
     if is_whole and is_id and column.num_distinct > FEW_NUMBERS:
         if is_unique:
-            return _ignored("an id that is another one in nearly every row", kind)
+            return _ignored("an id, a different one in nearly every row", kind)
         # NVTabular reads whole numbers as float64 where one is missing.
         is_rounded = max(abs(lowest), abs(highest)) > 2**53 and column.missing_share
         return _id(column, f"{few}; an id by its name", "string" if is_rounded else kind)
     if is_whole and is_unique and column.num_distinct > 0.99 * (highest - lowest + 1):
-        return _ignored("whole numbers in a row, another one in each row: a row number", kind)
+        return _ignored("consecutive whole numbers, a different one in each row: a row number", kind)
     if is_whole and column.num_distinct <= FEW_NUMBERS:
         return _as(f"{few}, so a category", type=kind, role="categorical")
     is_skewed = lowest >= 0 and _skewness(numbers) > _SKEWED
@@ -346,7 +346,7 @@ def _text(column: Column) -> Guess:
         return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, write them with a point")
     if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
         shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
-        few = f"{few}; numbers, but for {num_odd:,} rows such as {shown}, so taken as text"
+        few = f"{few}; numbers, except in {num_odd:,} rows such as {shown}, so read as text"
     if pc.all(pc.match_substring_regex(found, r"(?s)^\[.*\]$")).as_py():
         return _ignored(
             f"lists in brackets, such as {found[0].as_py()[:20]!r}: write lists of one type, as JSON or Parquet"
@@ -364,17 +364,17 @@ def _text(column: Column) -> Guess:
     mean_words = 1 + pc.mean(pc.count_substring_regex(texts, r"\s+")).as_py()
     if mean_words >= _FREE_TEXT_WORDS and column.num_distinct > MANY_VALUES:
         if is_unique:
-            return _ignored(f"free text, {mean_words:.0f} words on average, another one in nearly every row")
+            return _ignored(f"free text, {mean_words:.0f} words on average, a different one in nearly every row")
         return _as(f"{few}; free text, each whole text a category", role="text", hash_buckets=10_000)
     if is_unique:
-        return _ignored(f"{few}: another one in nearly every row, so nothing to learn of it")
+        return _ignored(f"{few}: a different one in nearly every row, so there is nothing to learn")
     if column.num_distinct > MANY_VALUES or (_ID.search(column.name) and column.num_distinct > FEW_NUMBERS):
         return _id(column, few, "string")
     return _as(few, role="categorical")
 
 
 def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
-    """Why texts of which some are times cannot be read as times."""
+    """Say why texts cannot be read as times, although some of them are times."""
     fitting = {form: times_of(texts, form).is_valid().to_numpy(zero_copy_only=False) for form in formats}
     best = max(formats, key=lambda form: fitting[form].sum())
     if np.logical_or.reduce(list(fitting.values())).all():
@@ -382,7 +382,7 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
         shown = ", ".join((best, *others[:3]))
         return f"times in several formats ({shown}): write them in one, or set type and role"
     misfit = texts.filter(pa.array(~fitting[best]))[0].as_py()
-    return f"times written {_written(best)}, but for some such as {misfit!r}: correct it, or set type and role"
+    return f"times written {_written(best)}, except some such as {misfit!r}: correct them, or set type and role"
 
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
@@ -403,7 +403,7 @@ def _id(column: Column, why: str, kind: Type) -> Guess:
 
 
 def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
-    """A sign that separates many of the texts into pieces, of which there are fewer than texts."""
+    """Return a sign that splits many of the texts into pieces, fewer of them distinct than texts; None without one."""
     for sign, least in _SEPARATORS.items():
         has_sign = pc.match_substring(texts, sign).to_numpy(zero_copy_only=False)
         if counts[has_sign].sum() < least * counts.sum() or (sign == "," and len(texts) > MOST_COUNTED):

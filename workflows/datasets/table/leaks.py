@@ -24,9 +24,9 @@ def find_leaks(
     """Columns that are likely leaks, and why.
 
     Args:
-        rows: as they are trained on.
-        columns: of the rows.
-        target: the label of the rows.
+        rows: as the model is trained on them.
+        columns: their configs, by name.
+        target: values of the label.
         label: its name.
         config: its task.
     """
@@ -63,7 +63,7 @@ def _bins(values: Floats) -> Floats:
 
 
 def _score(groups: Floats, target: Floats, config: LabelConfig) -> float:
-    """How well groups predict the label: fitted to a random half of the rows, scored on the other."""
+    """Return how well groups predict the label, fitted to a random half of the rows and scored on the other."""
     _, places = np.unique(groups, return_inverse=True)
     fit = np.random.default_rng(0).random(len(target)) < 0.5
     held = ~fit

@@ -46,10 +46,10 @@ class DateParts(ops.Operator):  # type: ignore[misc]  # NVTabular has no annotat
 
 
 class VectorElements(ops.Operator):  # type: ignore[misc]
-    """Numbers of vectors: column → COLUMN_0, COLUMN_1 and so on, float64, NaN where the list is empty.
+    """Splits vectors into columns COLUMN_0, COLUMN_1 and so on, float64, with NaN for an empty list.
 
     Args:
-        lengths: column → how many numbers each of its lists has that is not empty.
+        lengths: column → length of each of its lists, unless empty.
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:

@@ -1,6 +1,6 @@
-"""What unknown files contain: one pass over all rows, which keeps a sample of them and counts the values of labels.
+"""Profiles unknown files: one pass over all rows keeps a sample of them and counts the values of labels.
 
-A sampled column is read by the functions that read it later, so a type that is guessed here fits what is read then.
+The functions that later read a column read its sample here, so a type that is guessed here fits what is read then.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from workflows.datasets.table.config import ISO, ColumnConfig, FilesConfig, Format, Type
 from workflows.datasets.table.files import READ_ERRORS, Extent, read, unreadable
-from workflows.datasets.table.typed import ValueFaultError, times_of, typed_column
+from workflows.datasets.table.typed import NUMBER, ValueFaultError, times_of, typed_column
 from workflows.plain_values import holds_lists, is_text, plain_values
 from workflows.progress import SILENT, Progress
 
@@ -26,7 +26,7 @@ NULL_WORDS = (
     "na", "n/a", "#n/a", "#na", "<na>", "null", "(null)", "nil", "none", "nan", "?", "-", "--", ".", "missing",
     "unknown", "\\n", "#null!", "#div/0!", "#value!", "0000-00-00", "0000-00-00 00:00:00", "0000-00-00t00:00:00",
 )  # fmt: skip
-"""What people write, in any case, where a number or time is missing."""
+"""What people write for a missing number or time, in upper or lower case."""
 _DATES = (
     "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y",
     "%b %d %Y", "%b %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%m-%y", "%d-%b-%y", "%y/%m/%d",
@@ -37,29 +37,29 @@ TIME_FORMATS = (
     "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%d/%b/%Y:%H:%M:%S %z",
 )  # fmt: skip
 COMPACT_FORMATS = ("%Y%m%d", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
-"""Formats without separators, in which a text is a whole number, too."""
+"""Formats without separators: their texts are also whole numbers."""
 CLEARLY_TIME = (
     r"\d:\d\d|\b\d{4}[-/.]\d{1,2}[-/.]\d{1,2}\b|\b\d{1,2}[-/.]\d{1,2}[-/.]\d{4}\b"
     r"|\d{1,2}\.?[- ][A-Za-z]{3,9}[- ]\d{2}|[A-Za-z]{3,9} \d{1,2},? \d{4}"
 )
-"""Pattern of dates and times of day, but for dates with years of two digits, which versions and numbers look like."""
+"""Pattern of dates and times of day, without dates that have two-digit years: versions and numbers look like those."""
 _TIME = rf"{CLEARLY_TIME}|\b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d\d($|\s)"
-_NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?inf(inity)?$"
+_NUMBER = rf"^{NUMBER}$|^[+-]?(?i:inf(inity)?)$"
 _SAMPLE_ROWS = 200_000
 _SAMPLE_BYTES = 1 << 27
 MOST_COUNTED = 2_000
-"""Distinct values of a label that are counted at most."""
+"""Most distinct values of a label that are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inferred:
-    """What the values of a column are.
+    """The type that was inferred for the values of a column.
 
     Attributes:
-        type: that all of them can be read as.
-        values: read so, null where they are missing.
+        type: one that all values can be read as.
+        values: as that type, null where they are missing.
         missing: texts that stand for a missing value.
-        formats: of times, all that fit; first the one by which they lie closest together.
+        formats: of times, all that fit; first the one that puts them closest together.
     """
 
     type: Type
@@ -74,10 +74,10 @@ class Column:
 
     Attributes:
         name: in the files.
-        values: as they are in the files, but null where a text is blank and a number is not finite.
+        values: as they are in the files, but null where a text is blank or a number is not finite.
         format: of the files.
         num_rows: in all files.
-        unusable: what it holds, where that has no form here.
+        unusable: the type of its values if no role takes it.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Column:
 
     @cached_property
     def elements(self) -> Inferred:
-        """What its values are, or the elements of its lists."""
+        """The type of its values, or of the elements of its lists."""
         values = self.values.flatten() if self.holds_lists else self.values
         return infer(values, has_words=self.format == "csv" and self.is_text)
 
@@ -137,11 +137,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What files contain.
-
+    """The columns of a set of files, and the values of their labels.
     Attributes:
         columns: in the order of the files.
-        counts: label → how often each of its values occurs in all rows; None where there are too many.
+        counts: label → how often each of its values occurs in all rows; None if there are too many.
         num_rows: in all files.
     """
 
@@ -233,7 +232,7 @@ class _Builder:
 
 
 def _joined(parts: Sequence[pa.Array]) -> pa.Array | None:
-    """Values of one type, or their texts if files differ; None if they have no type in common."""
+    """Join parts into values of one type, or into texts if types differ; None if they have no type in common."""
     try:
         tables = [pa.table({"values": part}) for part in parts]
         return pa.concat_tables(tables, promote_options="permissive")["values"].combine_chunks()
@@ -250,7 +249,7 @@ def _is_usable(kind: pa.DataType) -> bool:
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Dates and timestamps."""
+    """Whether values are dates or timestamps."""
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
@@ -268,10 +267,10 @@ def _usual(values: pa.Array) -> pa.Array:
 
 
 def infer(values: pa.Array, *, has_words: bool) -> Inferred:
-    """What values are: the narrowest type that they can all be read as.
+    """Infer the narrowest type that all values can be read as.
 
     Args:
-        values: no lists.
+        values: of any type but lists.
         has_words: some may be words for a missing value.
     """
     kind = values.type
@@ -333,7 +332,7 @@ def _span(micros: pa.Array) -> int:
 
 
 def _are_codes(numbers: pa.Array) -> bool:
-    """Whether numbers are better kept as texts: whole ones with a zero before them, or of more than 64 bits."""
+    """Whether numbers are better kept as texts: whole ones with leading zeros, or beyond 64 bits."""
     if not pc.all(pc.match_substring_regex(numbers, r"^-?\d+$")).as_py():
         return False
     return bool(pc.any(pc.match_substring_regex(numbers, r"^-?0\d")).as_py()) or _read_as(numbers, "int") is None
@@ -347,13 +346,13 @@ def _read_as(values: pa.Array, kind: Type) -> pa.Array | None:
 
 
 def are_numbers(texts: pa.Array) -> NDArray[np.bool_]:
-    """Which texts are numbers, none of them null."""
+    """Flag the texts, none of them null, that are numbers."""
     found: NDArray[np.bool_] = pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False)
     return found
 
 
 def possible_formats(texts: pa.Array) -> list[str]:
-    """Formats of times that some of the first texts are written in."""
+    """Return the formats of times that fit some of the first texts."""
     few = texts.drop_null().slice(0, 1_000).unique()
     if not look_like_times(few):
         return []
@@ -361,6 +360,6 @@ def possible_formats(texts: pa.Array) -> list[str]:
 
 
 def look_like_times(texts: pa.Array, pattern: str = _TIME) -> bool:
-    """Whether most texts have the look of a date or a time of day."""
+    """Whether most texts look like a date or a time of day."""
     matches = pc.match_substring_regex(texts, pattern)
     return bool((pc.mean(matches.cast(pa.int64())).as_py() or 0) > 0.5)

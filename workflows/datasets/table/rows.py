@@ -59,7 +59,7 @@ def safe_names(names: Sequence[str]) -> dict[str, str]:
 def names_of(config: TableConfig) -> dict[str, str]:
     """`safe_names` of the columns and labels of a table.
 
-    Times and vectors become several features, called `NAME_PART`. Their NAME is one that keeps these unique, too.
+    Timestamps and vectors become several features, called `NAME_PART`. NAME is chosen so that these are unique, too.
     """
     names = safe_names([*config.columns, *(name for name in config.labels if name not in config.columns)])
     taken = set(names.values())
@@ -136,7 +136,7 @@ class _Reading:
         return typed_label(self._present(values, label.classes), label)
 
     def _present(self, values: pa.Array, classes: Sequence[str] = ()) -> pa.Array:
-        """Values without the texts that stand for a missing one, with blanks around them or not."""
+        """Replace texts that stand for a missing value by null, with or without blanks around them."""
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         if not is_text(values.type):
@@ -274,10 +274,10 @@ def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_columns(paths: Sequence[Path], reading: _Reading) -> dict[str, list[Path]]:
-    """Remark → files that it is true of, where some files lack a column, which is missing in their rows.
+    """Return a remark for each column that only some files have, with the files whose rows lack it.
 
     Raises:
-        DataError: all of them lack one.
+        DataError: no file has a column.
     """
     wanted = [*reading.columns, *reading.labels]
     lacking: dict[str, list[Path]] = {name: [] for name in wanted}

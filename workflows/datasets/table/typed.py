@@ -23,8 +23,10 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 """What each type is once it is read."""
 
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+"""Pattern of a number as text."""
 _MOST_DIGITS = 20
-"""Of a whole number; one of 64 bits has no more."""
+"""Digits of the largest whole number of 64 bits."""
 TRUE, FALSE = ("true", "t", "yes", "y", "1", "1.0"), ("false", "f", "no", "n", "0", "0.0")
 _EXPECTED = {
     "string": "text",
@@ -84,7 +86,7 @@ def typed_column(values: pa.Array, column: ColumnConfig) -> pa.Array:
 
 
 def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
-    """Vectors of one length; an empty one is missing."""
+    """Check that all vectors have the length, except empty ones, which are missing."""
     lengths = pc.list_value_length(vectors)
     misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
     if pc.any(misfit).as_py():
@@ -127,7 +129,7 @@ def _typed(values: pa.Array, column: ColumnConfig) -> pa.Array:
     typed = _cast(plain, target, expected)
     if target != pa.float64():
         return typed
-    return pc.if_else(pc.is_finite(typed.cast(pa.float32(), safe=False)), typed, None)  # what a model computes with
+    return pc.if_else(pc.is_finite(typed.cast(pa.float32(), safe=False)), typed, None)  # models compute in float32
 
 
 def _plain(values: pa.Array, expected: str) -> pa.Array:
@@ -153,8 +155,8 @@ def _cast(values: pa.Array, target: pa.DataType, expected: str) -> pa.Array:
 
 
 def _whole_numbers(texts: pa.Array) -> pa.Array:
-    """Texts in which a whole number is written as such: 36.0, +36, 3.6e1 and 36. become 36."""
-    is_other = pc.match_substring_regex(texts, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    """Write whole numbers plainly: 36.0, +36, 3.6e1 and 36. become 36."""
+    is_other = pc.match_substring_regex(texts, f"^{NUMBER}$")
     is_other = pc.and_(is_other, pc.invert(pc.match_substring_regex(texts, r"^-?\d+$")))
     changed = {text: _whole_number(text) for text in texts.filter(is_other).unique().to_pylist()}
     return pc.replace_with_mask(
@@ -224,11 +226,11 @@ _YEAR_1000 = -30_610_224_000_000_000
 
 
 def times_of(texts: pa.Array, form: str) -> pa.Array:
-    """Texts of a format as microseconds, without a zone in UTC; null where they do not have the format."""
+    """Read texts of a format as microseconds, in UTC unless they name a zone; null where the format does not fit."""
     if form == ISO:
         return iso_times(texts)
     parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
-    return pc.if_else(pc.less(parsed, _YEAR_1000), None, parsed)  # %Y of Arrow takes 24 for the year 24
+    return pc.if_else(pc.less(parsed, _YEAR_1000), None, parsed)  # Arrow's %Y reads 24 as the year 24
 
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}(\.\d{1,9})?)?)?)?"

@@ -26,7 +26,7 @@ labels: {{click: {{task: binary}}}}
         ("--user 3 --tls-root a", "--tls-root is an option, and 'tls-root' a column."),
         (
             "--user 3 --recipe m",
-            "--recipe is given beside the recipe 'shop.yaml'. If it is a column, write it after --.",
+            "--recipe is given as well as 'shop.yaml'. If --recipe is a column, write it after --.",
         ),
         # In these, what is meant is plain: nothing was exported yet.
         ("--user 3 -- --format pro --url 9.5 --input a --output c", "does not exist"),

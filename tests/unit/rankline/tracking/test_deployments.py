@@ -82,6 +82,8 @@ def test_a_registered_version_is_deployed_updated_described_and_asked(typed: Typ
     for rows in (records, columns, split, {"dataframe_split": split}, {"dataframe_records": records}):
         assert list(client.predict(NAME, rows)["score"]) == [21, 23]
     assert list(client.predict(NAME, {"x": 3})["score"]) == [23]
+    timed = client.predict(NAME, {"x": "1970-01-01T00:00:00.000003Z"})  # in microseconds
+    assert timed.to_dict("records") == [{"x": "1970-01-01T00:00:00.000003Z", "score": 23}]
 
 
 def test_an_empty_directory_holds_no_deployments_and_a_path_is_no_name(typed: Typed, tmp_path: Path) -> None:

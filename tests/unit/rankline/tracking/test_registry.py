@@ -1,5 +1,6 @@
 import json
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -60,8 +61,12 @@ def test_a_version_is_registered_once_with_all_that_speaks_for_it(store: Store, 
         pd.DataFrame({"label": [1, 0], "x": [0, 3]}),
         [{"x": 0}, {"x": 3}],
         {"x": np.array([0, 3])},
+        {"x": pd.to_datetime([0, 3], unit="us")},
+        {"x": np.array(["1970-01-01", "1970-01-01 00:00:00.000003"])},
     ):
         np.testing.assert_array_equal(loaded.predict(rows), [10, 13])
+    with pytest.raises(MlflowException, match="If '1970-01-01' is a time, give timestamps"):
+        loaded.predict({"x": ["1970-01-01", "today"]})
     with pytest.raises(MlflowException, match=r"missing inputs \['x'\]"):  # which column is which is not known
         loaded.predict(np.array([[0], [3]]))
     assert mlflow.pyfunc.get_model_dependencies(str(root)) == str(root / "requirements.txt")
@@ -77,11 +82,11 @@ def test_a_name_that_something_else_is_registered_under_is_not_taken_over(store:
     (tmp_path / "three").mkdir()
     third = exported(store, tmp_path / "three", 30)
     store.client.set_model_version_tag(NAME, "2", "inputs", "other columns")
-    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* is of another project, whose requests have other"):
+    with pytest.raises(ArtifactError, match=f"{NAME!r} in sqlite:.* is from another project, whose requests have"):
         registry.register(third)
     for number in ("1", "2"):
         store.client.delete_model_version_tag(NAME, number, "fingerprint")
-    with pytest.raises(ArtifactError, match="is of something else than Rankline"):
+    with pytest.raises(ArtifactError, match="is from another program"):
         registry.register(third)
     assert made.number == 1
     assert len(store.client.search_model_versions(f"name = '{NAME}'")) == 2
@@ -94,12 +99,15 @@ def test_the_model_of_a_run_that_did_not_end_well_is_refused(store: Store, tmp_p
         Registry(store.client).register(ensemble)
 
 
-def test_a_deleted_run_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
+def test_a_deleted_run_lost_artifacts_and_damaged_files_are_refused(store: Store, tmp_path: Path) -> None:
     ensemble = exported(store, tmp_path)
     store.client.delete_run(ensemble.run_id)
     with pytest.raises(ArtifactError, match="which trained it, was deleted"):
         Registry(store.client).register(ensemble)
     store.client.restore_run(ensemble.run_id)
+    shutil.rmtree(store.client.get_run(ensemble.run_id).info.artifact_uri.removeprefix("file://"))
+    with pytest.raises(RegistryError, match=rf"run {ensemble.run_id} have no feature_spec\.yaml, in file:.* Restore"):
+        Registry(store.client).register(ensemble)
     file = damage(ensemble, "predict")
     with pytest.raises(ArtifactError, match=f"{file.name} does not match its checksum"):
         Registry(store.client).register(ensemble)

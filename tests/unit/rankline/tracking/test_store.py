@@ -1,4 +1,4 @@
-"""Stores that refuse, found out before long work."""
+"""Stores that refuse are found before long work."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
+from rankline import doctor
 from rankline.cli.main import app
 from rankline.tracking.store import check_store, server, uri_of, uri_of_run
 from training.tracking.failures import reason_of
@@ -17,7 +18,7 @@ from workflows.errors import ArtifactError, ConfigError
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """Answers with the status that the path begins with."""
+    """Answers with the status at the beginning of the path."""
 
     def do_POST(self) -> None:
         body = b"<html>\nno\n</html>"
@@ -87,6 +88,14 @@ def test_a_verb_is_refused_before_its_work(
     assert (told.exit_code, told.stdout) == (1, "")
     assert "MLFLOW_TRACKING_USERNAME" in told.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_reports_a_store_that_mlflow_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a%41").mkdir()
+    monkeypatch.chdir(tmp_path / "a%41")
+    check = doctor._store()
+    assert not check.works
+    assert "contains '%41', which MLflow cannot open" in check.detail
 
 
 def test_the_store_of_a_run_is_that_of_its_artifact_or_of_the_work_directory(tmp_path: Path) -> None:

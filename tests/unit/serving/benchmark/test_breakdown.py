@@ -10,7 +10,7 @@ BEFORE = ModelTotals(num_requests=5, success_ns=0, queue_ns=0, input_ns=0, infer
 
 @pytest.fixture
 def statistics() -> Statistics:
-    """Of a model that is its own only step; no server is asked."""
+    """Statistics of a model that is its own only step, from no server."""
     made = Statistics.__new__(Statistics)
     made._name, made._steps = "m", ["m"]
     return made

@@ -1,4 +1,4 @@
-"""What a measurement without a latency says."""
+"""Reasons that a measurement gives for having no latency."""
 
 from collections import Counter
 

@@ -71,7 +71,7 @@ def test_an_address_with_a_scheme_chooses_the_transport(url: str, chosen: str, e
 
 
 def test_an_address_and_a_config_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="grpc://host asks for gRPC, and transport is 'http'"):
+    with pytest.raises(ConfigError, match="grpc://host asks for gRPC, but transport is 'http'"):
         Client("grpc://host", "movielens", ClientConfig(transport="http"))
     with pytest.raises(ConfigError, match="shared memory goes with transport 'grpc'"):
         Client("http://host", "movielens", ClientConfig(shared_memory=True))

@@ -1,4 +1,4 @@
-"""What comes back from an address where something else than Triton answers, or answers slowly."""
+"""What the client says where something other than Triton answers, or Triton answers slowly."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ PAGE = "<!DOCTYPE html>\n<html>Please sign in</html>"
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Describes a model, and answers what its server says: a status with a body, which may drip."""
+    """Describes a model, and gives its server's answer: a status and a body, which may arrive byte by byte."""
 
     protocol_version = "HTTP/1.1"
     server: "Proxy"
@@ -105,12 +105,12 @@ def ask(proxy: Proxy, is_async: bool, **choices: Any) -> Any:
 @pytest.mark.parametrize(
     ("status", "body", "error", "words"),
     [
-        (200, PAGE, ServerError, r"is no Triton server \(status 200, .*Correct the address, or the proxy before it\.$"),
-        (302, PAGE, ServerError, "is no Triton server .status 302: <!DOCTYPE html> <html>Please sign in</html>"),
+        (200, PAGE, ServerError, r"is not Triton \(status 200, .*Correct the address, or the proxy in front of it\.$"),
+        (302, PAGE, ServerError, "is not Triton .status 302: <!DOCTYPE html> <html>Please sign in</html>"),
         (401, PAGE, RequestError, r"asks for other credentials .status 401: .*ClientConfig\(headers="),
         (401, '{"error": "who?"}', RequestError, r"asks for other credentials .status 401: who\?"),
         (403, "no", RequestError, "asks for other credentials .status 403: no"),
-        (404, PAGE, ServerError, "is no Triton server .status 404: <!DOCTYPE"),
+        (404, PAGE, ServerError, "is not Triton .status 404: <!DOCTYPE"),
         (502, PAGE, ServerError, "no Triton server answers at http://.*status 502"),
         (504, PAGE, DeadlineError, "did not answer within 30 s"),
         (400, '{"error": "too many"}', RequestError, "model 'm' refused the request: too many"),
@@ -129,7 +129,7 @@ def test_a_proxy_that_answers_is_named_in_one_line(
 @pytest.mark.parametrize("described", ["[1, 2]", '{"ok": true}', '"text"'])
 def test_what_describes_no_model_is_no_triton_server(proxy: Proxy, described: str) -> None:
     proxy.described = (200, described)
-    with pytest.raises(ServerError, match="is no Triton server"):
+    with pytest.raises(ServerError, match="is not Triton"):
         ask(proxy, False)
 
 

@@ -235,6 +235,7 @@ def test_an_input_of_a_width_pads_to_it() -> None:
     ("values", "message"),
     [
         ([1, 2], "'genres' has values of type int64, expected lists of INT64"),
+        (["1|2|3"], r"'genres' has values of type string, expected lists of INT64: \[1, 2, 3\]\."),
         ([[1, None]], "'genres' has lists that lack a value, expected lists of INT64 only. Leave what is missing out"),
         ([[[1]]], "'genres' has lists that hold lists"),
         ([["a"]], "'genres__values' has values of type string, expected INT64"),

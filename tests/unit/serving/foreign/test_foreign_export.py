@@ -210,7 +210,7 @@ BAD_MODELS: dict[str, tuple[Callable[..., Any], type[RanklineError], str]] = {
     "ids that float32 does not hold": (
         lambda tf, user: {"out": user + 2**24},
         ExportError,
-        r"output 'out' is int64 with values up to 16777\d\d\d, and scores are float32",
+        r"output 'out' is int64 with values up to 16777\d\d\d, but scores are float32",
     ),
     "an id that is not in its table": (
         lambda tf, user: {"out": tf.gather(tf.constant([1.0]), user + 1)},
@@ -430,7 +430,7 @@ def test_a_matrix_without_names_is_filled_by_position_which_is_said(
     body = "g (float[N, 2] x) => (float[N, 1] out) { out = ReduceSum <keepdims = 1> (x) }"
     path = onnx_of(body, tmp_path / "m.onnx")
     (said,) = export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None).manifest.details["assumed"]
-    assert said.startswith("The model does not name its features, so they are taken by position, as the sample has")
+    assert said.startswith("The model does not name its features, so they are matched by position, as in the sample")
     assert ": b, a. " in said
     with pytest.raises(ConfigError, match="--missing 0 is for XGBoost"):
         export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None, missing=0.0)

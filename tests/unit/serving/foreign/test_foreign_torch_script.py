@@ -271,7 +271,7 @@ class Sparse(nn.Module):
 @pytest.mark.parametrize(
     ("make", "columns", "message"),
     [
-        (OneRow, {"a": X, "b": X}, "It runs a single row, so it was traced for one"),
+        (OneRow, {"a": X, "b": X}, "It runs a single row, so it was traced with one"),
         (Sparse, {"a": X}, "an output of the TorchScript has no dense form"),
     ],
 )

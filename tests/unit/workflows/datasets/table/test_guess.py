@@ -70,12 +70,12 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "a row number": (list(range(N)), "x", "int ignored", "a row number"),
     "one value": (["a"] * N, "x", "string ignored", "one value in all rows"),
     "nothing": ([None] * N, "x", "string ignored", "no value in any row"),
-    "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "another one in nearly every row"),
+    "unique texts": ([f"k{n * 7919}" for n in range(N)], "x", "string ignored", "a different one in nearly every row"),
     "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
     "a user": ([n % 50 for n in range(N)], "user", "int id", "an id by its name"),
     "number ids": ([n % 400 for n in range(N)], "movieId", "int id", "an id by its name"),
     "a name of requests": (DAYS, "seen__valid", "string ignored", "of what belongs to a column 'seen'"),
-    "the name of the answer": (DAYS, "score", "string ignored", "answers of the served model"),
+    "the name of the answer": (DAYS, "score", "string ignored", "output of the served model"),
     "lists in a cell": (
         [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
     ),
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     ),
     "times but for one": (
         ["soon" if n == 7 else day for n, day in enumerate(DAYS)], "x", "string ignored",
-        "times written by ISO 8601, but for some such as 'soon'",
+        "times written by ISO 8601, except some such as 'soon'",
     ),
     "times of a form of their own": (
         [f"{n % 24:02}:{n % 60:02}:00.{n:04}" for n in range(N)], "x", "string ignored",
@@ -290,7 +290,7 @@ def test_a_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> N
     assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
     tags = [f"{'abc'[n % 3]}|{'defgh'[n % 5]}" for n in range(N)]
     with pytest.raises(
-        DataError, match=r"the last one, 'tags', is none \(lists, separated by \|\)\. Choose one with --label"
+        DataError, match=r"the last one, 'tags', cannot be one \(lists, separated by \|\)\. Choose one with --label"
     ):
         label_of(tmp_path, tags, "tags")
     assert label_of(tmp_path, tags, "tags", given=("tags",)).labels["tags"].task == "multiclass"

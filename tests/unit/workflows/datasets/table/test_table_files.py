@@ -31,7 +31,7 @@ def config_of(
 
 
 def rows_in(directory: Path, config: TableConfig) -> dict[str, list[Any]]:
-    """All rows as they are trained on; those that are counted are those that are read."""
+    """Read all rows as they are trained on, and check that as many were counted."""
     raw = read_table(config, directory)
     table = pa.Table.from_batches(raw.rows.batches(), raw.rows.schema)  # type: ignore[union-attr]
     assert len(raw.rows) == table.num_rows
@@ -40,7 +40,7 @@ def rows_in(directory: Path, config: TableConfig) -> dict[str, list[Any]]:
 
 
 def read_all(path: Path) -> None:
-    """Read a CSV file of which nothing is known."""
+    """Read a CSV file as `init` does, knowing nothing about it."""
     config = FilesConfig(files=(path.name,), format="csv")
     types = dict.fromkeys(names_in(path, config), pa.string())
     for extent in scan([path], config).extents:
@@ -100,7 +100,7 @@ STRAY = {
     "a cell without end": (lines_of(plans_with(_20='"pro' + "x" * 5_000_000)), "line 22: a cell has a quote that"),
     "a comment before the header": ("# from here\n" + lines_of(["pro"]), "line 2: 4 cells, expected 1 .*'# from here'"),
     "Excel's note": ("sep=;\n" + lines_of(["pro"]).replace(",", ";"), "line 1: 'sep=;' is a note for Excel"),
-    "zero bytes": (lines_of(["pro"]).replace("", "\0"), "has zero bytes, as UTF-16 has"),
+    "zero bytes": (lines_of(["pro"]).replace("", "\0"), "contains zero bytes, as UTF-16 does"),
 }  # fmt: skip
 
 
@@ -237,6 +237,15 @@ def test_of_a_directory_only_data_are_read(tmp_path: Path) -> None:
     assert rows_in(tmp_path, config_of(".", format="parquet"))["user"] == [6]
     with pytest.raises(DataError, match="holds no jsonl files"):
         find_files(FilesConfig(files=("sub",), format="jsonl"), tmp_path)
+
+
+def test_files_come_in_natural_order_and_names_in_their_own(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        write_rows(tmp_path / "day=2" / f"part_{number}.csv", [number])
+    write_rows(tmp_path / "day=10" / "part_0.csv", [20])
+    for files in (".", "day=*/*.csv"):
+        assert rows_in(tmp_path, config_of(files, format="csv"))["user"] == [1, 2, 10, 20]
+    assert rows_in(tmp_path, config_of("day=2/part_10.csv", "day=2/part_2.csv"))["user"] == [10, 2]
 
 
 def test_a_name_that_is_there_is_no_pattern(tmp_path: Path) -> None:
