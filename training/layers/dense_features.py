@@ -35,6 +35,7 @@ class Lists(NamedTuple):
     num_rows: Any
 
 
+@keras.utils.register_keras_serializable("rankline")
 class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Turns a dict of feature tensors into one dense matrix, column by column in the order of their names.
 

@@ -25,6 +25,7 @@ and 58 for 16,384. A served row has few ids, so `for_serving` always fuses. `pyt
 """
 
 
+@keras.utils.register_keras_serializable("rankline")
 class ScalarDenseFeatures(DenseFeatures):
     """`DenseFeatures` for columns with exactly one value per row, whose tables of equal width may be one variable.
 

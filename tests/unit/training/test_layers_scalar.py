@@ -230,10 +230,9 @@ def test_a_model_of_it_can_be_saved_in_every_format(tmp_path: Path, fused: bool)
     for directory in ("saved", "exported"):
         scores = tf.saved_model.load(str(tmp_path / directory)).signatures["serving_default"](**rows)
         np.testing.assert_array_equal(*scores.values(), expected)
-    known = {"ScalarDenseFeatures": ScalarDenseFeatures}
     for name in ("m.keras", "m.h5"):
         model.save(tmp_path / name)
-        np.testing.assert_array_equal(keras.models.load_model(tmp_path / name, known)(rows), expected)
+        np.testing.assert_array_equal(keras.models.load_model(tmp_path / name)(rows), expected)
     checkpoint = tf.train.Checkpoint(model=model)
     model.save_weights(tmp_path / "weights")
     places = (
