@@ -23,6 +23,6 @@ if [ ! -e "$policy" ]; then
     chmod +x "$policy"
     trap 'rm -f "$policy"' EXIT
 fi
-apt-get update -qq
+apt-get -o DPkg::Lock::Timeout=120 update -qq
 # shellcheck disable=SC2086  # a list
-DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
+DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install -qq -y --no-install-recommends $missing >/dev/null

@@ -10,6 +10,7 @@ from training.layers.dense import add_bias
 from workflows.errors import ConfigError
 
 
+@keras.utils.register_keras_serializable("rankline")
 class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """Dot products of each pair of F vectors, as in DLRM (Naumov et al. 2019, arXiv:1906.00091).
 
@@ -50,6 +51,7 @@ class DotProductInteraction(keras.layers.Layer):  # type: ignore[misc]  # tensor
         return {**super().get_config(), "self_interaction": self.self_interaction, "pad_to": self.pad_to}
 
 
+@keras.utils.register_keras_serializable("rankline")
 class Cross(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
     """One cross layer of DCN-V2: x ↦ x₀ ⊙ (W x + b) + x (Wang et al. 2020, arXiv:2008.13535).
 

@@ -21,7 +21,7 @@ FUSED_IDS = 65_536
 Below, what an operation costs to start counts: a step of lookup, gradient and row-wise Adagrad for 26 columns of width
 8 took 0.58 ms fused and 0.80 ms apart for one row, 5.4 and 6.0 for 1,024 rows (processor time). Above, the hash table
 that adds up the gradients of equal ids outgrows the caches, and there is but one: 19.4 and 17.5 ms for 4,096 rows, 81
-and 58 for 16,384. A served row has few ids, so `for_serving` always fuses. `python -m bench embeddings` measures it.
+and 58 for 16,384. A served row has few ids, so `for_serving` always fuses.
 """
 
 
