@@ -100,7 +100,7 @@ def first_recipe(
     paths = find_files(files_config, Path())
     files_config = with_format(files_config, paths)
     if files_config.format == "csv":
-        files_config = _as_written(paths[0], files_config)
+        files_config = as_written(paths[0], files_config)
     files_config, found, chosen = _profile_as_readable(paths, files_config, labels, progress)
     guesses = guess(found, chosen)
     _check_features(paths[0], guesses)
@@ -181,7 +181,7 @@ def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, Da
     return pa.Table.from_batches(parts, raw.rows.schema), refusal
 
 
-def _as_written(path: Path, config: FilesConfig) -> FilesConfig:
+def as_written(path: Path, config: FilesConfig) -> FilesConfig:
     """Detect encoding, delimiter and header of a CSV file from its first lines."""
     try:
         with FileIO(path) as file, unpacked(path, file) as packed:

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -194,20 +194,28 @@ def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> I
 
 
 def _csv_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
+    from rankline.first_recipe import as_written
+
+    written = FilesConfig(files=("-",), format="csv")
+    if num_bytes:  # stdin cannot be read twice
+        written = replace(as_written(Path(stream.name), written), header=True)
+    if written.encoding.startswith(("utf-16", "utf-32")):
+        raise DataError(f"{stream.name} is {written.encoding} text, expected UTF-8. Save it as UTF-8.")
     header = stream.readline()
-    names = csv.read_csv(io.BytesIO(header)).column_names
+    parse = csv.ParseOptions(delimiter=written.delimiter)
+    names = csv.read_csv(io.BytesIO(header), csv.ReadOptions(encoding=written.encoding), parse).column_names
     convert = csv.ConvertOptions(column_types=types)
-    is_checked = not num_bytes  # stdin cannot be read twice
+    is_checked = not num_bytes
     for number, lines in enumerate(_whole_lines(stream, are_quoted=True)):
         if number and not lines:
             break
         content = lines if number else header.rstrip(b"\r\n") + b"\n" + lines
         if b'"' in content and not is_checked:
             is_checked = True
-            if fault := first_fault(Path(stream.name), FilesConfig(files=(stream.name,))):
+            if fault := first_fault(Path(stream.name), written):
                 raise fault
-        options = csv.ReadOptions(column_names=names if number else None)
-        parse = csv.ParseOptions(newlines_in_values=b'"' in content)
+        options = csv.ReadOptions(column_names=names if number else None, encoding=written.encoding)
+        parse.newlines_in_values = b'"' in content
         rows = csv.read_csv(io.BytesIO(content), options, parse, convert)
         yield Block(rows=_empty_to_null(rows, types), done=_share(stream, num_bytes))
 

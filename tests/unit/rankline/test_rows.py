@@ -313,3 +313,19 @@ def test_a_quote_that_swallows_rows_is_an_error(tmp_path: Path) -> None:
         read_rows(str(path), "csv", [])
     path.write_text('id,note\n1,"two\nlines"\n2,one\n')
     assert read_rows(str(path), "csv", []).to_pydict() == {"id": [1, 2], "note": ["two\nlines", "one"]}
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "encoding"), [(";", "utf-8"), ("|", "utf-8"), ("\t", "utf-8-sig"), (";", "latin-1")]
+)
+def test_csv_is_read_as_it_is_written(delimiter: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"id{delimiter}stadt\n1{delimiter}Köln\n2{delimiter}a,b\n", encoding=encoding)
+    assert read_rows(str(path), "csv", []).to_pydict() == {"id": [1, 2], "stadt": ["Köln", "a,b"]}
+
+
+def test_csv_of_wide_characters_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,size\n1,2\n", encoding="utf-16")
+    with pytest.raises(DataError, match=r"rows\.csv is utf-16.* text, expected UTF-8\. Save it as UTF-8"):
+        read_rows(str(path), "csv", [])
