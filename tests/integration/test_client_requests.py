@@ -80,7 +80,7 @@ def test_a_proxy_is_not_asked_for_what_stays_on_this_machine(server: EmbeddedSer
 
 
 def test_what_is_no_table_is_refused(client: Client) -> None:
-    with pytest.raises(RequestError, match="rows are a list, expected a mapping"):
+    with pytest.raises(RequestError, match="rows are a list, expected a table, a mapping from names"):
         client.predict([1, 2])
 
 
