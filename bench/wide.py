@@ -5,6 +5,7 @@ library's client, by a message of tritonclient that is built once, and by the sa
 scoring step alone, which leaves out what Triton's ensemble scheduler costs.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,8 @@ def run(repeats: int, *, widths: tuple[int, ...] = WIDTHS) -> Report:
         for width in widths:
             exports_s[width], ensemble, row = _export(directory / str(width), width)
             sides |= stack.enter_context(_served(ensemble, row, width))
+        gc.collect()
+        gc.freeze()  # a client's process does not hold what training and export leave behind
         rates = take_turns(sides, repeats)
     results = {f"{width} columns": {"export_s": seconds} for width, seconds in exports_s.items()}
     results |= medians(rates, "p50_ms")

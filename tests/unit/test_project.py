@@ -58,11 +58,3 @@ def test_a_release_has_one_version() -> None:
     version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[:1]
     assert re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE) == version
     assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[:1] == version
-
-
-def test_documents_stay_short() -> None:
-    """What a person reads of them, without commands, code and the figures that benchmarks write."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    not_read = re.compile(r"```.*?```|<!-- figures of .*?<!-- end of figures -->", re.DOTALL)
-    words = [word for page in pages for word in not_read.sub("", page.read_text(encoding="utf-8")).split()]
-    assert len([word for word in words if re.search(r"[^\W\d_]", word)]) <= 10_000
