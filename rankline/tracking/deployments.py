@@ -25,9 +25,8 @@ from rankline.tracking.loading import frame_of, with_times
 from rankline.tracking.registry import RegisteredVersion, Registry, RegistryError
 from rankline.tracking.store import open_store, uri_of
 from rankline.workspace import NAMES, REPOSITORY, WORK_DIR, Workspace, exported_workspace
-from serving.client import Client
+from serving.client import Client, ModelSchema
 from serving.ensemble import ExportedEnsemble, versions
-from serving.in_process import open_ensemble
 from workflows.errors import ArtifactError, ConfigError, RanklineError
 from workflows.trained import TrainedModel
 
@@ -172,12 +171,11 @@ class RanklineDeployments(BaseDeploymentClient):
             raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
         rows = frame_of(inputs)
         if endpoint is None:
-            path = exported_workspace(deployment_name, repository=self.repository).ensemble
-            asked = open_ensemble(ExportedEnsemble.load(path))
+            ensemble = ExportedEnsemble.load(exported_workspace(deployment_name, repository=self.repository).ensemble)
+            scored = api.predict(ensemble, with_times(rows, ModelSchema.from_config(ensemble.model_config)))
         else:
-            asked = Client(endpoint, deployment_name)
-        with asked as client:
-            scored = api.predict(client, with_times(rows, client.schema))
+            with Client(endpoint, deployment_name) as client:
+                scored = api.predict(client, with_times(rows, client.schema))
         scored[list(rows)] = rows  # times as they were given
         return scored
 
