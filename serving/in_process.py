@@ -45,7 +45,7 @@ def open_ensemble(ensemble: ExportedEnsemble) -> Client:
 
 
 def unknown_columns(client: Client, rows: Any) -> list[str]:
-    """Return the columns of the first rows that have values, none of which the exported vocabularies have.
+    """Return the names of columns in which no value of the first rows is in the exported vocabulary.
 
     Args:
         client: one of `open_ensemble`. For another, and for a workflow that runs through NVTabular, there are none.

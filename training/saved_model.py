@@ -31,7 +31,7 @@ from workflows.tensor_names import NNZS, OFFSETS, PADDED_SIGNATURE, RAGGED_SIGNA
 
 
 def export_saved_model(model: Any, spec: FeatureSpec, path: Path) -> None:
-    """Write the SavedModel directory.
+    """Write a SavedModel directory with both serving signatures.
 
     Per single feature both signatures take `name`. Per list feature `serving_default` takes `name__values` (M,) and
     `name__offsets` int32 (N + 1,), where row i has the values from offsets[i] up to offsets[i + 1];

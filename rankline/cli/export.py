@@ -69,12 +69,12 @@ def export_command(
         typer.Option(
             "--missing",
             metavar="VALUE",
-            help="For XGBoost: a value that means missing, as NaN does, such as -999 of XGBClassifier(missing=-999).",
+            help="XGBoost only: the value that training took as missing, such as -999 for XGBClassifier(missing=-999).",
             show_default=False,
         ),
     ] = None,
     promote: Annotated[
-        bool, typer.Option("--promote/--no-promote", help="Let the new version answer. The first one does anyway.")
+        bool, typer.Option("--promote/--no-promote", help="Serve the new version. The first version is always served.")
     ] = True,
     if_better: Annotated[
         str | None,

@@ -48,7 +48,7 @@ def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
 
 
 def check_store(uri: str) -> None:
-    """Refuse a store before long work whose result it would refuse.
+    """Check that a store accepts results, before the work that takes long.
 
     A server that does not answer is accepted: what is logged is kept until it does.
 

@@ -23,7 +23,7 @@ def check_step(model: Path, manifest: str) -> None:
 
 
 def check_step_files(model: Path, files: Mapping[str, FileRecord]) -> None:
-    """Check a step against the files of the manifest, which also has those of other steps.
+    """Check the files of one step; the manifest may list files of other steps, too.
 
     Raises:
         ArtifactError: see `check_step`.

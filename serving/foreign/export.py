@@ -294,7 +294,7 @@ def _stems(name: str) -> list[str]:
 
 
 def _names(entry: Input) -> list[str]:
-    """Return the names that a column for an input may have."""
+    """Return every column name that would be matched to an input."""
     return [entry.name, *_stems(entry.name), *entry.features, *entry.numbered]
 
 

@@ -86,7 +86,7 @@ def lower_stable_hash_bucket(op: StableHashBucket, selector: nvt.ColumnSelector,
 
 
 def lower_empty_to_null(op: Any, selector: nvt.ColumnSelector, columns: Columns) -> Columns:
-    """Make empty strings missing."""
+    """Replace empty strings with missing values."""
     if numbers := [name for name in selector.names if not columns[name].is_string]:
         raise LoweringError(f"{type(op).__name__} on {numbers}: they hold numbers, expected strings.")
     return {name: apply(WithoutEmpty(), columns[name]) for name in selector.names}

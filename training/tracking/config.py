@@ -85,5 +85,5 @@ def journals_of(directory: Path) -> Path:
 
 
 def artifacts_of(directory: Path) -> Path:
-    """Return the directory in which the store of a work directory keeps artifacts."""
+    """Return the directory where the local MLflow store of a work directory keeps artifacts."""
     return directory / "mlartifacts"

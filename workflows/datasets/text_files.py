@@ -34,7 +34,7 @@ def unpacked(path: Path, file: io.FileIO) -> "io.BufferedReader[io.FileIO] | gzi
 
 
 class _AsUtf8(io.RawIOBase):
-    """Recodes text of another encoding as UTF-8."""
+    """Decodes text from another encoding, and yields it as UTF-8."""
 
     def __init__(self, text: "io.BufferedReader[io.FileIO] | gzip.GzipFile", encoding: str) -> None:
         self._text = io.TextIOWrapper(text, encoding, newline="")

@@ -238,7 +238,10 @@ def format_of(path: Path) -> Format | None:
 
 
 def _matching(pattern: str, directory: Path) -> list[Path]:
-    """Return the files that match a pattern; hidden ones and output, see `find_files`, only if it names hidden ones."""
+    """Return the files that match a pattern.
+
+    Unless the pattern itself names hidden files, those and output are left out; see `find_files`.
+    """
     root, parts = directory / Path(pattern).anchor, list(Path(pattern).parts[bool(Path(pattern).anchor) :])
     while parts and (root / parts[0]).exists():  # a name, even with * in it
         root /= parts.pop(0)
@@ -306,7 +309,7 @@ def _partitions(path: Path) -> dict[str, str | None]:
 
 @lru_cache(maxsize=4096)
 def _keys_of(path: Path, num_bytes: int, changed_ns: int) -> tuple[str, ...]:  # noqa: ARG001  (part of the cache's key)
-    """Return all keys of a file of JSON lines. Writers may omit null keys, so even the last line may have a new one."""
+    """Return every key in a JSON Lines file. All lines are read, since writers may omit keys whose value is null."""
     names: dict[str, None] = {}
     number = 0
     for lines in _lines(Extent(path=path, first_row=0, num_rows=0)):
@@ -469,7 +472,7 @@ def _json_column(table: pa.Table, name: str) -> pa.Array:
 
 
 def _is_rounded(column: pa.Array) -> bool:
-    """Whether Arrow may have read a whole number beyond int64, such as an id, as a float that rounds it."""
+    """Whether Arrow may have rounded whole numbers beyond int64, such as ids, by reading them as floats."""
     values = column.flatten() if holds_lists(column.type) else column
     return pa.types.is_floating(values.type) and (pc.max(pc.abs(values)).as_py() or 0) >= 1 << 63
 
