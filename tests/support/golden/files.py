@@ -19,9 +19,9 @@ NO_FMA = "NumPy rounds logarithms otherwise on a processor that cannot multiply 
 """Why floats are not compared bit by bit where there is none."""
 
 
-def unpack(directory: Path) -> Path:
-    """The golden files, below `directory`."""
-    with tarfile.open(ROOT / "tests" / "golden" / "2023.tar.xz") as archive:
+def unpack(directory: Path, archive_name: str = "2023") -> Path:
+    """Unpack an archive of golden files into `directory`, and return it."""
+    with tarfile.open(ROOT / "tests" / "golden" / f"{archive_name}.tar.xz") as archive:
         archive.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return directory
 
