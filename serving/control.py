@@ -13,7 +13,6 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from serving.tls import Tls
 from workflows.errors import ServerError
 
 KEY_HEADER = "rankline-key"
@@ -27,31 +26,6 @@ _LONGEST_MESSAGE_BYTES = 1 << 20  # of an error: a traceback may be longer than 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnClient:
-    """Connection settings of the process that started a server with TLS.
-
-    Attributes:
-        credentials: trust the server's certificate and nothing else.
-        name: one that the certificate is for.
-    """
-
-    credentials: Any
-    name: str
-
-    @classmethod
-    def of(cls, tls: Tls) -> "OwnClient":
-        """Read the files.
-
-        Raises:
-            ConfigError: they do not belong together.
-        """
-        name = tls.check()
-        certificate, key = (file.read_bytes() for file in tls.own_pair)
-        credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes(), key, certificate)
-        return cls(credentials=credentials, name=name)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ModelControl:
     """Model control of one server.
 
@@ -59,13 +33,11 @@ class ModelControl:
         address: HOST:PORT of its gRPC protocol.
         key: what the server was told to ask for.
         timeout_s: longest wait for an answer; a model is loaded before the answer comes.
-        client: for a server with TLS.
     """
 
     address: str
     key: str = field(repr=False)
     timeout_s: float
-    client: OwnClient | None = None
 
     def is_ready(self, server_id: str) -> bool:
         """Whether all models are loaded, of this server and not of one that took the port before it.
@@ -135,7 +107,7 @@ class ModelControl:
     def _channel(self) -> Any:
         """A connection of its own for each call, so that none waits for gRPC to try a lost one again."""
         silence_ms = max(1_000, round(self.timeout_s * _SILENCE * 1e3))
-        options: list[tuple[str, int | str]] = [
+        options = [
             ("grpc.enable_http_proxy", 0),  # the server is on this machine
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", -1),
@@ -145,10 +117,7 @@ class ModelControl:
             ("grpc.keepalive_time_ms", silence_ms),
             ("grpc.http2.ping_timeout_ms", silence_ms),
         ]
-        if self.client is None:
-            return grpc.insecure_channel(self.address, options=options)
-        options.append(("grpc.ssl_target_name_override", self.client.name))
-        return grpc.secure_channel(self.address, self.client.credentials, options=options)
+        return grpc.insecure_channel(self.address, options=options)
 
 
 def _reason(details: str) -> str:

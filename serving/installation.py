@@ -1,11 +1,10 @@
 """The Triton that is on this machine, and a folder of backends and a Python that its model processes run in.
 
-Two places are known: the wheel `nvidia-pytriton`, which holds the server and its Python backend, and the directory
-where Triton's own images have them. A folder with a `model.py` becomes a backend beside the Python backend, so models
-with `backend: "nvtabular"` are served by the folder under `serving/backends`, and those of an engine by its folder.
-Where there is a native backend for it, the shared object lies beside `model.py`: Triton takes the object, unless a
-model's config has `runtime: "model.py"`. So what serves a model is chosen here, and a model repository that was
-exported for native backends is served by those in Python on a machine that has no others.
+The wheel `nvidia-pytriton` holds the server and its Python backend. A folder with a `model.py` becomes a backend beside
+the Python backend, so models with `backend: "nvtabular"` are served by the folder under `serving/backends`, and those
+of an engine by its folder. Where there is a native backend for it, the shared object lies beside `model.py`: Triton
+takes the object, unless a model's config has `runtime: "model.py"`. So what serves a model is chosen here, and a model
+repository that was exported for native backends is served by those in Python on a machine that has no others.
 """
 
 import os
@@ -13,13 +12,18 @@ import shutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
 
 from serving.engines import engines
+from serving.model_config import PYTHON_RUNTIME
 from serving.native.build import object_name
 from serving.stub import fit_for_numpy
 from workflows.errors import ServerError
@@ -27,7 +31,6 @@ from workflows.errors import ServerError
 _BACKENDS = Path(__file__).parent / "backends"
 PYTHON_BACKEND = "python"
 STUB = "triton_python_backend_stub"
-_IMAGE = Path("/opt/tritonserver")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,6 @@ class Installation:
         python_backend: folder of Triton's Python backend.
         stub: the program that runs a Python model.
         libraries: directories for LD_LIBRARY_PATH.
-        is_patched: the release has no holes that are known, so it may be put on a network.
         python_trouble: why no Python model can run here; "" where they can.
     """
 
@@ -47,7 +49,6 @@ class Installation:
     python_backend: Path
     stub: Path
     libraries: tuple[Path, ...]
-    is_patched: bool
     python_trouble: str = ""
 
 
@@ -65,13 +66,23 @@ def find_installation() -> Installation:
     if sys.platform != "linux":
         raise ServerError(f"the embedded server runs on Linux only, this is {sys.platform}. Use a Triton container.")
     spec = find_spec("pytriton")
-    if spec is not None and spec.origin is not None:
-        found = _of_wheel(Path(spec.origin).parent)
-    elif _IMAGE.is_dir():
-        found = _of_image(_IMAGE)
-    else:
+    if spec is None or spec.origin is None:
         raise ServerError("nvidia-pytriton is not installed, and it carries tritonserver: pip install nvidia-pytriton")
-    return replace(found, python_trouble=_python_trouble(found.stub))
+    package = Path(spec.origin).parent
+    triton, stub = (
+        package / "tritonserver",
+        package / "tritonserver" / "python_backend_stubs" / _python_version() / STUB,
+    )
+    server = triton / "bin" / "tritonserver"
+    if not server.is_file():
+        raise ServerError(f"{server} is missing: pip install --force-reinstall nvidia-pytriton")
+    return Installation(
+        server=server,
+        python_backend=triton / "backends" / "python",
+        stub=stub,
+        libraries=(package.parent / "nvidia_pytriton.libs",),
+        python_trouble=_python_trouble(stub),
+    )
 
 
 def _python_trouble(stub: Path) -> str:
@@ -87,32 +98,45 @@ def _python_trouble(stub: Path) -> str:
     return ""
 
 
-def _of_wheel(package: Path) -> Installation:
-    version = _python_version()
-    found = Installation(
-        server=package / "tritonserver" / "bin" / "tritonserver",
-        python_backend=package / "tritonserver" / "backends" / "python",
-        stub=package / "tritonserver" / "python_backend_stubs" / version / STUB,
-        libraries=(package.parent / "nvidia_pytriton.libs",),
-        is_patched=False,  # release 24.10: CVE-2025-23310 and others are fixed in 25.08
-    )
-    if not found.server.is_file():
-        raise ServerError(f"{found.server} is missing: pip install --force-reinstall nvidia-pytriton")
-    return found
+def need_python(models: Sequence[str], repositories: Sequence[Path], native: Collection[str]) -> bool:
+    """Whether some models, or steps of ensembles among them, run in Python.
+
+    Only then is Triton's Python backend put where it finds it: with that backend there, whoever may load models may
+    have Triton run a `model.py` of their own.
+
+    Args:
+        models: their names.
+        repositories: the first one that has a model counts.
+        native: backends that have a native form here.
+
+    Returns:
+        True as well where a configuration cannot be read: Triton reports the error itself.
+    """
+    waiting, seen = list(models), set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        config = _config_of(name, repositories)
+        if config is None:
+            return True
+        if config.platform == "ensemble":
+            waiting += [step.model_name for step in config.ensemble_scheduling.step if step.model_name not in seen]
+        elif config.runtime == PYTHON_RUNTIME or config.backend not in native:
+            return True
+    return False
 
 
-def _of_image(root: Path) -> Installation:
-    backend = root / "backends" / "python"
-    found = Installation(
-        server=root / "bin" / "tritonserver",
-        python_backend=backend,
-        stub=backend / STUB,
-        libraries=(root / "lib",),
-        is_patched=True,
-    )
-    if not found.server.is_file():
-        raise ServerError(f"{found.server} is missing. Use an image of Triton that has the server.")
-    return found
+def _config_of(model: str, repositories: Sequence[Path]) -> Any:
+    for repository in repositories:
+        try:
+            return text_format.Parse(
+                (repository / model / "config.pbtxt").read_text(encoding="utf-8"), pb.ModelConfig()
+            )
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError, text_format.ParseError):
+            return None
+    return None
 
 
 def assemble_backends(target: Path, further: tuple[Path, ...], native: Mapping[str, Path]) -> None:

@@ -5,7 +5,6 @@ with EmbeddedServer(ServerConfig(repositories=(Path("model_repository/movielens"
 """
 
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -21,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from serving.control import KEY_HEADER, ModelControl, OwnClient
+from serving.control import KEY_HEADER, ModelControl
 from serving.installation import (
     PYTHON_BACKEND,
     STUB,
@@ -31,15 +30,14 @@ from serving.installation import (
     environment,
     find_installation,
     make_stub_environment,
+    need_python,
     remove_environments,
 )
 from serving.launched import Launched, new_home
 from serving.native.build import object_name
 from serving.native.objects import native_backends
-from serving.needs_python import need_python
 from serving.ports import LOOPBACK, Port, choose_ports
 from serving.server_log import FileLog, PipeLog, ServerLog
-from serving.tls import Tls
 from workflows.errors import ConfigError, ServerError
 
 _LOGGER = logging.getLogger(__name__)
@@ -77,12 +75,9 @@ class ServerConfig:
         models: those to load, with the steps of ensembles. Models can then be loaded and unloaded by this process, and
             by nobody else. Without any, all models of the repositories are loaded, and that is that.
         backends: directories of further backend folders, searched like `serving/backends`.
-        host: address for gRPC and metrics; HTTP, which Triton cannot encrypt, is on loopback in any case. Anything but
-            loopback is refused for a release with known holes.
         grpc_port, metrics_port: 0 picks a free port.
         http_port: likewise. None, the default, leaves HTTP closed, because a JSON request of a few hundred kilobytes
             crashes Triton 24.10.
-        tls: encrypts gRPC.
         log_path: where the server's log goes; None keeps the end of it as long as the server runs.
         ready_timeout_s: longest wait for all models to be loaded.
     """
@@ -90,21 +85,15 @@ class ServerConfig:
     repositories: tuple[Path, ...]
     models: tuple[str, ...] = ()
     backends: tuple[Path, ...] = ()
-    host: str = LOOPBACK
     grpc_port: int = 0
     metrics_port: int = 0
     http_port: int | None = None
-    tls: Tls | None = None
     log_path: Path | None = None
     ready_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
         if not self.repositories:
             raise ConfigError("a server without a model repository has nothing to serve. Give at least one directory.")
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            raise ConfigError(f"host is {self.host!r}, expected an IP address such as 127.0.0.1.") from None
         for name, number in self.ports.items():
             if not 0 <= number <= 65535:
                 raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
@@ -114,24 +103,6 @@ class ServerConfig:
         """Those asked for, by name."""
         named = {"grpc_port": self.grpc_port, "http_port": self.http_port, "metrics_port": self.metrics_port}
         return {name: number for name, number in named.items() if number is not None}
-
-    @property
-    def is_local(self) -> bool:
-        """Only this machine can reach the server."""
-        return ipaddress.ip_address(self.host).is_loopback
-
-    @property
-    def http_host(self) -> str:
-        """Where HTTP is."""
-        return self.host if self.is_local else LOOPBACK
-
-    @property
-    def own_host(self) -> str:
-        """Where this process reaches the server."""
-        address = ipaddress.ip_address(self.host)
-        if not address.is_unspecified:
-            return self.host
-        return LOOPBACK if address.version == 4 else "::1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +137,6 @@ class EmbeddedServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.shared_memory_key = secrets.token_hex(16)
-        """What a client must show to hand tensors over in shared memory, as `ClientConfig.key`."""
         self._launcher: Launched | None = None
         self._pid: int | None = None
         self._begun_at = 0.0
@@ -231,7 +200,6 @@ class EmbeddedServer:
         Raises:
             ServerError: this machine cannot run it, a repository is missing, a port is in use, it died or was not ready
                 in time.
-            ConfigError: it may not be on a network, or its files for TLS do not belong together.
         """
         if self._launcher is not None:
             raise ServerError(f"the embedded server is already running with process id {self.pid}.")
@@ -239,11 +207,6 @@ class EmbeddedServer:
             if not repository.is_dir():
                 raise ServerError(f"model repository {repository} does not exist. Export an ensemble there first.")
         installation = find_installation()
-        if not (self.config.is_local or installation.is_patched):
-            raise ConfigError(
-                f"host {self.config.host} is not a loopback address such as 127.0.0.1, and the release of Triton that "
-                "is installed here has known vulnerabilities. To serve a network, use the container stack."
-            )
         if lacking := native_backends().lacking:
             _LOGGER.warning("Workflow and model are served by Python, not by native backends: %s.", lacking)
         for starts_left in reversed(range(_MOST_STARTS)):
@@ -256,12 +219,9 @@ class EmbeddedServer:
                 _LOGGER.warning("%s It is started again.", error)
 
     def _start_once(self, installation: Installation, *, may_hang: bool) -> None:
-        client = OwnClient.of(self.config.tls) if self.config.tls else None
-        wanted = [
-            Port(name=name, host=self.config.http_host if name == "http_port" else self.config.host, number=number)
-            for name, number in self.config.ports.items()
-        ]
-        ports = dict(zip(self.config.ports, choose_ports(*wanted), strict=True))
+        wanted = self.config.ports
+        chosen = choose_ports(*(Port(name=name, number=number) for name, number in wanted.items()))
+        ports = dict(zip(wanted, chosen, strict=True))
         self._begun_at = time.time()
         home = new_home("server")
         server_id = home.name
@@ -282,23 +242,17 @@ class EmbeddedServer:
             self._add_python_for(*self.config.models)
             make_stub_environment(home / "python")
             self._control = ModelControl(
-                address=f"{_in_url(self.config.own_host)}:{ports['grpc_port']}",
+                address=f"{LOOPBACK}:{ports['grpc_port']}",
                 key=secrets.token_hex(16),
                 timeout_s=self.config.ready_timeout_s,
-                client=client,
             )
             self._pid = self._launcher.run(
                 str(installation.server),
                 *(f"--model-repository={path}" for path in _plain_paths(self.config.repositories, home)),
-                *_flags(
-                    self.config,
-                    home / "backends",
-                    native.libraries,
-                    shm_prefix=server_id,
-                ),
+                *_flags(self.config, home / "backends", native.libraries, shm_prefix=server_id),
                 f"--id={server_id}",
                 *(f"--{name.replace('_', '-')}={number}" for name, number in ports.items()),
-                hidden=_keys(self.config, self._control.key, self.shared_memory_key),
+                hidden=_restrictions(self.config, self._control.key),
             )
             self._wait_until_ready(self._control, server_id, ports.values(), may_hang=may_hang)
         except EOFError:
@@ -311,11 +265,10 @@ class EmbeddedServer:
         self._ready_at = time.time()
         self._num_processes = self._count_processes()
         self._ports = ports
-        host, http_port = _in_url(self.config.host), ports.get("http_port")
         self._endpoints = Endpoints(
-            grpc=f"{host}:{ports['grpc_port']}",
-            http=f"http://{_in_url(self.config.http_host)}:{http_port}" if http_port else "",
-            metrics=f"http://{host}:{ports['metrics_port']}/metrics",
+            grpc=self._control.address,
+            http=f"http://{LOOPBACK}:{ports['http_port']}" if "http_port" in ports else "",
+            metrics=f"http://{LOOPBACK}:{ports['metrics_port']}/metrics",
         )
 
     def restart(self, models: tuple[str, ...]) -> None:
@@ -569,13 +522,7 @@ def _plain_paths(repositories: tuple[Path, ...], home: Path) -> Iterator[Path]:
         yield path
 
 
-def _flags(
-    config: ServerConfig,
-    backends: Path,
-    libraries: Mapping[str, Path],
-    *,
-    shm_prefix: str,
-) -> list[str]:
+def _flags(config: ServerConfig, backends: Path, libraries: Mapping[str, Path], *, shm_prefix: str) -> list[str]:
     """Everything but the ports, the keys and the repositories; hardened after Triton's deployment guide."""
     names = sorted({PYTHON_BACKEND} | {folder.name for folder in backends.iterdir()})
     return [
@@ -586,13 +533,12 @@ def _flags(
         "--exit-on-error=true",
         "--strict-readiness=false",  # else one new version that cannot be loaded makes the old one look down
         f"--exit-timeout-secs={_STOP_TIMEOUT_S // 2}",
-        f"--grpc-address={config.host}",
+        f"--grpc-address={LOOPBACK}",
         f"--allow-http={'false' if config.http_port is None else 'true'}",
-        f"--http-address={config.http_host}",
+        f"--http-address={LOOPBACK}",
         "--allow-vertex-ai=false",  # a further HTTP, which AIP_MODE in the environment would open to the network
-        f"--metrics-address={config.host}",
+        f"--metrics-address={LOOPBACK}",
         "--allow-gpu-metrics=false",
-        *_tls_flags(config.tls),
         *(f"--backend-config={name},shm-region-prefix-name={shm_prefix}" for name in names),
         *(f"--backend-config={name},shm-default-byte-size={_SHM_BYTES}" for name in names),
         *(f"--backend-config={name},shm-growth-byte-size={_SHM_BYTES}" for name in names),
@@ -600,30 +546,8 @@ def _flags(
     ]
 
 
-def _keys(config: ServerConfig, key: str, shared_memory_key: str) -> list[str]:
-    """What is closed to all who do not show a key."""
-    closed = {
-        "model-repository,trace,logging" if config.models else "trace,logging": key,
-        "shared-memory": shared_memory_key,
-    }
-    return [
-        f"{flag}={names}:{KEY_HEADER}={secret}"
-        for flag in ("--grpc-restricted-protocol", "--http-restricted-api")
-        for names, secret in closed.items()
-    ]
-
-
-def _tls_flags(tls: Tls | None) -> list[str]:
-    if tls is None:
-        return []
-    mutual = tls.client_root and ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={tls.client_root.absolute()}"]
-    return [
-        "--grpc-use-ssl=true",
-        f"--grpc-server-cert={tls.certificate.absolute()}",
-        f"--grpc-server-key={tls.key.absolute()}",
-        *(mutual or ()),
-    ]
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _restrictions(config: ServerConfig, key: str) -> list[str]:
+    """Options that close protocols to everyone without the key; nobody is given it, so shared memory stays closed."""
+    closed = "trace,logging,shared-memory" + (",model-repository" if config.models else "")
+    flags = ("--grpc-restricted-protocol", "--http-restricted-api")
+    return [f"{flag}={closed}:{KEY_HEADER}={key}" for flag in flags]

@@ -3,7 +3,7 @@
 `nvidia-pytriton` 0.7 is compiled with pybind11 2.10, which takes the size of an array's items from where NumPy 1 kept
 it, 32 bytes into a dtype. NumPy 2 has its flags there, and the size 8 bytes further: every array would be taken for
 empty. pybind11 asks NumPy for all else. So the five instructions that read the size get the new place, in the copy that
-is started. Triton's own images have pybind11 2.12, which knows both.
+is started. pybind11 2.12 and later know both.
 """
 
 from hashlib import sha256

@@ -18,7 +18,7 @@ A model whose rows may hold several candidates scores many of them for one row i
     tensors     a column → the tensors of an input
     requests    rows → checked, cut to what the server takes, laid out for the wire
     config      timeouts, retries, encryption, transport
-    transport   the wire, in coroutines: `grpc`, or `http`; `shared_memory` beside it
+    transport   the wire, in coroutines: `grpc`, or `http`
     failures    what the server said → an exception
     core        what both clients do
     sync, aio   `Client` and `AsyncClient`, its two faces

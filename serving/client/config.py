@@ -1,12 +1,12 @@
 """The choices of a client."""
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.client.failures import CallError
-from serving.tls import check_readable
 from workflows.errors import ConfigError
 
 GRPC, HTTP = "grpc", "http"
@@ -32,7 +32,8 @@ class ClientTls:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("a client's certificate and its key belong together. Give both files or neither.")
-        check_readable(self.root, self.certificate, self.key)
+        for file in filter(None, (self.root, self.certificate, self.key)):
+            _check_readable(file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +50,8 @@ class ClientConfig:
         connect_timeout_s: how long to wait at first for a server that does not answer yet; 0 asks it once, so that a
             wrong address is told at once.
         transport: "grpc" or "http".
-        shared_memory: hand inputs over in shared memory; for a server on this machine that allows it, Triton 24.09 or
-            later. Worth it from about a megabyte of inputs on.
         tls: encrypts the connection.
-        key: opens protocols that the server restricts, such as shared memory.
+        key: opens protocols that the server restricts.
         headers: sent with every request, such as those that a proxy asks for.
     """
 
@@ -62,7 +61,6 @@ class ClientConfig:
     backoff_s: float = 0.05
     connect_timeout_s: float = 0.0
     transport: str = GRPC
-    shared_memory: bool = False
     tls: ClientTls | None = None
     key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
@@ -75,8 +73,6 @@ class ClientConfig:
             )
         if self.transport not in TRANSPORTS:
             raise ConfigError(f"transport is {self.transport!r}. Available: {', '.join(TRANSPORTS)}.")
-        if self.shared_memory and self.transport != GRPC:
-            raise ConfigError(f"shared memory goes with transport {GRPC!r}, not with {self.transport!r}.")
 
     def may_retry(self, failure: CallError) -> bool:
         """Whether a request may be sent again."""
@@ -102,3 +98,14 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_readable(file: Path) -> None:
+    try:
+        file.open("rb").close()
+    except FileNotFoundError:
+        raise ConfigError(f"{file} does not exist. Give certificates and keys as PEM files.") from None
+    except PermissionError:
+        raise ConfigError(f"{file} may not be read by user {os.geteuid()}. Let this user read it.") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({os.strerror(error.errno or 0)}). Give a PEM file.") from None

@@ -16,7 +16,6 @@ _UNKNOWN_MODEL, _RESTRICTED = "unknown model", "protocol is restricted"
 _RESET = "RST_STREAM"
 _NOT_CONNECTED, _HUNG_UP = "failed to connect", ("Socket closed", "reset by peer")
 _TLS_TROUBLE = ("handshake failed", "erification", "[SSL", "[X509")
-_UNKNOWN_REGION, _REGION_IN_USE = "Unable to find shared memory region", "it is currently in use"
 
 
 class CallError(Exception):
@@ -47,21 +46,6 @@ class CallError(Exception):
     def is_busy(self) -> bool:
         """The server's queue was full, or the request waited in it for too long."""
         return self.status == UNAVAILABLE and (_QUEUE_FULL in self.details or _QUEUE_TIMEOUT in self.details)
-
-    @property
-    def is_refused(self) -> bool:
-        """The server has looked at the request and will not run it."""
-        return self.status in _REFUSED or self.is_busy or is_restricted(self.details)
-
-    @property
-    def is_unknown_region(self) -> bool:
-        """The server was never told of a region: it is another one than the one that was."""
-        return _UNKNOWN_REGION in self.details
-
-    @property
-    def is_region_in_use(self) -> bool:
-        """The server does not unregister a region yet, for it has not finished a request with it."""
-        return _REGION_IN_USE in self.details
 
     @property
     def is_late(self) -> bool:

@@ -1,10 +1,8 @@
 """Triton's protocol over gRPC, through tritonclient's stubs, blocking or for asyncio."""
 
-import asyncio
 import os
 import threading
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -16,7 +14,6 @@ from serving.client.config import ClientConfig, is_loopback
 from serving.client.failures import CLOSED, CallError
 from serving.client.requests import decode
 from serving.client.schema import ModelSchema
-from serving.client.shared_memory import Region, RegionPool
 from serving.client.tensors import Array, WireTensor
 from serving.control import GRPC_KEY_HEADER
 from workflows.errors import ServerError
@@ -24,7 +21,6 @@ from workflows.tensors import Tensor
 
 _RECONNECT_MS = (100, 250)
 _CONNECT_TIMEOUT_MS = 5_000
-_RELEASE_S, _POLL_S = 1.0, 0.01  # in which a server lets go of memory once it has answered; it would keep it for ever
 _SILENCE = 1 / 3  # of the deadline, so that a third of it is left for another server
 _SEVERAL = ("dns:", "ipv4:", "ipv6:")  # gRPC's names for what may be several servers
 
@@ -50,8 +46,6 @@ os.register_at_fork(after_in_child=_after_fork)
 class GrpcTransport:
     """Implements `Transport`. Threads may share a blocking one; a call of an asynchronous one is cancelled on the wire.
 
-    Where memory is shared, inputs go to regions of it.
-
     Raises:
         ServerError: the process was forked while its parent used gRPC.
     """
@@ -65,8 +59,6 @@ class GrpcTransport:
         self._is_async = is_async
         if is_async:
             _open.add(self)
-        self._pool = RegionPool() if config.shared_memory else None
-        self._config = config
         self._options: dict[str, Any] = {}
         headers = {name.lower(): value for name, value in config.headers.items()}
         if config.key is not None:
@@ -83,9 +75,7 @@ class GrpcTransport:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
-        """A `ModelInferRequest`; where memory is shared, what becomes one when it is sent."""
-        if self._pool is not None:
-            return schema.name, tensors, [output.name for output in schema.outputs]
+        """A `ModelInferRequest`."""
         message = service_pb2.ModelInferRequest(model_name=schema.name)
         for tensor in tensors:
             message.inputs.add(name=tensor.schema.name, datatype=tensor.schema.datatype, shape=tensor.shape)
@@ -110,64 +100,13 @@ class GrpcTransport:
         return sorted(model.name for model in index.models)
 
     async def infer(self, message: Any, timeout_s: float) -> Any:
-        if self._pool is None:
-            return await self._call(self._stub.ModelInfer, message, timeout_s)
-        end_s = time.monotonic() + timeout_s
-        try:
-            return await self._infer_shared(end_s, *message)
-        except CallError as failure:
-            if not failure.is_unknown_region:
-                raise
-        return await self._infer_shared(end_s, *message)  # a new server is told of the region
-
-    async def _infer_shared(
-        self, end_s: float, model_name: str, tensors: Sequence[WireTensor], outputs: Sequence[str]
-    ) -> Any:
-        assert self._pool is not None
-        region = self._pool.take(tensors)
-        if region is None:
-            await self._unregister(self._pool.lost(), end_s)
-            region = self._pool.make(tensors)
-        try:
-            if not region.is_registered:
-                await self._call_until(self._stub.SystemSharedMemoryRegister, region.registration, end_s)
-                region.is_registered = True
-            response = await self._call_until(self._stub.ModelInfer, region.put(model_name, tensors, outputs), end_s)
-        except BaseException as error:  # a cancelled task too
-            self._pool.give_back_failed(region, error)
-            raise
-        self._pool.give_back(region)
-        return response
-
-    async def _unregister(self, regions: Iterable[Region], end_s: float) -> list[Region]:
-        """Have the server unmap regions, but for those that it still reads, which are returned."""
-        assert self._pool is not None
-        in_use = []
-        for region in regions:
-            try:
-                await self._call_until(self._stub.SystemSharedMemoryUnregister, region.unregistration, end_s)
-            except CallError as failure:
-                if not failure.is_region_in_use:  # the server is gone, and its mappings too
-                    return []
-                in_use.append(region)
-            else:
-                self._pool.forget(region)
-        return in_use
+        return await self._call(self._stub.ModelInfer, message, timeout_s)
 
     async def close(self) -> None:
-        if self._pool is not None:
-            regions, now_s = self._pool.close(), time.monotonic()
-            while regions := await self._unregister(regions, now_s + self._config.timeout_s):
-                if time.monotonic() > now_s + _RELEASE_S:
-                    break
-                await asyncio.sleep(_POLL_S) if self._is_async else time.sleep(_POLL_S)
         _open.discard(self)
         closing = self._channel.close()
         if self._is_async:
             await closing
-
-    async def _call_until(self, method: Any, message: Any, end_s: float) -> Any:
-        return await self._call(method, message, max(end_s - time.monotonic(), 0.0))
 
     async def _call(self, method: Any, message: Any, timeout_s: float) -> Any:
         thread = threading.get_ident()

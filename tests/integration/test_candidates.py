@@ -272,9 +272,6 @@ def test_every_transport_and_asyncio_rank_alike(client: Client, server: Embedded
     expected = client.rank(row_of(2), items)
     with Client(server.endpoints.http, "tiny", ClientConfig(transport="http")) as over_http:
         np.testing.assert_array_equal(over_http.rank(row_of(2), items), expected)
-    shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
-    with Client(server.endpoints.grpc, "tiny", shared) as through_memory:
-        np.testing.assert_array_equal(through_memory.rank(row_of(2), items), expected)
 
     async def ask(url: str, config: ClientConfig) -> Any:
         async with AsyncClient(url, "tiny", config) as asynchronous:

@@ -31,12 +31,11 @@ from serving.client import AsyncClient, Client, ClientConfig, ClientTls
 from serving.client.core import run
 from serving.client.failures import CallError
 from serving.client.transport import connect
-from serving.control import KEY_HEADER
 from serving.model_config import EnsembleConfig, ModelConfig, Step, to_pbtxt
 from serving.server import EmbeddedServer, ServerConfig
-from serving.tls import Tls
 from tests.support.certificates import make_certificates
 from tests.support.tiny_models import MAX_BATCH_SIZE, write_model
+from tests.support.tls_proxy import tls_in_front_of
 from tests.support.vanishing import vanishing
 from tests.support.waiting import wait_until
 from workflows.errors import DeadlineError, RequestError, ServerBusyError, ServerError
@@ -140,14 +139,11 @@ class AsyncMirror:
         self._loop.close()
 
 
-@pytest.fixture(scope="module", params=["grpc", "http", "shared memory", "grpc aio", "http aio", "shared memory aio"])
+@pytest.fixture(scope="module", params=["grpc", "http", "grpc aio", "http aio"])
 def mirror(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[Any]:
     """A client of `mirror` over each of the transports."""
     transport, is_aio = request.param.removesuffix(" aio"), request.param.endswith(" aio")
-    if transport == "shared memory":
-        config = ClientConfig(shared_memory=True, key=server.shared_memory_key)
-    else:
-        config = ClientConfig(transport=transport)
+    config = ClientConfig(transport=transport)
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
     client = AsyncMirror(url, config) if is_aio else Client(url, "mirror", config)
     yield client
@@ -200,10 +196,8 @@ def test_threads_share_a_client(server: EmbeddedServer) -> None:
     def ask(i: int) -> Any:
         return client.predict({"x": [i]}).tolist()
 
-    shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
-    over_http = ClientConfig(transport="http")
-    for url, config in ((server.endpoints.grpc, shared), (server.endpoints.http, over_http)):
-        with Client(url, "echo", config) as client, ThreadPoolExecutor(8) as pool:
+    for url in (server.endpoints.grpc, server.endpoints.http):
+        with Client(url, "echo") as client, ThreadPoolExecutor(8) as pool:
             assert list(pool.map(ask, range(24))) == [[i] for i in range(24)]
 
 
@@ -350,11 +344,9 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_request(repository: Pat
     """Neither one that it had begun, nor one that waited, nor one that is sent while it is away."""
     config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), http_port=0)
     with EmbeddedServer(config) as server, ExitStack() as stack, ThreadPoolExecutor(4) as pool:
-        shared = ClientConfig(shared_memory=True, key=server.shared_memory_key)
         over_http = ClientConfig(transport="http")
         clients = [
             stack.enter_context(Client(server.endpoints.grpc, "wait")),
-            stack.enter_context(Client(server.endpoints.grpc, "wait", shared)),
             stack.enter_context(Client(server.endpoints.http, "wait", over_http)),
         ]
 
@@ -421,8 +413,7 @@ def test_what_is_sent_again_has_what_is_left_of_the_deadline(
 
 def test_a_server_that_is_gone_and_a_client_that_is_closed(repository: Path) -> None:
     with EmbeddedServer(ServerConfig(repositories=(repository,), backends=(BACKENDS,), http_port=0)) as server:
-        shared = ClientConfig(shared_memory=True, key=server.shared_memory_key, retry_lost=False)
-        over_grpc = Client(server.endpoints.grpc, "wait", shared)
+        over_grpc = Client(server.endpoints.grpc, "wait", ClientConfig(retry_lost=False))
         over_http = Client(server.endpoints.http, "wait", ClientConfig(transport="http", retry_lost=False))
         for client in (over_grpc, over_http):
             assert client.predict({"x": [1]}).tolist() == [1]
@@ -535,154 +526,15 @@ def test_an_asyncio_client_names_what_is_wrong(server: EmbeddedServer, repositor
         AsyncClient(server.endpoints.grpc, "echo").prepare({"x": [1]})
 
 
-def test_a_restricted_protocol_asks_for_its_key(server: EmbeddedServer) -> None:
-    for key in (None, "wrong"):
-        with (
-            Client(server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=key)) as client,
-            pytest.raises(RequestError, match="restricts this to those who have its key.*Give the client the key"),
-        ):
-            client.predict({"x": [1]})
-
-
-SEEN: set[str] = set()
-
-
-def regions() -> set[str]:
-    """Shared memory of this process's clients that is there, whether they still use it or have left it behind."""
-    mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    there = {path.name for path in Path("/dev/shm").glob("psm_*")}
-    SEEN.update(name for name in there if name in mapped)
-    return SEEN & there
-
-
-def two_at_a_time(client: Client, gate: Gate) -> None:
-    """Both are under way before either is answered."""
-    with gate, ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(client.predict, HELD) for _ in range(2)]
-        gate.wait_for(2)
-        gate.open()
-        assert [answer.result().tolist() for answer in answers] == [HELD["x"]] * 2
-
-
-def test_shared_memory_is_used_again_and_given_up(server: EmbeddedServer, repository: Path) -> None:
-    before = regions()
-    with Client(
-        server.endpoints.grpc, "wait", ClientConfig(shared_memory=True, key=server.shared_memory_key)
-    ) as client:
-        with full_queue(server, repository):
-            for _ in range(3):
-                with pytest.raises(ServerBusyError):
-                    client.predict({"x": [1]})
-        for _ in range(3):
-            assert client.predict({"x": [1]}).tolist() == [1]
-        assert len(regions() - before) == 1
-        two_at_a_time(client, Gate(server, repository, "wait"))
-        assert len(regions() - before) == 2
-    assert regions() <= before
-
-
-def registered(server: EmbeddedServer) -> set[str]:
-    """Regions that the server has mapped."""
-    with grpc.insecure_channel(server.endpoints.grpc) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        key = (("triton-grpc-protocol-" + KEY_HEADER, server.shared_memory_key),)
-        return set(stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest(), metadata=key).regions)
-
-
-def test_the_shared_memory_of_a_late_request_is_left_alone_until_the_server_is_done(
-    server: EmbeddedServer, repository: Path
-) -> None:
-    before, gate = regions(), Gate(server, repository, "echo")
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=5.0)
-    with Client(server.endpoints.grpc, "echo", config) as client:
-        with gate, ThreadPoolExecutor(1) as pool:
-            with pytest.raises(DeadlineError):
-                client.predict(HELD)
-            (late,) = regions() - before
-            behind = pool.submit(client.predict, {"x": [1]})
-            gate.wait_for(2)
-            assert late in registered(server)
-            assert len(regions() - before) == 2
-            gate.open()
-            assert behind.result().tolist() == [1]
-        two_at_a_time(client, gate)  # one of them needs a new region
-        assert late not in regions() | registered(server)
-        assert len(regions() - before) == 2
-    assert regions() <= before
-    assert registered(server) <= before
-
-
-def test_a_client_that_closes_waits_a_moment_for_the_server_to_let_go_of_its_memory(
-    server: EmbeddedServer, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serving.client.grpc._RELEASE_S", 600.0)  # however long a busy machine takes
-    before, there = registered(server), regions()
-    client = Client(
-        server.endpoints.grpc, "echo", ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=60.0)
-    )
-    with Gate(server, repository, "echo") as gate, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(client.predict, HELD)
-        gate.wait_for(1)
-        assert regions() > there
-        closing = pool.submit(client.close)
-        wait_until(lambda: regions() <= there)
-        assert registered(server) > before
-        gate.open()
-        closing.result()
-        answer.exception()
-    assert registered(server) <= before
-
-
-def test_late_requests_do_not_pile_up_shared_memory(server: EmbeddedServer, repository: Path) -> None:
-    before = regions()
-    config = ClientConfig(shared_memory=True, key=server.shared_memory_key, timeout_s=1.0)
-    with Client(server.endpoints.grpc, "echo", config) as client, Client(server.endpoints.grpc, "echo") as patient:
-        for _ in range(3):
-            with Gate(server, repository, "echo"), pytest.raises(DeadlineError):
-                client.predict(HELD)
-            patient.predict({"x": [0]})  # after what was begun
-            assert len(regions() - before) == 1
-    assert regions() <= before
-
-
-def test_a_cancelled_task_does_not_keep_its_shared_memory(server: EmbeddedServer, repository: Path) -> None:
-    async def scenario() -> None:
-        config = ClientConfig(shared_memory=True, key=server.shared_memory_key)
-        async with AsyncClient(server.endpoints.grpc, "echo", config) as client:
-            for _ in range(3):
-                with Gate(server, repository, "echo") as gate:
-                    task = asyncio.create_task(client.predict(HELD))
-                    await asyncio.to_thread(gate.wait_for, 1)
-                    task.cancel()
-                    await asyncio.wait([task])
-                    assert task.cancelled()
-                await asyncio.to_thread(patient.predict, {"x": [0]})  # after what was begun
-                assert (await client.predict({"x": [1]})).tolist() == [1]
-                assert len(regions() - before) <= 2
-
-    before = regions()
-    with Client(server.endpoints.grpc, "echo") as patient:
-        asyncio.run(scenario())
-    assert regions() <= before
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def test_connections_are_encrypted_and_both_sides_show_who_they_are(repository: Path, certificates: Path) -> None:
+def test_connections_are_encrypted_and_both_sides_show_who_they_are(server: EmbeddedServer, certificates: Path) -> None:
     root, other = certificates / "root.pem", certificates / "other.pem"
     own = {"certificate": certificates / "client.pem", "key": certificates / "client.key"}
-    tls = Tls(
-        certificate=certificates / "server.pem",
-        key=certificates / "server.key",
-        client_root=root,
-        **{f"own_{name}": file for name, file in own.items()},
-    )
-    config = ServerConfig(repositories=(repository,), backends=(BACKENDS,), tls=tls)
-    with EmbeddedServer(config) as server:
-        url = server.endpoints.grpc
+    with tls_in_front_of(server.endpoints.grpc, certificates, client_root=root) as url:
         with Client(url, "wait", ClientConfig(tls=ClientTls(root=root, **own))) as client:
             assert client.predict({"x": [1]}).tolist() == [1]
 

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from serving.installation import add_python_backend, find_installation, make_stub_environment, remove_environments
+from serving.installation import (
+    add_python_backend,
+    find_installation,
+    make_stub_environment,
+    need_python,
+    remove_environments,
+)
+from serving.model_config import PYTHON_RUNTIME
+from tests.support.tiny_ensembles import NAME, publish_tiny
 
 
 def test_what_an_installer_compiled_beside_the_python_backend_stays_there(tmp_path: Path) -> None:
@@ -52,3 +60,22 @@ def test_the_stub_finds_a_package_that_is_installed_to_be_edited(
     make_stub_environment(tmp_path / "stub")
     command = [tmp_path / "stub/bin/python3", "-I", "-c", "import shop, pyarrow; print(shop.PRICE)"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "native", "needed"),
+    [("", ["nvtabular"], False), (PYTHON_RUNTIME, ["nvtabular"], True), ("", [], True)],
+)
+def test_an_ensemble_needs_python_where_a_step_does(
+    tmp_path: Path, runtime: str, native: list[str], needed: bool
+) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
+    assert need_python([NAME], [tmp_path, ensemble.path], native) == needed
+    assert need_python([ensemble.steps[0]], [ensemble.path], native) == needed
+
+
+def test_what_cannot_be_read_may_need_it(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / NAME, 10)
+    (ensemble.path / ensemble.steps[1] / "config.pbtxt").write_text("nonsense {")
+    assert need_python([NAME], [ensemble.path], ["nvtabular"])
+    assert need_python(["nobody"], [ensemble.path], ["nvtabular"])

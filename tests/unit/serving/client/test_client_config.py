@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from workflows.errors import ConfigError, RanklineError, ServerError
         ({"backoff_s": -1}, "backoff_s -1"),
         ({"connect_timeout_s": -1}, "connect_timeout_s -1"),
         ({"transport": "pigeon"}, r"transport is 'pigeon'\. Available: grpc, http"),
-        ({"transport": "http", "shared_memory": True}, "shared memory goes with transport 'grpc'"),
     ],
 )
 def test_options_out_of_their_range_are_refused(options: dict[str, Any], error: str) -> None:
@@ -30,6 +30,17 @@ def test_a_certificate_without_its_key_or_file_is_refused(tmp_path: Path) -> Non
         ClientTls(certificate=tmp_path)
     with pytest.raises(ConfigError, match="nothing.pem does not exist"):
         ClientTls(root=tmp_path / "nothing.pem")
+    with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\)"):
+        ClientTls(root=tmp_path)
+    (secret := tmp_path / "key.pem").touch(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=rf"key\.pem may not be read by user {os.geteuid()}\."):
+            ClientTls(root=secret)
+    finally:
+        os.seteuid(user)
 
 
 def test_pauses_double_and_spread() -> None:
@@ -73,8 +84,6 @@ def test_an_address_with_a_scheme_chooses_the_transport(url: str, chosen: str, e
 def test_an_address_and_a_config_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="grpc://host asks for gRPC, but transport is 'http'"):
         Client("grpc://host", "movielens", ClientConfig(transport="http"))
-    with pytest.raises(ConfigError, match="shared memory goes with transport 'grpc'"):
-        Client("http://host", "movielens", ClientConfig(shared_memory=True))
     (tmp_path / "root.pem").touch()
     own = ClientTls(root=tmp_path / "root.pem")
     assert by_scheme("https://host", ClientConfig(tls=own))[1].tls == own
