@@ -1,8 +1,8 @@
 """soak --check-every N: is every answer right, for a long time, however the ensemble is laid out?
 
 Each layout, with and without Triton's batcher, answers requests of several sizes at once while others are cancelled.
-The expected scores are those of plan and model in this process. What is wrong is kept whole and sent again, see
-`serving.benchmark.checks`. One repeat is a minute of each; the rates are low, so that it may run beside other work.
+The expected scores are those of plan and model in this process. One repeat is a minute of each; the rates are low, so
+that it may run beside other work.
 """
 
 import random

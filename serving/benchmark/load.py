@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from serving.benchmark.again import Resent, send_again
 from serving.benchmark.breakdown import Statistics
 from serving.benchmark.checks import ScoreCheck
 from serving.benchmark.config import GENERATED, LoadConfig, Slo
-from serving.benchmark.connections import connect
 from serving.benchmark.inputs import generate
 from serving.benchmark.measurement import Bench
 from serving.benchmark.report import BenchmarkReport, LoadResult
-from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.benchmark.runs import Load
 from serving.benchmark.search import SearchResult
@@ -41,7 +37,6 @@ from workflows.progress import SILENT, Progress
 
 _DEFAULT = LoadConfig()
 _NUM_GENERATED = 1 << 16
-_NUM_BESIDE = 1_000  # different requests beside one that is sent again
 
 
 def measure(
@@ -91,13 +86,7 @@ def measure(
         rng = np.random.default_rng(config.seed)
         rows = generate(rows, client.schema, _NUM_GENERATED, config.value_skew, rng).combine_chunks()
         expected = None if expected is None else client.predict(rows)
-    check = ScoreCheck(
-        expected,
-        client.schema.outputs,
-        config.tolerance,
-        version=version,
-        send_again=partial(_send_again, client, rows, config),
-    )
+    check = ScoreCheck(expected, client.schema.outputs, config.tolerance, version=version)
     with Workers(config.processes) as workers:
         program = _Program(config, progress)
         if identity is not None:
@@ -119,12 +108,6 @@ def measure(
         busy=busy,
         version=version,
     )
-
-
-def _send_again(client: Client, rows: pa.Table, config: LoadConfig, message: bytes) -> Resent:
-    """A request once more, alone and among others of one row."""
-    others = lay_out(client, rows, 1, _NUM_BESIDE, np.random.default_rng(config.seed)).messages
-    return send_again(partial(connect, config.transport, client.url), message, others)
 
 
 def check_batch_sizes(batch_sizes: Sequence[int], limit: int) -> None:

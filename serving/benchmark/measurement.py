@@ -90,13 +90,7 @@ class Bench:
         )
         numbered = ((message * num_processes + process, process, body) for process, message, body in outcome.samples)
         self.check.compare(
-            Answered(
-                number=number,
-                process=process,
-                rows=requests.draws[number],
-                sent=requests.messages[number],
-                body=body,
-            )
+            Answered(number=number, process=process, rows=requests.draws[number], body=body)
             for number, process, body in numbered
         )
         return self._sum_up(load, config, outcome, readings, num_processes)

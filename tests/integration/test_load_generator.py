@@ -306,18 +306,12 @@ def test_made_up_rows_are_sent_scored_and_checked(target: Target) -> None:
     assert report.environment["load"].endswith("generated rows with skew 1")
 
 
-def test_a_wrong_score_fails_the_run(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_a_wrong_score_fails_the_run(target: Target) -> None:
     expected = np.arange(1000.0)
     expected[::50] += 1e-3
     with (
         Client(target.server.endpoints.grpc, "identity") as client,
-        pytest.raises(
-            ServingError,
-            match=r"compared under load are wrong: row (\d*[05])?0 got .* "
-            r"The same bytes sent again were answered wrongly 100 of 100 times alone and 100 of 100 times among "
-            r"others\. All of it is in \S+answer\.json\. \d+ is the expected score of no row",
-        ),
+        pytest.raises(ServingError, match=r"under load are wrong, the worst by 0\.001: row (\d*[05])?0 got "),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)
 
