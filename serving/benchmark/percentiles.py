@@ -76,14 +76,11 @@ def interval_ranks(num_samples: int, level: float) -> tuple[int, int]:
     Returns:
         Lower and upper rank; 0 and `num_samples` + 1 stand for no bound.
     """
+    from scipy.stats import binom  # takes a second
+
     # Of the samples, B are below the percentile. Sample r is above it if B < r, below it if B >= r.
-    spread = 12 * math.sqrt(num_samples * level * (1 - level)) + 12
-    first = max(math.floor(num_samples * level - spread), 0)
-    below = np.arange(first, min(math.ceil(num_samples * level + spread), num_samples) + 1)
-    chances = np.cumsum(np.exp(_log_binomial(num_samples, below, level)))
-    low = first + int(np.searchsorted(chances, _TAIL, side="right"))  # P(B < low) <= tail
-    high = first + int(np.searchsorted(chances, 1 - _TAIL)) + 1  # P(B >= high) <= tail
-    return low, min(high, num_samples + 1)
+    low, high = binom.ppf((_TAIL, 1 - _TAIL), num_samples, level)  # P(B < low) <= tail, P(B > high) <= tail
+    return int(low), int(high) + 1
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -115,21 +112,9 @@ def _num_independent(off: npt.NDArray[np.float64]) -> float:
 
 
 def _student_t(freedom: float) -> float:
-    """Quantile of Student's t at 1 - `_TAIL`, from that of the normal (Abramowitz and Stegun, 26.7.5)."""
-    z = NormalDist().inv_cdf(1 - _TAIL)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    from scipy.stats import t
 
-
-def _log_binomial(num_samples: int, successes: npt.NDArray[np.int64], level: float) -> npt.NDArray[np.float64]:
-    log_factorial = np.vectorize(math.lgamma, otypes=[np.float64])
-    choose = math.lgamma(num_samples + 1) - log_factorial(successes + 1) - log_factorial(num_samples - successes + 1)
-    return np.asarray(choose + successes * math.log(level) + (num_samples - successes) * math.log1p(-level))
+    return float(t.ppf(1 - _TAIL, freedom))
 
 
 def _overdispersion(slices: Sequence[LatencyHistogram], value_ns: int, level: float) -> float:

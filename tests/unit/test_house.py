@@ -55,9 +55,10 @@ def test_no_imports_go_in_circles(floor: str) -> None:
 @pytest.mark.parametrize(
     ("module", "kept_out"),
     [
-        ("rankline.cli.main", {"tensorflow", "nvtabular", "mlflow", "pandas"}),
+        ("rankline.cli.main", {"tensorflow", "nvtabular", "mlflow", "pandas", "pydantic", "scipy"}),
         ("workflows.datasets", {"tensorflow", "nvtabular"}),
         ("workflows.prepared", {"tensorflow", "nvtabular"}),
+        ("serving.client", {"tensorflow", "nvtabular", "pandas", "pydantic", "scipy"}),
         ("serving.plan", {"tensorflow", "nvtabular", "pandas"}),
         ("serving.server", {"tensorflow", "nvtabular", "pandas"}),
     ],
