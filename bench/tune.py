@@ -15,7 +15,7 @@ from rankline.tracking.serving_tuning import available_engines, tune_serving
 from rankline.workspace import Workspace
 from serving.benchmark.config import Slo
 from serving.export_config import ExportConfig, num_cores
-from serving.tuning import LONG, Effort, Tried, space, try_config
+from serving.tuning import LONG, Effort, Trial, space, try_config
 from training.tracking import TrackingConfig
 from workflows.errors import ServingError
 from workflows.progress import SILENT
@@ -81,7 +81,7 @@ def run(
     return Report(name="tune", results=results, ratios=ratios)
 
 
-def _best(tried: list[Tried]) -> ExportConfig:
+def _best(tried: list[Trial]) -> ExportConfig:
     best = max(tried, key=lambda one: one.rate_per_s or 0.0)
     if best.rate_per_s is None:
         raise ServingError(f"no configuration meets the target; the first one: {tried[0].last}.")

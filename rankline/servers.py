@@ -12,7 +12,6 @@ from workflows.errors import ConfigError
 
 if TYPE_CHECKING:
     from serving.client import Client
-    from serving.server import ServerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,29 +80,24 @@ def server_for(
     if url is not None:
         yield Server(url=url)
         return
-    from serving.benchmark.identity import NAME
     from serving.ensemble import ExportedEnsemble
     from serving.server import EmbeddedServer
     from serving.supervise import config_of
 
     with ExitStack() as stack:
         config = config_of(ExportedEnsemble.load(repository), log_path=log_path)
+        identity = None
         if with_identity:
-            directory = stack.enter_context(TemporaryDirectory(prefix="rankline-identity-"))
-            config = _with_identity(config, Path(directory))
+            from serving.benchmark.identity import write_fastest_identity
+
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-identity-")))
+            repository, backends = directory / "models", directory / "backends"
+            identity = write_fastest_identity(repository, backends)
+            config = replace(
+                config,
+                repositories=(*config.repositories, repository),
+                models=(*config.models, identity),
+                backends=(*config.backends, backends),
+            )
         server = stack.enter_context(EmbeddedServer(config))
-        yield Server(
-            url=server.endpoints.grpc, process_ids=server.process_ids, identity=NAME if with_identity else None
-        )
-
-
-def _with_identity(config: "ServerConfig", directory: Path) -> "ServerConfig":
-    from serving.benchmark.identity import BACKENDS, NAME, write_identity
-
-    write_identity(directory)
-    return replace(
-        config,
-        repositories=(*config.repositories, directory),
-        models=(*config.models, NAME),
-        backends=(*config.backends, BACKENDS),
-    )
+        yield Server(url=server.endpoints.grpc, process_ids=server.process_ids, identity=identity)

@@ -21,7 +21,7 @@ from serving.benchmark.workers import STOPPED, Workers
 from serving.client import Client
 from serving.export import CheckedExport, checked, exportable_of
 from serving.export_config import ExportConfig
-from serving.tuning import Probe, Reading
+from serving.tuning import Measure, Reading
 from workflows.errors import ServerError
 from workflows.prepared import PreparedData
 from workflows.trained import TrainedModel
@@ -59,8 +59,8 @@ class Trials:
         self._stack.__exit__(*error)
 
     @contextmanager
-    def serve(self, config: ExportConfig) -> Iterator[Probe]:
-        """A server with a configuration, which is asked as `serving.tuning.Probe` says.
+    def serve(self, config: ExportConfig) -> Iterator[Measure]:
+        """A server with a configuration, which is asked as `serving.tuning.Measure` says.
 
         Raises:
             RanklineError: it cannot be exported, the server does not start, or it answers something else under load.

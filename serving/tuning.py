@@ -4,8 +4,9 @@ Configurations are measured one after another, and the rate to beat rises: one t
 best rate so far is dropped after a single short measurement. The best few are measured again, for longer.
 """
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -30,7 +31,7 @@ _FARTHEST = 16  # below the first guess; where not even that rate holds, none do
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one measurement said.
+    """One measurement of a server.
 
     Attributes:
         rate_per_s: requests per second that were offered; None for one request at a time.
@@ -47,20 +48,15 @@ class Reading:
     memory_bytes: int | None
 
 
-Probe: TypeAlias = Callable[[float | None, float], Reading]
+Measure: TypeAlias = Callable[[float | None, float], Reading]
 """Measures at a rate (None: one request at a time) for so many seconds."""
-Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Probe]]
+Serve: TypeAlias = Callable[[ExportConfig], AbstractContextManager[Measure]]
 """A server with a configuration as long as the block lasts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How closely the highest rate of a configuration is measured; see `highest_rate`.
-
-    Attributes:
-        duration_s: of each measurement, at least.
-        step, resolution, confirmations: of the search.
-    """
+    """How closely a trial measures; all but the seconds of each measurement go to `highest_rate`."""
 
     duration_s: float
     step: float
@@ -73,8 +69,8 @@ LONG = Effort(duration_s=3.0, step=1.25, resolution=0.05, confirmations=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
-    """What became of one configuration.
+class Trial:
+    """A configuration, and what its measurements said.
 
     Attributes:
         config: what was served.
@@ -85,8 +81,8 @@ class Tried:
     """
 
     config: ExportConfig
-    readings: tuple[Reading, ...]
-    rate_per_s: float | None
+    readings: tuple[Reading, ...] = ()
+    rate_per_s: float | None = None
     is_final: bool = False
     failure: str = ""
 
@@ -102,15 +98,7 @@ class Tried:
         return max((one.memory_bytes for one in self.readings if one.memory_bytes is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {
-            "config": asdict(self.config),
-            "rate_per_s": self.rate_per_s,
-            "memory_bytes": self.memory_bytes,
-            "is_final": self.is_final,
-            "failure": self.failure,
-            "readings": [asdict(one) for one in self.readings],
-        }
+        return {**asdict(self), "memory_bytes": self.memory_bytes}
 
 
 def space(
@@ -189,91 +177,73 @@ def search(
     serve: Serve,
     *,
     time_limit_s: float,
-    keep: Callable[[Tried], None] = lambda _: None,
+    keep: Callable[[Trial], None] = lambda _: None,
     progress: Progress = SILENT,
     clock: Callable[[], float] = time.monotonic,
-) -> list[Tried]:
+) -> list[Trial]:
     """Measure configurations until the best is known, or the time is over.
 
     Args:
         configs: as of `space`.
         serve: starts a server with one.
         time_limit_s: after which no measurement begins, once there is one that met the target.
-        keep: is given each configuration when it is done, and the best few again.
+        keep: is given each trial when it is done, and the best few again.
         progress: told about each.
         clock: seconds.
 
     Returns:
-        Those that were tried, each once, the best first. None has a rate if no configuration meets the target.
+        One trial for each configuration that was tried, the best first: those that were measured for longer, by their
+        rates, and then the others. None has a rate if no configuration meets the target.
     """
-    begin, going_on = clock(), _Search(serve, keep, clock)
-    steps = len(configs) + _NUM_FINALISTS
+    begin_s, trials = clock(), dict[ExportConfig, Trial]()
+    num_steps = len(configs) + _NUM_FINALISTS
+
+    def done(trial: Trial) -> None:
+        trials[trial.config] = trial
+        keep(trial)
+
+    def say(number: int, note: str) -> None:
+        ranked = _ranked(trials)
+        if ranked and ranked[0].rate_per_s is not None:
+            note += f"; best {ranked[0].rate_per_s:,.0f}/s by {name_of(ranked[0].config)}"
+        progress.update(number, num_steps, note)
+
     for number, config in enumerate(configs):
-        if clock() >= (end_s := begin + time_limit_s * _FIRST_SHARE):
+        end_s = begin_s + time_limit_s * _FIRST_SHARE
+        if clock() >= end_s:
             break
-        if going_on.is_worth(config):
-            progress.update(number, steps, going_on.says(name_of(config)))
-            going_on.try_once(config, end_s)
-    finalists = going_on.finalists
-    for number, one in enumerate(finalists):
-        progress.update(len(configs) + number, steps, going_on.says(f"longer: {name_of(one.config)}"))
-        left_s = begin + time_limit_s - clock()
-        going_on.try_again(one, clock() + left_s / (len(finalists) - number))
-    return going_on.ranked
+        near = _NEAR * _best_rate(trials.values())
+        without_delay = trials.get(replace(config, batch_delay_ms=0.0))
+        if without_delay is not None and (without_delay.rate_per_s or 0.0) < near:
+            continue  # what is far behind does not take the lead by waiting for other requests
+        say(number, name_of(config))
+        limits = {"start": near, "lowest": near, "end_s": end_s} if near else {}
+        done(try_config(config, serve, SHORT, clock=clock, **limits))
+    finalists = [trial for trial in _ranked(trials) if trial.rate_per_s is not None][:_NUM_FINALISTS]
+    for number, short in enumerate(finalists):
+        assert short.rate_per_s is not None
+        say(len(configs) + number, f"longer: {name_of(short.config)}")
+        end_s = clock() + (begin_s + time_limit_s - clock()) / (len(finalists) - number)
+        best = _best_rate(trial for trial in trials.values() if trial.is_final)
+        start, lowest = (best, best) if best else (_NEAR * short.rate_per_s, short.rate_per_s / _FARTHEST)
+        again = try_config(short.config, serve, LONG, start=start, lowest=lowest, clock=clock, end_s=end_s)
+        done(
+            replace(
+                again,
+                readings=(*short.readings, *again.readings),
+                rate_per_s=None if again.failure else again.rate_per_s or short.rate_per_s,
+                is_final=again.rate_per_s is not None,
+            )
+        )
+    return _ranked(trials)
 
 
-class _Search:
-    """What was tried so far."""
+def _ranked(trials: Mapping[ExportConfig, Trial]) -> list[Trial]:
+    return sorted(trials.values(), key=lambda trial: (trial.is_final, trial.rate_per_s or 0.0), reverse=True)
 
-    def __init__(self, serve: Serve, keep: Callable[[Tried], None], clock: Callable[[], float]) -> None:
-        self._serve, self._keep, self._clock = serve, keep, clock
-        self._tried: dict[ExportConfig, Tried] = {}
 
-    @property
-    def ranked(self) -> list[Tried]:
-        """The best first: those that were measured for longer, by their rates, and then the others."""
-        return sorted(self._tried.values(), key=lambda one: (one.is_final, one.rate_per_s or 0.0), reverse=True)
-
-    @property
-    def finalists(self) -> list[Tried]:
-        """The best few."""
-        return [one for one in self.ranked if one.rate_per_s is not None][:_NUM_FINALISTS]
-
-    def says(self, now: str) -> str:
-        """What is shown while one is measured."""
-        best = self.finalists[:1]
-        return f"{now}; best {best[0].rate_per_s:,.0f}/s by {name_of(best[0].config)}" if best else now
-
-    def is_worth(self, config: ExportConfig) -> bool:
-        """What is far behind does not take the lead by waiting for other requests."""
-        without = self._tried.get(replace(config, batch_delay_ms=0.0))
-        if not config.batch_delay_ms or without is None:
-            return True
-        return (without.rate_per_s or 0.0) >= _NEAR * self._best(final=False)
-
-    def try_once(self, config: ExportConfig, end_s: float) -> None:
-        """Measure one in short."""
-        best = self._best(final=False)
-        limits = {"start": _NEAR * best, "lowest": _NEAR * best, "end_s": end_s} if best else {}
-        self._done(try_config(config, self._serve, SHORT, clock=self._clock, **limits))
-
-    def try_again(self, one: Tried, end_s: float) -> None:
-        """Measure one of the best for longer: from a bit below its own rate, or whether it takes more than the best."""
-        assert one.rate_per_s is not None
-        best = self._best(final=True)
-        start, lowest = (best, best) if best else (_NEAR * one.rate_per_s, one.rate_per_s / _FARTHEST)
-        again = try_config(one.config, self._serve, LONG, start=start, lowest=lowest, clock=self._clock, end_s=end_s)
-        is_final = again.rate_per_s is not None
-        rate = None if again.failure else again.rate_per_s or one.rate_per_s
-        self._done(replace(again, readings=(*one.readings, *again.readings), rate_per_s=rate, is_final=is_final))
-
-    def _best(self, *, final: bool) -> float:
-        """Highest rate so far; of those that were measured for longer, or of all."""
-        return max((one.rate_per_s or 0.0 for one in self._tried.values() if one.is_final or not final), default=0.0)
-
-    def _done(self, one: Tried) -> None:
-        self._tried[one.config] = one
-        self._keep(one)
+def _best_rate(trials: Iterable[Trial]) -> float:
+    return max((trial.rate_per_s or 0.0 for trial in trials), default=0.0)
 
 
 def try_config(
@@ -284,8 +254,8 @@ def try_config(
     start: float | None = None,
     lowest: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    end_s: float | None = None,
-) -> Tried:
+    end_s: float = math.inf,
+) -> Trial:
     """Search for the highest rate of one configuration.
 
     Args:
@@ -295,37 +265,35 @@ def try_config(
         start: first rate; None to begin with one request at a time.
         lowest: rate below which it is dropped; None for a rate far below the first.
         clock: seconds.
-        end_s: when to stop, by the clock; None for never.
+        end_s: when to stop, by the clock.
     """
     readings: list[Reading] = []
+    rate_per_s, failure = None, ""
 
     def holds(rate_per_s: float | None) -> bool:
-        if end_s is not None and readings and clock() >= end_s:
+        if readings and clock() >= end_s:
             raise _TimeUpError
-        readings.append(probe(rate_per_s, effort.duration_s))
+        readings.append(measure(rate_per_s, effort.duration_s))
         return readings[-1].holds
 
     try:
-        with serve(config) as probe:
-            if start is None:
-                if not holds(None):
-                    return Tried(config=config, readings=tuple(readings), rate_per_s=None)
-                start = max(readings[-1].answered_per_s / 2, 1.0)
-            found = highest_rate(
-                holds,
-                start=start,
-                lowest=lowest or start / _FARTHEST,
-                step=effort.step,
-                resolution=effort.resolution,
-                confirmations=effort.confirmations,
-            )
-            return Tried(config=config, readings=tuple(readings), rate_per_s=found.rate_per_s)
+        with serve(config) as measure:
+            if start is not None or holds(None):
+                start = start or max(readings[-1].answered_per_s / 2, 1.0)
+                rate_per_s = highest_rate(
+                    holds,
+                    start=start,
+                    lowest=lowest or start / _FARTHEST,
+                    step=effort.step,
+                    resolution=effort.resolution,
+                    confirmations=effort.confirmations,
+                ).rate_per_s
     except _TimeUpError:
-        held = [one.rate_per_s for one in readings if one.holds and one.rate_per_s]
-        return Tried(config=config, readings=tuple(readings), rate_per_s=max(held, default=None))
+        rate_per_s = max((one.rate_per_s for one in readings if one.holds and one.rate_per_s), default=None)
     except RanklineError as error:
-        return Tried(config=config, readings=tuple(readings), rate_per_s=None, failure=str(error))
+        failure = str(error)
+    return Trial(config=config, readings=tuple(readings), rate_per_s=rate_per_s, failure=failure)
 
 
 class _TimeUpError(Exception):
-    """No more can be measured."""
+    pass

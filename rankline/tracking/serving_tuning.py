@@ -24,7 +24,7 @@ from serving.benchmark.load import check_batch_sizes
 from serving.benchmark.table import number
 from serving.engines import Engine, engine_for, engines_for
 from serving.export_config import ExportConfig, num_cores
-from serving.tuning import VARIED, Reading, Tried, name_of, search, space
+from serving.tuning import VARIED, Reading, Trial, name_of, search, space
 from training.tracking import TrackingConfig, quiet
 from training.tracking.delivery import client_of, experiment_id
 from workflows.artifacts import write_whole
@@ -52,12 +52,12 @@ class ServingTuned:
     recipe: str
     slo: str
     batch_size: int
-    tried: Sequence[Tried]
+    tried: Sequence[Trial]
     num_left: int
     run_id: str
 
     @property
-    def best(self) -> Tried:
+    def best(self) -> Trial:
         """The one that won."""
         return self.tried[0]
 
@@ -183,7 +183,7 @@ def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]
     return found
 
 
-def _check_reached(slo: str, tried: Sequence[Tried]) -> None:
+def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
     """Refuse a search in which nothing met the target.
 
     Raises:
@@ -213,7 +213,7 @@ class _Log:
         self.run_id = str(client.create_run(self._experiment, run_name=f"tune serving, {slo}", tags=tags).info.run_id)
         self._runs: dict[ExportConfig, str] = {}
 
-    def keep(self, tried: Tried) -> None:
+    def keep(self, tried: Trial) -> None:
         """Record a configuration, or what a longer measurement has added."""
         with quiet():
             run_id = self._runs.get(tried.config)
@@ -241,7 +241,7 @@ class _Log:
                 self.client.log_artifact(run_id, str(evidence), "tune")
 
 
-def _figures(tried: Tried) -> dict[str, float]:
+def _figures(tried: Trial) -> dict[str, float]:
     """What MLflow shows of a configuration."""
     last = tried.last
     figures = {
@@ -252,7 +252,7 @@ def _figures(tried: Tried) -> dict[str, float]:
     return {name: value for name, value in figures.items() if value is not None}
 
 
-def _outcome(tried: Tried) -> str:
+def _outcome(tried: Trial) -> str:
     if tried.failure:
         return "failed"
     return "dropped" if tried.rate_per_s is None else f"{tried.rate_per_s:,.0f}"

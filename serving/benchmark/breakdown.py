@@ -4,9 +4,10 @@ Triton adds up, for each model, how long requests queued, and how long its input
 readings around a measurement the difference is what that measurement cost.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -36,7 +37,6 @@ class StepTimes:
 
     @property
     def total_ms(self) -> float:
-        """All of them."""
         return self.queue_ms + self.input_ms + self.infer_ms + self.output_ms
 
 
@@ -69,19 +69,15 @@ class Breakdown:
         return {"client": self.client_ms, "network": self.network_ms, **steps, "remainder": self.remainder_ms}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelTotals:
-    """What Triton has added up for a model since it was loaded; nanoseconds over all requests."""
-
-    num_requests: int
-    success_ns: int
-    queue_ns: int
-    input_ns: int
-    infer_ns: int
-    output_ns: int
-
-
-Reading = Mapping[str, ModelTotals]
+Reading: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Model → what Triton has added up since it was loaded: its answered requests, and nanoseconds of each kind."""
+_KINDS = {
+    "queue": "queue_ms",
+    "compute_input": "input_ms",
+    "compute_infer": "infer_ms",
+    "compute_output": "output_ms",
+}
+"""Triton's statistics → fields of `StepTimes`."""
 
 
 class Statistics:
@@ -108,7 +104,6 @@ class Statistics:
         self._client.close()
 
     def read(self) -> Reading:
-        """What has been added up until now."""
         return {name: self._totals(name) for name in {self._name, *self._steps}}
 
     def breakdown(
@@ -125,12 +120,20 @@ class Statistics:
         Returns:
             None where the server answered others too, or us not at all: its figures would not be about our requests.
         """
-        num_answered = after[self._name].num_requests - before[self._name].num_requests
+        grown = {name: Counter(totals) for name, totals in after.items()}
+        for name, totals in grown.items():
+            totals.subtract(before[name])
+        num_answered = grown[self._name]["count"]
         if not num_answered or abs(num_answered - num_requests) > _FOREIGN_SHARE * num_answered + 1:
             return None
-        server_ms = (after[self._name].success_ns - before[self._name].success_ns) / num_answered / 1e6
-        steps = {name: _step_times(before[name], after[name], num_answered) for name in self._steps}
-        network_ms = max(latency_ms - client_ms - server_ms, 0.0)
+
+        def mean_ms(model: str, kind: str) -> float:
+            return grown[model][kind] / num_answered / 1e6
+
+        steps = {
+            name: StepTimes(**{field: mean_ms(name, kind) for kind, field in _KINDS.items()}) for name in self._steps
+        }
+        network_ms = max(latency_ms - client_ms - mean_ms(self._name, "success"), 0.0)
         return Breakdown(
             total_ms=latency_ms,
             client_ms=client_ms,
@@ -139,33 +142,15 @@ class Statistics:
             remainder_ms=latency_ms - client_ms - network_ms - sum(times.total_ms for times in steps.values()),
         )
 
-    def _totals(self, name: str) -> ModelTotals:
-        versions = [
-            entry.inference_stats for entry in self._ask(self._client.get_inference_statistics, name).model_stats
-        ]
-        return ModelTotals(
-            num_requests=sum(stats.success.count for stats in versions),
-            success_ns=sum(stats.success.ns for stats in versions),
-            queue_ns=sum(stats.queue.ns for stats in versions),
-            input_ns=sum(stats.compute_input.ns for stats in versions),
-            infer_ns=sum(stats.compute_infer.ns for stats in versions),
-            output_ns=sum(stats.compute_output.ns for stats in versions),
-        )
+    def _totals(self, name: str) -> dict[str, int]:
+        totals = Counter[str]()
+        for model in self._ask(self._client.get_inference_statistics, name).model_stats:  # one for each version
+            totals["count"] += model.inference_stats.success.count
+            totals.update({kind: getattr(model.inference_stats, kind).ns for kind in ("success", *_KINDS)})
+        return totals
 
     def _ask(self, method: Any, name: str) -> Any:
         try:
             return method(name, client_timeout=_TIMEOUT_S)
         except InferenceServerException as error:
             raise ServerError(f"{self._url} returned no statistics of {name!r}: {error.message()}") from None
-
-
-def _step_times(before: ModelTotals, after: ModelTotals, num_requests: int) -> StepTimes:
-    def mean_ms(begin_ns: int, end_ns: int) -> float:
-        return (end_ns - begin_ns) / num_requests / 1e6
-
-    return StepTimes(
-        queue_ms=mean_ms(before.queue_ns, after.queue_ns),
-        input_ms=mean_ms(before.input_ns, after.input_ns),
-        infer_ms=mean_ms(before.infer_ns, after.infer_ns),
-        output_ms=mean_ms(before.output_ns, after.output_ns),
-    )

@@ -12,26 +12,37 @@ from workflows.tensors import Tensor
 NAME = "identity"
 NATIVE_NAME = "native_identity"
 BACKENDS = Path(__file__).parent / "backends"
-"""To be given to the server that serves it."""
+"""Backend folders of the server that serves `NAME`."""
 
 _MAX_BATCH_SIZE = 65_536
 
 
-def write_identity(repository: Path) -> None:
-    """Write the model into a Triton model repository.
+def write_fastest_identity(repository: Path, backends: Path) -> str:
+    """Write the native model where this machine has its backend, else the one in Python.
 
     Args:
-        repository: directory; made when it is missing.
+        repository: of models; made when it is missing.
+        backends: directory for the backend folder of the server that serves it; made when it is missing.
+
+    Returns:
+        The model's name.
     """
+    if NAME in native_backends().objects:
+        write_native_identity(repository, backends)
+        return NATIVE_NAME
+    backends.mkdir(parents=True, exist_ok=True)
+    (backends / NAME).symlink_to(BACKENDS / NAME)
+    write_identity(repository)
+    return NAME
+
+
+def write_identity(repository: Path) -> None:
+    """Write the model in Python into a Triton model repository."""
     _write(repository, NAME)
 
 
 def write_native_identity(repository: Path, backends: Path) -> None:
-    """Write a model that does the same without Python, and its backend.
-
-    Args:
-        repository: directory; made when it is missing.
-        backends: the same, to be given to the server that serves it.
+    """Write the native model into a repository, and its backend into a directory of backend folders.
 
     Raises:
         ServerError: this machine has no native backends.

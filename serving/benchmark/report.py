@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any
 
-from serving.benchmark.breakdown import Breakdown, StepTimes
+from serving.benchmark.breakdown import Breakdown
 from serving.benchmark.histogram import LatencyHistogram
-from serving.benchmark.metrics import METRICS, Estimate, Metric, measure_all
+from serving.benchmark.metrics import METRICS, Estimate, measure_all
 from serving.benchmark.resources import ServerResources
 from serving.benchmark.runs import Load, Run
 from serving.benchmark.search import SearchResult
@@ -20,8 +19,6 @@ from serving.benchmark.selfcheck import Floor
 from workflows.errors import ArtifactError
 
 FORMAT_VERSION = 2
-_Noun = TypeVar("_Noun")
-_SCALARS = {int, float, str, bool, type(None)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +80,7 @@ class LoadResult:
         is_refused: bool = False,
         is_cut_short: bool = False,
     ) -> "LoadResult":
-        """Sum up a run.
-
-        Args:
-            run: what was counted.
-            is_stable: the last three windows agreed.
-            server: what the server used.
-            breakdown: where the time went.
-            problem: what is wrong.
-            is_refused: so wrong that latency is not reported.
-            is_cut_short: it ended before its time, by Ctrl-C or with the connection to the server.
-        """
+        """Sum up a run; where it `is_refused`, latency is not reported because of `problem`."""
         whole, cost = run.whole, run.client_cost
         return cls(
             **asdict(run.load),
@@ -116,40 +103,16 @@ class LoadResult:
             histogram=whole.latency.encode().decode(),
         )
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> "LoadResult":
-        """What `to_dict` gave, read back; a metric that it does not have has no value, one that is unknown is left out.
-
-        Raises:
-            KeyError, TypeError, ValueError: it says something else.
-        """
-        server, breakdown = document["server"], document["breakdown"]
-        return _noun(
-            cls,
-            document,
-            metrics={name: _estimate(metric, document) for name, metric in METRICS.items()},
-            server=server and _noun(ServerResources, server),
-            breakdown=breakdown
-            and _noun(
-                Breakdown,
-                breakdown,
-                steps={name: _noun(StepTimes, times) for name, times in breakdown["steps"].items()},
-            ),
-        )
-
     @property
     def load(self) -> Load:
-        """What was asked."""
         return Load(**{column.name: getattr(self, column.name) for column in fields(Load)})
 
     @property
     def requests_per_s(self) -> float:
-        """Answered, by the wall clock."""
         return self.value("requests_per_s") or 0.0
 
     @property
     def rows_per_s(self) -> float:
-        """Rows of the answered requests, by the wall clock."""
         return self.value("rows_per_s") or 0.0
 
     def value(self, name: str) -> float | None:
@@ -157,7 +120,6 @@ class LoadResult:
         return self.metrics[name].value
 
     def latencies(self) -> LatencyHistogram:
-        """All of them."""
         return LatencyHistogram.decode(self.histogram.encode())
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +199,6 @@ class BenchmarkReport:
         return failed_per_s is not None and result.rate_per_s == round(failed_per_s, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values under the names of the fields; `bench` has one entry per load."""
         return asdict(replace(self, bench=())) | {"bench": [result.to_dict() for result in self.bench]}
 
     @classmethod
@@ -257,20 +218,17 @@ class BenchmarkReport:
             raise ArtifactError(
                 f"{source} has format version {found}, this Rankline reads {FORMAT_VERSION}. Measure it again."
             )
+        from pydantic import TypeAdapter, ValidationError  # takes half a second
+
         try:
-            searches = document["searches"] or {}
-            found = {int(size): _noun(SearchResult, {"ended": "", **search}) for size, search in searches.items()}
-            return _noun(
-                cls,
-                {"busy": "", "version": None, "quality": {}, **document},
-                bench=tuple(LoadResult.from_dict(entry) for entry in document["bench"]),
-                floors=tuple(_noun(Floor, floor) for floor in document["floors"]),
-                searches=found or None,
-            )
+            bench = [{**entry, "metrics": _estimates(entry)} for entry in document["bench"]]
+            return TypeAdapter(cls).validate_json(json.dumps({**document, "bench": bench}), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(
-                f"{source} is a damaged report ({type(error).__name__}: {error}). Measure it again."
-            ) from None
+            reason = f"{type(error).__name__}: {error}"
+        raise ArtifactError(f"{source} is a damaged report ({reason}). Measure it again.")
 
     @classmethod
     def read(cls, path: Path) -> "BenchmarkReport":
@@ -288,7 +246,6 @@ class BenchmarkReport:
         return cls.from_dict(document, str(path))
 
     def to_json(self) -> str:
-        """`to_dict` as the text of a JSON document."""
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_csv(self) -> str:
@@ -336,23 +293,15 @@ def _flat(result: LoadResult) -> dict[str, Any]:
     }
 
 
-def _estimate(metric: Metric, document: Mapping[str, Any]) -> Estimate:
-    """What one entry of `bench` says of a metric."""
-    if metric.name not in document:
-        return Estimate(reason="the report is from before it was measured")
-    bounds = document["intervals_ms"].get(metric.key) if metric.is_latency else document.get(f"{metric.name}_interval")
-    low, high = bounds or (None, None)
-    reason = document["withheld"].get(metric.key, "")
-    return _noun(Estimate, {"value": document[metric.name], "low": low, "high": high, "reason": reason})
-
-
-def _noun(kind: type[_Noun], document: Mapping[str, Any], **read: Any) -> _Noun:
-    """A dataclass from plain values; `read` has the fields that are not plain."""
-    values = {column.name: document[column.name] for column in fields(kind) if column.name not in read}  # type: ignore[arg-type]
-    hints = get_type_hints(kind)
-    for name, value in values.items():
-        kinds = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
-        fitting = kinds | {int} if float in kinds else kinds
-        if kinds <= _SCALARS and type(value) not in fitting:
-            raise TypeError(f"{name} is {value!r}")
-    return kind(**values, **read)
+def _estimates(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What an entry of `bench` says of each metric, under the names of `Estimate`'s fields."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, metric in METRICS.items():
+        if name not in entry:
+            found[name] = {"reason": "the report is from before it was measured"}
+            continue
+        bounds = entry["intervals_ms"].get(metric.key) if metric.is_latency else entry.get(f"{name}_interval")
+        low, high = bounds or (None, None)
+        reason = entry["withheld"].get(metric.key, "")
+        found[name] = {"value": entry[name], "low": low, "high": high, "reason": reason}
+    return found

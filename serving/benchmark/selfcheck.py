@@ -33,7 +33,7 @@ class ClientCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The same client against a model that returns its input: no model is seen to be faster than this.
+    """The same client against a model that returns its input, native where the machine has native backends.
 
     Attributes:
         concurrency: requests in flight.

@@ -17,15 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rankline.servers import server_for
 from serving.benchmark.config import LoadConfig
-from serving.benchmark.identity import BACKENDS
+from serving.benchmark.identity import BACKENDS, write_fastest_identity
 from serving.benchmark.load import measure
 from serving.benchmark.report import BenchmarkReport, LoadResult
 from serving.benchmark.requests import lay_out
 from serving.benchmark.resources import ResourceMeter
 from serving.client import Client
 from serving.model_config import ModelConfig
+from serving.native.objects import NativeBackends
 from serving.server import EmbeddedServer, ServerConfig
+from tests.support.tiny_ensembles import NAME as TINY
+from tests.support.tiny_ensembles import publish_tiny
 from tests.support.tiny_models import MAX_BATCH_SIZE, identity_config, write_model
 from workflows.errors import ConfigError, DataError, RequestError, ServerError, ServingError
 from workflows.tensors import Tensor
@@ -265,6 +269,23 @@ def test_every_batch_size_is_measured_and_compared(target: Target) -> None:
     assert report.max_abs_error == 0
     (floor,) = report.floors
     assert floor.requests_per_s > 0
+
+
+def test_the_floor_is_native_where_native_backends_are(tmp_path: Path) -> None:
+    ensemble = publish_tiny(tmp_path / TINY, 10)
+    with server_for(ensemble.path, with_identity=True) as server:
+        assert server.identity == "native_identity"
+        with Client(server.url, server.identity) as client:
+            assert client.predict({"x": [1, 2]}).tolist() == [1, 2]
+
+
+def test_the_floor_is_pythons_where_there_are_no_native_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.benchmark.identity.native_backends", lambda: NativeBackends(objects={}, libraries={}))
+    assert write_fastest_identity(tmp_path / "models", tmp_path / "backends") == "identity"
+    assert (tmp_path / "models/identity/config.pbtxt").is_file()
+    assert (tmp_path / "backends/identity/model.py").is_file()
 
 
 def numbered(client: Client, rows: pa.Table, number: int) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from serving.engines import Engine, engines
 from serving.export_config import ExportConfig
-from serving.tuning import VARIED, Probe, Reading, Tried, name_of, search, space
+from serving.tuning import VARIED, Measure, Reading, Trial, name_of, search, space
 from tests.support.recorders import ProgressRecord
 from workflows.errors import ConfigError, ServerError
 
@@ -28,7 +28,7 @@ class Machine:
     probes: list[float | None] = field(default_factory=list)
 
     @contextmanager
-    def serve(self, config: ExportConfig) -> Iterator[Probe]:
+    def serve(self, config: ExportConfig) -> Iterator[Measure]:
         self.starts.append(config)
         self.now_s += 2
         capacity = self.capacity(config)
@@ -49,8 +49,8 @@ class Machine:
 
         yield probe
 
-    def search(self, configs: Sequence[ExportConfig], time_limit_s: float = 900) -> list[Tried]:
-        self.kept: list[Tried] = []
+    def search(self, configs: Sequence[ExportConfig], time_limit_s: float = 900) -> list[Trial]:
+        self.kept: list[Trial] = []
         return search(
             configs,
             self.serve,

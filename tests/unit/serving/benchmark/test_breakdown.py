@@ -2,10 +2,15 @@
 
 import pytest
 
-from serving.benchmark.breakdown import ModelTotals, Statistics
+from serving.benchmark.breakdown import Statistics
 
 MS = 1_000_000
-BEFORE = ModelTotals(num_requests=5, success_ns=0, queue_ns=0, input_ns=0, infer_ns=0, output_ns=0)
+BEFORE = {"count": 5}
+AFTER = {
+    "count": 105,
+    "success": 100 * 5 * MS,
+    **dict.fromkeys(("queue", "compute_input", "compute_infer", "compute_output"), 100 * MS),
+}
 
 
 @pytest.fixture
@@ -28,16 +33,8 @@ def statistics() -> Statistics:
 def test_parts_add_up_and_the_network_takes_no_negative_time(
     statistics: Statistics, latency_ms: float, client_ms: float, num_requests: int, expected: dict[str, float] | None
 ) -> None:
-    after = ModelTotals(
-        num_requests=105,
-        success_ns=100 * 5 * MS,
-        queue_ns=100 * MS,
-        input_ns=100 * MS,
-        infer_ns=100 * MS,
-        output_ns=100 * MS,
-    )
     found = statistics.breakdown(
-        {"m": BEFORE}, {"m": after}, num_requests=num_requests, latency_ms=latency_ms, client_ms=client_ms
+        {"m": BEFORE}, {"m": AFTER}, num_requests=num_requests, latency_ms=latency_ms, client_ms=client_ms
     )
     if expected is None:
         assert found is None
