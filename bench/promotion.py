@@ -21,8 +21,8 @@ from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import recipe_named
 from rankline.tracking.champion import make_active, register
+from rankline.tracking.exports import CHAMPION
 from rankline.tracking.follow import Alias, AliasFollower
-from rankline.tracking.registry import CHAMPION
 from rankline.workspace import Workspace
 from serving.client import ClientConfig
 from serving.ensemble import ExportedEnsemble, before, versions

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rankline.cli.completion import recipes
-from rankline.display import CONSOLE, STDOUT, note
+from rankline.display import CONSOLE, STDOUT
 from rankline.recipes import available
 
 _RECIPE = typer.Argument(
@@ -21,7 +21,6 @@ WorkDir = Annotated[Path, typer.Option("--work-dir", help="Prepared data, models
 Prebatch = Annotated[
     int, typer.Option("--prebatch", min=1, help="Rows per record of TFRecord files; more are faster to read.")
 ]
-OldRecipe = Annotated[str | None, typer.Option("--recipe", hidden=True)]
 Repository = Annotated[Path, typer.Option("--repository", help="Where ensembles are exported to.")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Train this many models, with consecutive seeds.")]
 BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
@@ -66,11 +65,3 @@ JsonFile = Annotated[
         "--json", metavar="FILE", callback=_json_file, help='Also write the result as JSON; "-" is standard output.'
     ),
 ]
-
-
-def recipe_of(verb: str, recipe: str, old: str | None) -> str:
-    """The recipe of a verb that once took it as an option."""
-    if old is None:
-        return recipe
-    note(f"--recipe is deprecated: rankline {verb} {old} … names it as the other verbs do.")
-    return old

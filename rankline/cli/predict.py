@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.arguments import OldRecipe, Repository, TlsRoot, Url, recipe_of
+from rankline.cli.arguments import Repository, TlsRoot, Url
 from rankline.cli.checks import check_writable
 from rankline.cli.completion import recipes
 from rankline.display import ERRORS, STDOUT, Stages, note
@@ -38,7 +38,6 @@ def predict_command(
         ),
     ] = None,
     *,
-    old_recipe: OldRecipe = None,
     input_file: Annotated[str | None, typer.Option("--input", metavar="FILE", help='Rows; "-" is stdin.')] = None,
     format_name: Annotated[
         str | None, typer.Option("--format", help="csv, parquet or jsonl, where no ending of a file says so.")
@@ -83,10 +82,7 @@ def predict_command(
     from serving.ensemble import ExportedEnsemble
 
     words = words or []
-    named = words.pop(0) if words and not words[0].startswith("-") else None
-    if named is not None and old_recipe is not None:
-        raise ConfigError(f"--recipe is given as well as {named!r}. If --recipe is a column, write it after --.")
-    recipe = named or recipe_of("predict", "movielens", old_recipe)
+    recipe = words.pop(0) if words and not words[0].startswith("-") else "movielens"
     if url is not None and is_no_recipe(recipe):  # the server has it; this machine need not
         ensemble, requests = repository / recipe, None
     else:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rankline.cli.arguments import OldRecipe, RecipeName, Repository, TlsRoot, Url, WorkDir, recipe_of
+from rankline.cli.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir
 from rankline.display import CONSOLE, say
 from rankline.servers import client_for
 from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
@@ -13,7 +13,6 @@ from rankline.workspace import REPOSITORY, WORK_DIR, exported_workspace
 def recommend_command(
     recipe: RecipeName = "movielens",
     *,
-    old_recipe: OldRecipe = None,
     user: Annotated[
         str, typer.Option("--user", help="User to recommend to; an unseen user gets what most people like.")
     ],
@@ -49,7 +48,7 @@ def recommend_command(
     from serving.ensemble import ExportedEnsemble
     from workflows.prepared import PreparedData
 
-    workspace = exported_workspace(recipe_of("recommend", recipe, old_recipe), work_dir, repository)
+    workspace = exported_workspace(recipe, work_dir, repository)
     prepared = PreparedData.load(workspace.prepared)
     user_column, _ = user_and_item(prepared)
     if url is None:  # mistakes are found now, not after the model is loaded

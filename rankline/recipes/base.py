@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from rankline.options import Overrides, text_of
 from serving.export_config import ExportConfig
@@ -53,11 +52,6 @@ class Recipe:
     def called(self) -> str:
         """What a verb calls it."""
         return self.name if self.file is None else str(self.file)
-
-    @property
-    def configs(self) -> tuple[Any, ...]:
-        """The configs whose fields are the recipe's options, with the recipe's values."""
-        return self.prepare, self.encoding, self.train
 
     @property
     def run_name(self) -> str:

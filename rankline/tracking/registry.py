@@ -34,8 +34,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import ColSpec, Schema
 from mlflow.types.schema import AnyType
 
-from rankline.tracking.exports import CHAMPION as CHAMPION
-from rankline.tracking.exports import ENGINE, VERSION
+from rankline.tracking.exports import CHAMPION, ENGINE, VERSION
 from rankline.tracking.reading import open_reader
 from rankline.tracking.reports import read_report
 from rankline.tracking.store import directory_of, stored_id

@@ -6,8 +6,9 @@ import pytest
 from mlflow import MlflowClient
 
 from rankline.tracking.champion import make_active, register
+from rankline.tracking.exports import CHAMPION
 from rankline.tracking.follow import Alias, AliasFollower
-from rankline.tracking.registry import CHAMPION, Registry
+from rankline.tracking.registry import Registry
 from rankline.ui import serve_pages
 from serving.ensemble import ExportedEnsemble, active_version, before
 from tests.support.tiny_ensembles import NAME, publish_tiny

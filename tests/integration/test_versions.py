@@ -22,8 +22,8 @@ from tritonclient.utils import InferenceServerException
 from rankline.servers import client_for
 from rankline.status import statuses
 from rankline.tracking.champion import register
+from rankline.tracking.exports import CHAMPION
 from rankline.tracking.follow import Alias, AliasFollower
-from rankline.tracking.registry import CHAMPION
 from serving.client import Client, ClientConfig
 from serving.ensemble import ExportedEnsemble, before
 from serving.model_config import PYTHON_RUNTIME

@@ -71,7 +71,7 @@ def test_a_recipe_whose_encoding_is_of_another_kind_of_data_is_refused() -> None
 def test_options_take_the_place_of_the_recipes_values_and_others_stay() -> None:
     given = Overrides({"negatives": 2, "hash_buckets": 7, "epochs": 5, "rows": 1000})
     recipe = recipe_named("amazon-din").with_overrides(given)
-    prepare, encoding, train = recipe.configs
+    prepare, encoding, train = recipe.prepare, recipe.encoding, recipe.train
     assert encoding == SequenceConfig(negatives=2, attributes="all")
     assert (prepare.hash_buckets, train.epochs, train.batch_size) == (7, 5, 1024)
     assert recipe_named("movielens").with_overrides(Overrides({"split": "time"})).encoding == RowsConfig(split="time")

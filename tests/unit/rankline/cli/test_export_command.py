@@ -59,9 +59,7 @@ def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None
     scored_rows = pq.read_table("scored.parquet")
     assert scored_rows.num_rows == 50
     assert "note" in scored_rows.column_names
-    old = call("predict --recipe mine --user 3 --price 0.5")
-    assert "--recipe is deprecated: rankline predict mine" in old.output.replace("\n", " ")
-    assert '{"user": 3, "price": 0.5, "score_click": ' in old.output
+    assert '{"user": 3, "price": 0.5, "score_click": ' in call("predict mine --user 3 --price 0.5").output
 
 
 REFUSED = {

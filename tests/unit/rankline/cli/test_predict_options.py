@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from rankline.cli.main import app
 
-COLUMNS = ("user", "format", "url", "input", "output", "recipe", "tls-root")
+COLUMNS = ("user", "format", "url", "input", "output", "tls-root")
 RECIPE = f"""\
 name: shop
 data: {{files: [rows.csv]}}
@@ -24,10 +24,6 @@ labels: {{click: {{task: binary}}}}
         ("--input a --output c", "--input is an option, and 'input' a column."),
         ("--user 3 --input a", "--input is an option, and 'input' a column."),
         ("--user 3 --tls-root a", "--tls-root is an option, and 'tls-root' a column."),
-        (
-            "--user 3 --recipe m",
-            "--recipe is given as well as 'shop.yaml'. If --recipe is a column, write it after --.",
-        ),
         # In these, what is meant is plain: nothing was exported yet.
         ("--user 3 -- --format pro --url 9.5 --input a --output c", "does not exist"),
         ("--url 127.0.0.1:1 -- --user 3 --url 9.5", "no Triton server answers at 127.0.0.1:1"),

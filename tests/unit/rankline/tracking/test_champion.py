@@ -5,7 +5,8 @@ import pytest
 
 from rankline.status import status_of
 from rankline.tracking.champion import make_active, register, registry_uri
-from rankline.tracking.registry import CANDIDATE, CHAMPION, Registry
+from rankline.tracking.exports import CHAMPION
+from rankline.tracking.registry import CANDIDATE, Registry
 from serving.ensemble import REGISTRY, ExportedEnsemble, active_version, before
 from tests.support.tiny_ensembles import NAME, publish_tiny
 from tests.unit.rankline.tracking.conftest import Store

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from rankline.tracking.champion import make_active, register, registry_uri
+from rankline.tracking.exports import CHAMPION
 from rankline.tracking.follow import Alias, AliasFollower
-from rankline.tracking.registry import CHAMPION, Registry
+from rankline.tracking.registry import Registry
 from serving.ensemble import ExportedEnsemble, active_version, versions
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
 from tests.unit.rankline.tracking.conftest import Store

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 
-from rankline.tracking.registry import CANDIDATE, CHAMPION, RegisteredVersion, Registry, RegistryError
+from rankline.tracking.exports import CHAMPION
+from rankline.tracking.registry import CANDIDATE, RegisteredVersion, Registry, RegistryError
 from rankline.tracking.reports import log_report
 from tests.support.reports import report_of, result_of
 from tests.support.tiny_ensembles import NAME, damage, publish_tiny
