@@ -163,15 +163,14 @@ def train(recipe: AnyRecipe, *, work_dir: AnyPath = WORK_DIR, progress: bool = T
     from workflows.prepared import PreparedData
 
     chosen, workspace = _chosen(recipe, work_dir)
-    config = chosen.train
     if "model" in choices:
         model = choices.pop("model")
-        config = Overrides({"model": model_named(model)() if isinstance(model, str) else model}).apply(config)
-    overrides = _overrides(choices, SessionConfig, config)
-    changed = Overrides({"train": overrides.apply(config)}).apply(chosen)
+        chosen = chosen.with_overrides(Overrides({"model": model_named(model)() if isinstance(model, str) else model}))
+    overrides = _overrides(choices, SessionConfig, chosen.train)
     with _stages(["train"], progress) as stages:
         prepared = PreparedData.load(workspace.prepared, chosen.dataset)
-        return pipeline.train(changed, prepared, workspace, stages, session=overrides.apply(SessionConfig()))[0]
+        session = overrides.apply(SessionConfig())
+        return pipeline.train(chosen.with_overrides(overrides), prepared, workspace, stages, session=session)[0]
 
 
 @_quietly
@@ -216,29 +215,23 @@ def export(
     from rankline import pipeline
     from workflows.prepared import PreparedData
 
-    if (recipe is None) == (model is None):
-        raise ConfigError("give either a recipe, or model=PATH with sample and name.")
     given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
+    if recipe is None and model is None:
+        raise ConfigError("give a recipe, such as movielens, or a model with a sample and a name.")
+    if recipe is not None and model is not None:
+        raise ConfigError("a recipe and a model were both given. Leave one of them out.")
     if recipe is not None:
         if extra := [option for option, value in given.items() if value is not None]:
-            raise ConfigError(f"{', '.join(extra)}: with model=PATH only, of a model that was made elsewhere.")
+            raise ConfigError(f"{', '.join(extra)}: only with a model that was trained elsewhere.")
         chosen, workspace = _chosen(recipe, work_dir, repository)
         config = _overrides(choices, chosen.serving).apply(chosen.serving)
         with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
             prepared = PreparedData.load(workspace.prepared, chosen.dataset)
-            return pipeline.export(
-                chosen,
-                config,
-                prepared,
-                workspace,
-                stages,
-                promote=promote,
-                bounds=bounds,
-            )
+            return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
     if bounds:
         raise ConfigError("bounds (--if-better) are for a recipe, whose validation rows have labels.")
     if sample is None or name is None:
-        raise ConfigError("model needs sample, raw rows to compare on, and name.")
+        raise ConfigError("a model needs a sample, raw rows to compare on, and a name for the ensemble.")
     check_name(name)
     rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
     workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 def to_html(comparisons: "Sequence[RunComparison]") -> str:
-    """The page: each verdict, then what it rests on."""
     first = comparisons[0].before
     parts: list[Markup] = [tag("h1", f"{first.recipe}: runs against {first.short_id}, {first.name}")]
     for found in comparisons:

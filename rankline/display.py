@@ -36,17 +36,16 @@ SAID_EVERY_S = 15.0
 
 
 def say(text: str) -> None:
-    """Print lines as they are: nothing in them is markup, and none is cut, so that a path can be copied."""
+    """Print lines as they are: without markup, and uncut, so that a path can be copied."""
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Say something on standard error, beside results on standard output."""
+    """Print to standard error, beside results on standard output."""
     ERRORS.print(text, markup=False, soft_wrap=True)
 
 
 def warn_busy(busy: str) -> None:
-    """Say that figures will not be those of a quiet machine."""
     ERRORS.print(
         f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of a quiet one",
         soft_wrap=True,
@@ -54,25 +53,17 @@ def warn_busy(busy: str) -> None:
 
 
 def heading(console: Console, text: str) -> None:
-    """Print what comes next, after an empty line."""
     console.print(f"\n[bold]{escape(text)}[/]", soft_wrap=True)
 
 
 def plain_table() -> Table:
-    """A table without lines."""
     return Table(box=None, padding=(0, 2, 0, 0))
 
 
 def print_whole(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
-    """Print a table of which no cell is cut: columns that do not fit come below, behind the first ones again.
+    """Print a table without cutting cells: columns that do not fit follow in further tables, after the key columns.
 
-    Below each other, tables leave out the rows of which they have nothing.
-
-    Args:
-        console: as wide as it is.
-        columns: heading → cells, of lines of markup.
-        num_keys: columns that tell the rows apart.
-        left: columns that are aligned to the left.
+    Further tables leave out rows without values. Cells are markup; the first `left` columns are aligned to the left.
     """
     widths = {name: _width([escape(name), *cells]) + 2 for name, cells in columns.items()}
     keys = list(columns)[:num_keys]
@@ -104,21 +95,14 @@ def _width(cells: Iterable[str]) -> int:
 
 
 class Display(Protocol):
-    """Shows stages."""
-
-    def stage(self, name: str) -> AbstractContextManager[ProgressSink]:
-        """Run one stage in the block, which reports to what it gets."""
+    def stage(self, name: str) -> AbstractContextManager[ProgressSink]: ...
 
 
 class Stages:
     """The stages of a run, one line each, the current one with a bar.
 
-    Where the output is no terminal, each stage prints one line when it ends, and on standard error how far it is, four
-    times a minute: a log shows whether an hour of training goes on.
-
-    Args:
-        names: the stages in their order.
-        console: where to draw.
+    If the output is not a terminal, each stage prints one line at its end, and every `SAID_EVERY_S` its state to
+    standard error, so that a log shows whether an hour of training makes progress.
     """
 
     def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
@@ -149,7 +133,6 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator["_Stage"]:
-        """Run one stage: its bar starts now and is full when the block ends."""
         task = self._tasks[name]
         self._progress.start_task(task)
         begin = time.monotonic()
@@ -171,7 +154,6 @@ class _Mark(SpinnerColumn):
     """A spinner for the stage that runs, nothing for those that wait."""
 
     def render(self, task: Task) -> RenderableType:
-        """The spinner once the stage has begun, a blank before."""
         return super().render(task) if task.started else Text(" ")
 
 
@@ -180,7 +162,7 @@ def _whole() -> Column:
 
 
 class _Stage(ProgressSink):
-    """Passes a stage's reports to its bar, and from time to time to `say`."""
+    """Passes the progress of a stage to its bar, and from time to time to `say`."""
 
     def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
         self._progress, self._task, self._say = progress, task, say
@@ -188,7 +170,6 @@ class _Stage(ProgressSink):
         self.note = ""
 
     def update(self, done: float, total: float, note: str = "") -> None:
-        """Move the bar, and keep the last note that says something."""
         self.note = note or self.note
         self._progress.update(self._task, completed=done, total=total, note=self.note)
         if self._say and time.monotonic() - self._said_at >= SAID_EVERY_S:
@@ -197,7 +178,7 @@ class _Stage(ProgressSink):
 
 
 def in_a_line(error: Exception) -> str:
-    """What a person is told of an error."""
+    """The message for the user."""
     if isinstance(error, OSError) and os.strerror(errno.ENOSPC) in str(error):  # libraries wrap it in their own ways
         return "the disk is full. Earlier data is unchanged: free some space, and run this again."
     if isinstance(error, OSError) and error.filename:

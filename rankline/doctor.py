@@ -34,15 +34,6 @@ _DEFAULT_EXTRA = "cpu"  # what every installation has, with the GPU's in its pla
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One finding.
-
-    Attributes:
-        name: what was looked at.
-        works: whether it does.
-        detail: what was found, or the remedy.
-        required: whether Rankline cannot do without it.
-    """
-
     name: str
     works: bool
     detail: str
@@ -50,13 +41,12 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """Run every check, one after another; the ones that import or start something take seconds."""
+    """Yield each check as soon as it is done; those that import or start something take seconds."""
     for check in _checks():
         yield check()
 
 
 def report(checks: Iterable[Check]) -> dict[str, Any]:
-    """What was found, for a program, or to go with a report of a fault."""
     return {
         "rankline": version("rankline"),
         "python": sys.version,
@@ -82,7 +72,7 @@ def _program(name: str) -> Callable[[], Check]:
 
 
 def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True) -> Callable[[], Check]:
-    """A package works when it can be imported, not when it is listed."""
+    """Check that a package can be imported, not only that it is installed."""
 
     def check() -> Check:
         if module == "tensorflow" and (problem := tensorflow_problem(extra)):
@@ -97,7 +87,7 @@ def _package(module: str, *, extra: str = _DEFAULT_EXTRA, required: bool = True)
 
 
 def _version_of(module: str) -> str:
-    """What brought a module, such as tensorflow-cpu, and its version."""
+    """The package that holds a module, such as tensorflow-cpu, and its version."""
     names = packages_distributions().get(module.partition(".")[0], ())
     name = next((name for name in names if name == module.replace(".", "-")), names[0] if names else None)
     return f"{name} {version(name)}" if name else "version unknown"
@@ -134,7 +124,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _cache() -> Check:
-    """Compiled backends and Horovod's wheel are kept there; without it they are made anew each time."""
+    """Without the cache, backends and Horovod's wheel are built each time."""
     cache = cache_directory()
     existing = next(path for path in (cache, *cache.parents) if path.exists())
     works = os.access(existing, os.W_OK)
@@ -166,7 +156,7 @@ def _server() -> Check:
 
 
 def _served() -> list[int]:
-    """Start the embedded server with a plan of two keys, and ask it."""
+    """Start the embedded server with a plan of two keys, and send a request."""
     from serving.client import Client
     from serving.model_config import ModelConfig, to_pbtxt
     from serving.plan import Column, ColumnSpec, KeyIndex, TransformPlan
@@ -198,7 +188,6 @@ def _served() -> list[int]:
 
 
 def _store() -> Check:
-    """Check the store for runs of the default work directory."""
     try:
         uri = uri_of(WORK_DIR)
         check_store(uri)

@@ -27,17 +27,7 @@ _MAX_FAILURES = 5
 
 
 class ElasticRun:
-    """One run, in as many generations as it takes.
-
-    Args:
-        command: of each worker.
-        config: how many workers there may be, and how long one waits for another.
-        options: where they may run.
-        logs: directory for worker-N.log and launcher.log, to which each generation appends.
-        progress: is passed what worker 0 reports.
-        hosts_timeout_s: to wait for hosts that take enough workers.
-        max_failures: generations in a row that a lost worker ends before a checkpoint.
-    """
+    """A run that is started again, as a new generation, whenever its workers change."""
 
     def __init__(
         self,
@@ -60,15 +50,15 @@ class ElasticRun:
     def run(self, num_workers: int) -> Mapping[str, str]:
         """Train until the model is published.
 
-        Args:
-            num_workers: that the first generation has at least; later ones have at least `min_workers`.
+        The first generation has at least `num_workers`, later ones `min_workers`.
 
         Returns:
-            What worker 0 made: path, run_id and tracking_uri.
+            Path, run_id and tracking_uri of the model.
 
         Raises:
-            RanklineError: a worker failed by itself, workers are lost again and again without a checkpoint in between,
-                or there are not enough hosts.
+            RanklineError: a worker failed by itself, workers are repeatedly lost without a checkpoint in between, or
+            there are
+                not enough hosts.
         """
         generation, num_failures = Generation(), 0
         hosts = self._wait_for_hosts(num_workers)
@@ -100,11 +90,7 @@ class ElasticRun:
     def _run_generation(
         self, generation: Generation, hosts: Mapping[str, int], listener: Listener, watch: "HostWatch"
     ) -> str:
-        """Run one generation.
-
-        Returns:
-            Why it ended, where it ended without a model.
-        """
+        """Run one generation, and return why it ended if it made no model."""
         number = sum(hosts.values())
         note = f"starting {number} worker{'s' if number > 1 else ''}"
         self._progress.update(0, 1, f"{note}. {generation.cause}" if generation.cause else note)
@@ -125,17 +111,17 @@ class ElasticRun:
         return str(failure)
 
     def _find_hosts(self) -> Mapping[str, int]:
-        """The hosts that are named now; where the discovery script fails or names none, those that it named last.
+        """The current hosts; if the discovery script fails or lists none, the ones it listed last.
 
-        A script whose list is written at this moment, or whose query fails in a pipe, names none. A run whose hosts
-        are really gone loses its workers without being told.
+        A script may be reading a list that is just being written. A run whose hosts are really gone loses its workers
+        anyway.
         """
         with suppress(ConfigError):
             self._hosts = self._options.find_hosts(self._config) or self._hosts
         return self._hosts
 
     def _wait_for_hosts(self, num_workers: int) -> dict[str, int]:
-        """Places for as many workers as there may be, once there are at least `num_workers`."""
+        """Wait until there is room for `num_workers`, and return as many places as may be used."""
         deadline_s = time.monotonic() + self._hosts_timeout_s
         while True:
             places = first_places(reachable(self._find_hosts()), self._config.max_workers)
@@ -152,13 +138,7 @@ class ElasticRun:
 
 
 class HostWatch:
-    """Looks for hosts that come and go while a generation runs, and ends it where it should not go on.
-
-    Args:
-        places: host → workers of the generation.
-        find_hosts: all hosts that are named now, and how many workers each takes.
-        max_workers: more are not started.
-    """
+    """Watches for hosts that come and go, and ends the generation when it should not continue."""
 
     def __init__(
         self, places: Mapping[str, int], find_hosts: Callable[[], Mapping[str, int]], max_workers: int
@@ -170,13 +150,12 @@ class HostWatch:
 
     @contextmanager
     def during(self, terminate: Callable[[], None]) -> Iterator[None]:
-        """Watch in the block, in which the generation runs, and which `terminate` ends."""
         self._terminate = terminate
         with beside(self._watch):
             yield
 
     def stop_if_hosts_joined(self) -> None:
-        """End the generation if it could have more workers; right after a checkpoint, when nothing is lost by it."""
+        """End the generation if it could be larger. Call it right after a checkpoint, so that no work is lost."""
         if self._have_hosts_joined:
             self._stop("more hosts joined.")
 

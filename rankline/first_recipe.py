@@ -37,14 +37,10 @@ _LEAK_ROWS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class FirstRecipe:
-    """What was found, and the recipe file that it comes to.
+    """A recipe file that was made from data.
 
     Attributes:
-        text: of the file.
-        name: of the recipe.
-        num_rows: in the files.
-        guesses: columns and labels.
-        contradiction: the error of `prepare` for a row that does not fit the guesses; None if all rows fit.
+        contradiction: the error of `prepare` for the first row that does not fit the guesses; None if all rows fit.
     """
 
     text: str
@@ -54,11 +50,7 @@ class FirstRecipe:
     contradiction: DataError | None
 
     def write(self, path: Path) -> None:
-        """Write the file.
-
-        Raises:
-            DataError: a row does not fit the guesses; the file is written all the same.
-        """
+        """Write the file; raise `DataError` afterwards if a row does not fit."""
         write_whole(path, self.text.encode())
         if self.contradiction is not None:
             raise DataError(f"{path} was written, but not all rows fit it: {self.contradiction}")
@@ -73,19 +65,17 @@ def first_recipe(
     format_name: Format | None = None,
     progress: Progress = SILENT,
 ) -> FirstRecipe:
-    """Look at files and write a recipe for them.
+    """Make a recipe for files.
 
     Args:
         files: files, directories and patterns, relative to the working directory.
-        labels: columns to predict; without any, one is guessed.
-        directory: of the recipe file, which names the files relative to it.
-        name: of the recipe; None is that of the first file.
-        format_name: of the files, where no ending says so.
-        progress: told rows.
+        labels: columns to predict; one is guessed if there are none.
+        directory: of the recipe file, to which its paths are relative.
+        name: of the recipe; by default that of the first file.
 
     Raises:
-        DataError: the files are missing, empty or cannot be read, or nothing can be learned of the label.
-        ConfigError: their format is not known.
+        DataError: files are missing, empty or damaged, or nothing can be learned about the label.
+        ConfigError: the format is unknown.
     """
     files_config = FilesConfig(files=tuple(files), format=format_name)
     paths = find_files(files_config, Path())
@@ -275,7 +265,7 @@ def _choices(config: ColumnConfig) -> dict[str, Any]:
 
 
 def _chosen(config: ModelConfig | TrainConfig) -> Iterable[str]:
-    """The choices of a config that are others than usual, but for a model among them."""
+    """Yield the choices of a config that differ from its defaults, except the model."""
     usual = type(config)()
     for choice in fields(config):
         value = getattr(config, choice.name)
@@ -296,7 +286,6 @@ _OneLine.add_representer(
 
 
 def _flow(value: Any) -> str:
-    """A value in one line of YAML."""
     text = yaml.dump(
         value, Dumper=_OneLine, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False
     )

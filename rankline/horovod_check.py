@@ -31,14 +31,7 @@ _LAUNCHERS = ("HOROVOD_", "OMPI_", "PMI_", "PMIX_")  # variables that would make
 
 
 def problem(*, mpi: bool = False) -> str | None:
-    """Start a world of one worker in a process of its own.
-
-    Args:
-        mpi: whether MPI is needed beside Gloo.
-
-    Returns:
-        Why Horovod does not work, with the remedy, in one line; None where it works.
-    """
+    """Start a world of one worker in a process of its own; return why that fails, with the remedy, or None."""
     remedy = "make horovod MPI=1" if mpi else "make horovod"
     if not (Path(__file__).parents[1] / "Makefile").exists():  # installed from a wheel
         remedy += " in a checkout of Rankline"
@@ -71,9 +64,9 @@ def problem(*, mpi: bool = False) -> str | None:
 
 
 def built_with() -> set[str]:
-    """What workers can be connected with: "gloo", "mpi" or both; nothing where Horovod's library cannot be loaded.
+    """What can connect workers: "gloo", "mpi" or both; nothing if Horovod's library cannot be loaded.
 
-    The library itself is asked, in a fifth of a second; to import it as a module is to import TensorFlow.
+    It calls the library itself, which takes 0.2 s; importing the module would import TensorFlow.
     """
     horovod, tensorflow = (_directory_of(package) for package in ("horovod", "tensorflow"))
     if horovod is None or tensorflow is None:
@@ -88,7 +81,6 @@ def built_with() -> set[str]:
 
 
 def tensorflow_version() -> str | None:
-    """Of the TensorFlow that is installed; None without."""
     for name in ("tensorflow-cpu", "tensorflow"):
         try:
             return version(name)
@@ -98,13 +90,12 @@ def tensorflow_version() -> str | None:
 
 
 def _directory_of(package: str) -> Path | None:
-    """Where a package is; None where it is not installed."""
     spec = importlib.util.find_spec(package)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _built_for(package: Path) -> str | None:
-    """What Horovod's build noted; pip alone builds it without a framework."""
+    """The version that Horovod's build noted; None if pip built it without TensorFlow."""
     try:
         noted: str | None = json.loads((package / "metadata.json").read_text(encoding="utf-8")).get("tensorflow")
     except FileNotFoundError:

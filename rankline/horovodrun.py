@@ -41,12 +41,8 @@ _SHELL = (
 class WorkerGroup:
     """Workers that run together; they have all ended when the block has.
 
-    Args:
-        command: of each worker, which finds out from its environment that it is one.
-        hosts: host → how many workers run there.
-        options: network interface, and whether MPI starts them.
-        start_timeout_s: how long they may take to find each other.
-        environment: variables that they get beside ours.
+    The command finds out from its environment that it is a worker; `start_timeout_s` is how long workers may take to
+    find each other.
 
     Raises:
         RanklineError: Horovod is missing, or horovodrun could not be started.
@@ -82,17 +78,12 @@ class WorkerGroup:
         self._at_end.close()
 
     def terminate(self) -> None:
-        """Ask all workers to end, and do not wait for that."""
         self._launched.terminate()
 
     def listen(self, listener: Listener) -> int:
-        """Pass on what they write until the last one has ended; Ctrl-C ends them, and a failure does after a while.
+        """Pass on the output until the last worker has ended, and return horovodrun's exit status.
 
-        Args:
-            listener: takes each line.
-
-        Returns:
-            Exit status of horovodrun.
+        Ctrl-C ends the workers at once, a failure of one after a while.
         """
         end = Timer(_END_TIMEOUT_S, self.terminate)
         try:
@@ -143,7 +134,7 @@ def _horovodrun(hosts: Mapping[str, int], options: LaunchConfig, start_timeout_s
 
 
 class _Output(ServerLog):
-    """What comes from everybody, line by line, until the last one has ended."""
+    """The output of all workers, line by line, until the last one has ended."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -162,5 +153,4 @@ class _Output(ServerLog):
         self._reading.close()
 
     def lines(self) -> Iterator[str]:
-        """Each line as it comes."""
         yield from self._reading

@@ -19,14 +19,10 @@ _SSH_TIMEOUT_S = 10.0
 
 
 def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
-    """Read entries like "a:2" and "b".
-
-    Returns:
-        Host → number of workers that it takes; 1 where none is given.
+    """Parse entries such as "a:2" and "b" into host → number of workers, by default 1.
 
     Raises:
-        ConfigError: a host has no name or one that ssh or a shell would take for something else, is named twice, or its
-            number is not at least 1.
+        ConfigError: an entry is malformed, names a host twice, or could be an option of ssh or a command of the shell.
     """
     hosts: dict[str, int] = {}
     for entry in entries:
@@ -38,11 +34,7 @@ def parse_hosts(entries: Iterable[str]) -> dict[str, int]:
 
 
 def discover_hosts(script: Path) -> dict[str, int]:
-    """The hosts that a program prints, one `HOST:NUMBER` a line, as for `horovodrun --host-discovery-script`.
-
-    Raises:
-        ConfigError: it cannot be run, fails, or prints something else.
-    """
+    """The hosts that a program prints, one `HOST:NUMBER` per line, as for `horovodrun --host-discovery-script`."""
     try:
         done = subprocess.run(
             [str(script.absolute())], capture_output=True, text=True, timeout=_SCRIPT_TIMEOUT_S, check=True
@@ -56,7 +48,7 @@ def discover_hosts(script: Path) -> dict[str, int]:
 
 
 def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
-    """Places for at most `number` workers, those of the first hosts before others."""
+    """Places for at most `number` workers, filling the first hosts first."""
     places: dict[str, int] = {}
     for host, size in hosts.items():
         if (free := number - sum(places.values())) > 0:
@@ -65,7 +57,6 @@ def first_places(hosts: Mapping[str, int], number: int) -> dict[str, int]:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine."""
     try:
         found = socket.gethostbyname(host)
     except OSError:
@@ -74,7 +65,7 @@ def is_local(host: str) -> bool:
 
 
 def reachable(hosts: Mapping[str, int]) -> dict[str, int]:
-    """Those that are this machine or that ssh reaches without a password, this machine first.
+    """The hosts that are this machine or that ssh reaches without a password, this machine first.
 
     Worker 0 writes checkpoints and the model, so it runs here if any worker does.
     """

@@ -41,17 +41,13 @@ class LaunchConfig:
         self._named_hosts()
 
     def find_hosts(self, config: WorkersConfig) -> Mapping[str, int]:
-        """Host → how many workers it takes, at this moment: this machine unless hosts are named.
-
-        Raises:
-            ConfigError: the discovery script fails.
-        """
+        """Host → how many workers it takes now; this machine if no hosts are given."""
         if self.host_discovery_script:
             return discover_hosts(Path(self.host_discovery_script))
         return self._named_hosts() or {LOCAL: max(config.workers, config.max_workers)}
 
     def num_workers(self, config: WorkersConfig) -> int:
-        """How many workers to start with: as many as `config` says, or else as many as the hosts and the run take.
+        """How many workers to start with.
 
         Raises:
             ConfigError: the hosts do not take so many.
@@ -67,10 +63,10 @@ class LaunchConfig:
         return min(number, config.max_workers) if config.is_elastic else number
 
     def is_asked_for(self, config: WorkersConfig) -> bool:
-        """Whether there is anything to launch: workers on named hosts, more than one, or an elastic run.
+        """Whether to launch workers at all.
 
         Raises:
-            ConfigError: a script names hosts for a run that is not elastic.
+            ConfigError: a script lists hosts for a run that is not elastic.
         """
         if self.host_discovery_script and not config.is_elastic:
             raise ConfigError(

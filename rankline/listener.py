@@ -23,21 +23,13 @@ _UNREACHABLE = re.compile(r"ssh not successful for host (\S+?):\n(.*)")
 
 
 def clear_logs(directory: Path) -> None:
-    """Make the directory of a run's logs, and remove those of an earlier run."""
     directory.mkdir(parents=True, exist_ok=True)
     for log in (*directory.glob("worker-*.log"), directory / "launcher.log"):
         log.unlink(missing_ok=True)
 
 
 class Listener:
-    """Takes the output of workers and of what starts them, line by line, and knows in the end how it went.
-
-    Args:
-        logs: directory for worker-N.log and launcher.log, which are appended to.
-        progress: is passed what worker 0 reports.
-        mpi: whether MPI starts the workers.
-        after_checkpoint: is called when worker 0 has written one.
-    """
+    """Reads the output of workers and of their launcher, writes logs, and knows in the end how the run went."""
 
     def __init__(
         self, logs: Path, progress: Progress, *, mpi: bool, after_checkpoint: Callable[[], None] = lambda: None
@@ -58,11 +50,7 @@ class Listener:
         self._are_ended = False  # the others, as one has failed
 
     def take(self, line: str) -> bool:
-        """Take a line of the output.
-
-        Returns:
-            Whether somebody has failed so far.
-        """
+        """Take a line; return whether anything has failed so far."""
         if match := _OF_A_WORKER.fullmatch(line):
             worker, line = int(match[1]), match[2]
             record = parse_record(line)
@@ -75,7 +63,6 @@ class Listener:
         return bool(self._errors or self._statuses)
 
     def note(self, text: str) -> None:
-        """Write a remark of our own into launcher.log."""
         self._write(_LAUNCHER, f"{text}\n")
 
     def __enter__(self) -> "Listener":
@@ -86,14 +73,7 @@ class Listener:
             log.close()
 
     def result(self, status: int | None) -> Mapping[str, str]:
-        """What was made.
-
-        Args:
-            status: exit status of what started the workers.
-
-        Raises:
-            RanklineError: why nothing was.
-        """
+        """Return what was made, given the launcher's exit status, or raise why nothing was."""
         if status == 0 and self.model is not None:
             return self.model
         raise self.failure(status)
@@ -172,7 +152,7 @@ class Listener:
 
 
 def _signal_name(number: int) -> str | None:
-    """None if it is no signal: ssh, too, has a status above 128."""
+    """The name of a signal; None for other numbers: ssh also has statuses above 128."""
     if number not in list(signal.Signals):
         return None
     name = signal.Signals(number).name

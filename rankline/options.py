@@ -19,6 +19,7 @@ from serving.engines import engines
 from serving.export_config import BACKENDS
 from training.models import MODELS, model_named
 from training.models.config import ModelConfig
+from workflows.errors import ConfigError
 
 Config = TypeVar("Config")
 Command = Callable[..., None]
@@ -27,16 +28,21 @@ Command = Callable[..., None]
 def with_options(*configs: Any) -> Callable[[Command], Command]:
     """Give a command one option for each field of some configs.
 
-    The command takes a keyword argument `overrides`, which receives `Overrides` with the options that were given.
-
-    Args:
-        *configs: dataclasses, whose values are the defaults that are shown; a class stands for its own defaults.
+    The command takes `overrides: Overrides`, which holds the options that were given. The values of the configs are the
+    defaults that the help shows.
     """
 
     def decorate(command: Command) -> Command:
         added = [_parameter(config, field) for config, field in _fields(configs)]
         signature = inspect.signature(command)
         own = [parameter for name, parameter in signature.parameters.items() if name != "overrides"]
+        names = [parameter.name for parameter in (*own, *added)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            kinds = [type(config).__name__ for config, field in _fields(configs) if field.name in twice]
+            raise ConfigError(
+                f"{_flag(twice[0])} would be two options of this command, by {' and '.join(kinds)}. Rename the "
+                "field of your model."
+            )
 
         @functools.wraps(command)
         def wrapped(**arguments: Any) -> None:
@@ -50,39 +56,32 @@ def with_options(*configs: Any) -> Callable[[Command], Command]:
 
 
 def flags_of(*configs: Any) -> list[str]:
-    """The options that `with_options` makes of configs, sorted."""
     return sorted(_flag(field.name) for _, field in _fields(configs))
 
 
 def names_of(*configs: Any) -> list[str]:
-    """The names of the choices of configs, and of those that they hold, sorted."""
     return sorted({field.name for _, field in _fields(configs)})
 
 
 class Overrides:
-    """The choices that were given, as options of the command line or by name.
-
-    Args:
-        values: field name → value.
-    """
+    """The choices that were given, as options or by name: field → value."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """Choices by name."""
         return self._values
 
     def apply(self, config: Config) -> Config:
-        """`config` with the given options in place of its own values, and so in the configs that it holds."""
+        """Replace values of a config, and of the configs inside it."""
         values = {name: getattr(config, name) for name in (field.name for field in fields(config))}  # type: ignore[arg-type]
         values |= {name: value for name, value in self._values.items() if name in values}
         return replace(config, **{name: self.apply(v) if is_dataclass(v) else v for name, v in values.items()})  # type: ignore[type-var]
 
 
 def _fields(configs: tuple[Any, ...]) -> Iterator[tuple[Any, "Field[Any]"]]:
-    """Each config with each of its fields, and then those of the configs that it holds."""
+    """Yield each config with each of its fields, and then those of the configs inside it."""
     for config in configs:
         values = config() if isinstance(config, type) else config
         for field in fields(values):
@@ -138,11 +137,7 @@ _CHOICES: Mapping[str, Callable[[str], list[str]]] = {
 
 
 def description_of(kind: type, name: str) -> str:
-    """What the docstring of a config says of a field, under "Attributes:".
-
-    Raises:
-        TypeError: nothing.
-    """
+    """The help of a field, from the docstring of its class or of a base class."""
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
     found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:
@@ -163,5 +158,4 @@ def _default(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as an option takes it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -40,7 +40,6 @@ _TAKE = 'while IFS= read -r line && [ -n "$line" ]; do export "$line"; done;'
 
 
 def main() -> None:
-    """Run horovodrun with the arguments of this process."""
     ask_the_library()
     give_secrets_to_ssh()
     if "--gloo" in sys.argv:
@@ -52,7 +51,7 @@ def main() -> None:
 
 
 def ask_the_library() -> None:
-    """Let horovodrun learn without TensorFlow what Horovod was built with."""
+    """Let horovodrun learn what Horovod was built with, without importing TensorFlow."""
     from rankline.horovod_check import built_with
 
     launch.gloo_built = lambda verbose=False: "gloo" in built_with()  # noqa: ARG005
@@ -60,7 +59,7 @@ def ask_the_library() -> None:
 
 
 def give_secrets_to_ssh() -> None:
-    """Let what runs on other machines have the secrets from the standard input of ssh."""
+    """Pass secrets to other machines through the standard input of ssh."""
     ssh_command = remote.get_ssh_command
     give = shlex.join([sys.executable, str(Path(__file__).with_name("with_secrets.py"))])
 
@@ -71,14 +70,14 @@ def give_secrets_to_ssh() -> None:
 
 
 def keep_secrets_off_command_lines() -> None:
-    """Let horovodrun leave secrets out of the environments that it writes."""
+    """Remove secrets from the environments that horovodrun writes into commands."""
     from rankline.with_secrets import SECRETS
 
     env.IGNORE_REGEXES |= {f"{re.escape(name)}$" for name in SECRETS}
 
 
 def keep_key_off_command_lines() -> None:
-    """Let the processes that look for interfaces have their key from their environment, and note where they are."""
+    """Pass the key of the interface search through the environment, and note which addresses it finds."""
     from rankline.with_secrets import KEY_VARIABLE
 
     launch_task_servers = driver_service._launch_task_servers
@@ -106,11 +105,7 @@ def keep_key_off_command_lines() -> None:
 
 
 class WithoutKey:
-    """Settings of horovodrun whose pickle has no key; they take it up again where they are read.
-
-    Args:
-        settings: with their key.
-    """
+    """Settings of horovodrun whose pickle lacks the key; it is added again where they are loaded."""
 
     def __init__(self, settings: Any) -> None:
         self._settings = copy.copy(settings)
@@ -126,7 +121,7 @@ class WithoutKey:
 
 
 class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Horovod has no types
-    """What a worker leaves is bounded, and nobody replaces it: a second one under the same number is refused."""
+    """Bounds what a worker may store, and refuses a second value under the same key."""
 
     def do_PUT(self) -> None:  # noqa: N802  (as its parent)
         length, parts = self.headers.get("Content-Length", ""), self.path.split("/")
@@ -139,10 +134,10 @@ class MembersHandler(http_server.RendezvousHandler):  # type: ignore[misc]  # Ho
 
 
 class MembersServer(http_server.RendezvousHTTPServer):  # type: ignore[misc]
-    """A store of workers that talks to members only, by their addresses; others are cut off before they say anything.
+    """A store that only accepts connections from members, by their addresses.
 
-    Where the interface was named, and not looked for, a host may come from another address than its name leads to, so
-    nobody is cut off then.
+    If the interface was named, and not searched for, a host may connect from another address than its name resolves to.
+    Then all are accepted.
     """
 
     members: frozenset[str] | None = None
@@ -152,8 +147,6 @@ class MembersServer(http_server.RendezvousHTTPServer):  # type: ignore[misc]
 
 
 class MembersRendezvous(http_server.RendezvousServer):  # type: ignore[misc]
-    """A rendezvous with such a store and handler."""
-
     def start(self, handler_cls: Any = MembersHandler) -> Any:
         self._httpd, port = http_server.find_port(lambda address: MembersServer(address, handler_cls, self._verbose))
         self._listen_thread = http_server.in_thread(target=self._httpd.serve_forever)

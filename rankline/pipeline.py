@@ -63,8 +63,7 @@ class Quality:
     Attributes:
         per_seed: seed → metrics of the model trained with it; the first is the one that is exported.
         best_auc: best AUC that any model can reach, where the data is generated.
-        served: the objective, AUC of a single binary head, of the scores that the server gave for the same rows.
-        heads: what is learned.
+        served: the objective, computed from the scores that the server gave for the same rows.
     """
 
     per_seed: Mapping[int, Mapping[str, float]]
@@ -73,11 +72,9 @@ class Quality:
     heads: tuple[Head, ...]
 
     def has(self, metric: str) -> bool:
-        """Whether it was measured."""
         return metric in next(iter(self.per_seed.values()))
 
     def mean(self, metric: str) -> float:
-        """Mean over the seeds."""
         return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
 
     def std(self, metric: str) -> float:
@@ -100,8 +97,6 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a whole run reached and where it lies."""
-
     recipe: Recipe
     workspace: Workspace
     source: str
@@ -112,7 +107,6 @@ class RunResult:
     ensemble: "ExportedEnsemble"
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine-readable result of `rankline run --json`."""
         return {
             "recipe": self.recipe.name,
             "source": self.source,
@@ -133,11 +127,7 @@ class RunResult:
 def prepare(
     recipe: Recipe, source: SourceConfig, workspace: Workspace, stages: Stages, dask: DaskConfig | None = None
 ) -> tuple["PreparedData", str]:
-    """Stages source and prepare, the second by the workers of a Dask cluster where one is given.
-
-    Returns:
-        The prepared data, and a few words on where it comes from.
-    """
+    """Obtain and prepare the raw data; return it with a short description of its source."""
     dataset = recipe.dataset
     with ExitStack() as stack:
         about: dict[str, Any] = {}
@@ -174,17 +164,7 @@ def train(
     generation: "Generation | None" = None,
     observers: "Callable[[RunLog], Iterable[Observer]]" = lambda _: (),
 ) -> tuple["TrainedModel", dict[int, Mapping[str, float]]]:
-    """Stage train: the recipe's seed first, then the ones after it.
-
-    Args:
-        recipe, prepared, workspace, num_seeds, session: what to train, from what, and how.
-        stages: shows it.
-        workers, world: how several workers train together, and where this one is among them.
-        generation: of an elastic run; None for other runs.
-        observers: makes those that observe each run.
-
-    Raises:
-        ConfigError: several seeds would go on from one checkpoint, or are asked of an elastic run.
+    """Train a model for the recipe's seed, and for the `num_seeds - 1` seeds after it.
 
     Returns:
         The model of the first seed, which is the one to export, and the metrics of each seed.
@@ -232,7 +212,7 @@ def train(
 
 
 def _say_what_is_left(work_dir: Path, run_ids: set[str]) -> None:
-    """Say which of these runs MLflow has not got yet."""
+    """Warn of those runs that MLflow has not received yet."""
     from training.tracking.config import journals_of
     from training.tracking.journal import left_in, undelivered
 
@@ -251,16 +231,10 @@ def export(
     promote: bool = True,
     bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
-    """Stage export: one ensemble of workflow and model.
+    """Export workflow and model as one ensemble.
 
-    Args:
-        recipe, config, prepared, workspace: what to export, and how.
-        stages: shows it.
-        promote: serve the new version.
-        bounds: serve it only if it meets these in comparison with the version that is served; a first one always is.
-
-    Raises:
-        ConfigError: the bounds are not for this data.
+    If there are `bounds`, the new version becomes active only if it meets them in comparison with the active one; a
+    first version always does.
     """
     if bounds:
         check_metric(bounds.metric, prepared)
@@ -311,17 +285,7 @@ def export_foreign(
     missing: float | None = None,
     promote: bool = True,
 ) -> "ExportedEnsemble":
-    """Stage export of what was made elsewhere; the sample is kept for `bench`.
-
-    Args:
-        model, workflow, rows, renames, missing: see `serving.foreign.export`.
-        config, workspace: how, and where to; the ensemble is called as the workspace's recipe.
-        stages: shows it.
-        promote: serve the new version.
-
-    Raises:
-        ConfigError: the name is that of a recipe's ensemble.
-    """
+    """Export a model that was trained elsewhere, and keep the sample for `bench`."""
     from rankline.sample import check_free, publish_sample
 
     check_free(workspace.ensemble)
@@ -351,7 +315,7 @@ def export_foreign(
 
 
 def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    """Say on the run that it was exported. A store that does not answer costs no export."""
+    """Note the export on the run that trained the model; warn if the store does not answer."""
     from rankline.tracking.exports import record_export
     from rankline.tracking.store import catch_up
 
@@ -363,7 +327,6 @@ def _record(ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
 
 
 def describe_export(ensemble: "ExportedEnsemble") -> str:
-    """Where it is, and on how many rows it was compared."""
     num_rows = ensemble.manifest.details["parity"]["num_rows"]
     return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
 
@@ -377,71 +340,8 @@ def bench_sample(
     *,
     progress: Progress = SILENT,
 ) -> BenchmarkReport:
-    """Compare the server's scores of a sample with those of the same ensemble in this process, then measure.
-
-    Raises:
-        ServingError: the scores differ.
-    """
-    from rankline.rows import select
-    from serving.in_process import open_ensemble
-
-    with open_ensemble(ensemble) as own:
-        rows = select(rows, own.schema)
-        expected = own.predict(rows)
-    with ExitStack() as stack:
-        client, identity = _clients(server, ensemble, stack)
-        _check_alike(client.predict(rows), expected, ensemble, config.tolerance)
-        return _measure(server, client, identity, rows, expected, ensemble, batch_sizes, config, progress)
-
-
-def _check_alike(
-    scores: "NDArray[Any]", expected: "NDArray[Any]", ensemble: "ExportedEnsemble", tolerance: float
-) -> None:
-    """Hold the server's scores against those of the same ensemble in this process.
-
-    Raises:
-        ServingError: they differ.
-    """
-    if not (worst := float(apart(scores, expected).max(initial=0))) <= tolerance:
-        raise ServingError(
-            f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server "
-            "serves another export: restart it."
-        )
-
-
-def _measure(
-    server: Server,
-    client: "Client",
-    identity: "Client | None",
-    rows: "pa.Table",
-    expected: "NDArray[Any]",
-    ensemble: "ExportedEnsemble",
-    batch_sizes: Sequence[int],
-    config: LoadConfig,
-    progress: Progress,
-) -> BenchmarkReport:
-    """Measure a server whose scores of the rows are as expected."""
-    from serving.benchmark.load import measure
-
-    return measure(
-        client,
-        rows,
-        batch_sizes,
-        config=config,
-        expected=expected,
-        version=ensemble.version,
-        identity=identity,
-        process_ids=server.process_ids,
-        progress=progress,
-    )
-
-
-def _clients(server: Server, ensemble: "ExportedEnsemble", stack: ExitStack) -> "tuple[Client, Client | None]":
-    """Of the ensemble, and of the model that returns its input, where the server has it."""
-    from serving.client import Client
-
-    client = stack.enter_context(Client(server.url, ensemble.name))
-    return client, stack.enter_context(Client(server.url, server.identity)) if server.identity else None
+    """Compare the server's scores of a sample with those of the same ensemble in this process, then measure."""
+    return _measured(server, rows, ensemble, batch_sizes, config, progress)
 
 
 def bench(
@@ -456,34 +356,72 @@ def bench(
     """Score the held-out rows once and compare with training, then measure.
 
     Returns:
-        The report, and the objective of the served scores, see `Quality`.
+        The report, and the objective of the served scores.
 
     Raises:
         ArtifactError: the ensemble was exported from other data.
         ServingError: the served scores are not as good as the model was offline.
     """
-    from serving.in_process import open_ensemble
     from training.metrics import objective_of, qualities
 
     ensemble.check_made_from(prepared.manifest)
-    heldout = prepared.heldout()
-    rows = heldout.select(list(prepared.inputs))
-    with ExitStack() as stack:
-        client, identity = _clients(server, ensemble, stack)
-        scores = client.predict(rows)
-        heads = prepared.spec.heads
-        objective = objective_of(heads)
+    heads, heldout = prepared.spec.heads, prepared.heldout()
+    objective, served = objective_of(heads), dict[str, float]()
+
+    def check_quality(client: "Client", scores: "NDArray[Any]") -> None:
         labels = side_by_side([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
         by_output = client.schema.by_output(scores)
         in_order = side_by_side([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
-        served = qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order)))[objective.name]
-        _check_served(objective.title, served, ensemble.offline_metrics[f"valid_{objective.name}"])
+        served.update(qualities(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
+        _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
+
+    report = _measured(server, heldout, ensemble, batch_sizes, config, progress, check_quality)
+    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served[objective.name]}
+    return replace(report, quality=quality), served[objective.name]
+
+
+def _measured(
+    server: Server,
+    rows: "pa.Table",
+    ensemble: "ExportedEnsemble",
+    batch_sizes: Sequence[int],
+    config: LoadConfig,
+    progress: Progress,
+    check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
+) -> BenchmarkReport:
+    """Measure a server after `check` has accepted its scores of the rows.
+
+    Raises:
+        ServingError: the scores differ from those of the same ensemble in this process.
+    """
+    from rankline.rows import select
+    from serving.benchmark.load import measure
+    from serving.client import Client
+    from serving.in_process import open_ensemble
+
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(server.url, ensemble.name))
+        rows = select(rows, client.schema)
+        scores = client.predict(rows)
+        check(client, scores)
         with open_ensemble(ensemble) as own:
             expected = own.predict(rows)
-        _check_alike(scores, expected, ensemble, config.tolerance)
-        report = _measure(server, client, identity, rows, expected, ensemble, batch_sizes, config, progress)
-    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served}
-    return replace(report, quality=quality), served
+        if not (worst := float(apart(scores, expected).max(initial=0))) <= config.tolerance:
+            raise ServingError(
+                f"the served scores are up to {worst:.2g} from those of {ensemble.path} in this process. The server is "
+                "running a different export; restart it."
+            )
+        return measure(
+            client,
+            rows,
+            batch_sizes,
+            config=config,
+            expected=expected,
+            version=ensemble.version,
+            identity=stack.enter_context(Client(server.url, server.identity)) if server.identity else None,
+            process_ids=server.process_ids,
+            progress=progress,
+        )
 
 
 def run(
@@ -495,14 +433,11 @@ def run(
     num_seeds: int,
     batch_sizes: Sequence[int],
 ) -> RunResult:
-    """All stages, one after another. To show the result and to log its report is on the caller, in this order.
-
-    Raises:
-        RanklineError: a stage failed; what the earlier ones published stays.
-    """
+    """Run all stages. Where one fails, what the earlier ones published stays."""
     from serving.benchmark.load import check_batch_sizes
 
-    check_batch_sizes(batch_sizes, recipe.serving.max_batch_size)  # now, not after everything else
+    # Now, not after everything else; rows with histories are ranked together with their candidates.
+    check_batch_sizes(batch_sizes, recipe.serving.most_rows(with_candidates=recipe.dataset.sequence is not None))
     check_store(uri_of(workspace.root))
     refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
     prepared, description = prepare(recipe, source, workspace, stages)
@@ -534,7 +469,7 @@ def run(
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:
-    """Write a result for machines, whole or not at all."""
+    """Write JSON atomically to a file, or to standard output for `-`."""
     text = json.dumps(document, indent=2) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
@@ -566,7 +501,6 @@ def _describe_rows(prepared: "PreparedData") -> str:
 
 
 def describe_served(prepared: "PreparedData", served: float) -> str:
-    """What `bench` found out about the scores, in a few words."""
     from training.metrics import objective_of
 
     return f"served {objective_of(prepared.spec.heads).title} {quality_figure(served)}"

@@ -25,12 +25,12 @@ _LOAD = LoadConfig(warmup_s=0.5, window_s=0.5, min_duration_s=3.0, time_limit_s=
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a candidate has to reach.
+    """What a new version has to reach before it becomes active.
 
     Attributes:
-        metric: name of a figure that it is to be better in: auc, logloss or rmse.
-        by: by how much at least.
-        p99_ms: most milliseconds that 99 % of the requests with one row may take; None for any.
+        metric: that must improve: auc, logloss or rmse.
+        by: minimum improvement.
+        p99_ms: upper bound of the 99th percentile of latency, for requests of one row; None for no bound.
 
     Raises:
         ConfigError: one is out of its range.
@@ -46,11 +46,7 @@ class Bounds:
 
     @classmethod
     def parse(cls, metric: str | None, by: float | None, p99: str | None) -> "Bounds | None":
-        """What the options say; None where they ask for nothing.
-
-        Raises:
-            ConfigError: they contradict each other, or one cannot be read.
-        """
+        """From the options of `export`; None if there are none."""
         if metric is None:
             if given := [name for name, value in (("--by", by), ("--p99", p99)) if value is not None]:
                 raise ConfigError(f"{', '.join(given)}: with --if-better METRIC only.")
@@ -60,14 +56,11 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How a candidate did against the champion, the version that answers.
+    """How a candidate compares with the champion, the active version.
 
     Attributes:
-        champion, candidate: their numbers.
-        title: of the figure.
-        found: both figures, of scores that one server gave.
-        p99_ms: of the candidate; None where nobody asked, or too few requests were answered.
-        refusals: why it is not promoted; empty if it is to be.
+        p99_ms: of the candidate; None if not measured.
+        refusals: why it is not promoted; empty if it is.
     """
 
     champion: int
@@ -79,7 +72,6 @@ class Trial:
 
     @property
     def words(self) -> str:
-        """The outcome in a sentence."""
         low, high = self.found.bounds
         figures = f"{self.title} {quality_figure(self.found.before)} → {quality_figure(self.found.after)}"
         said = f"{figures}, {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
@@ -90,11 +82,7 @@ class Trial:
 
 
 def check_metric(metric: str, prepared: "PreparedData") -> None:
-    """Refuse a figure that the data has no labels for.
-
-    Raises:
-        ConfigError: it is none, or there are several labels.
-    """
+    """Refuse a metric that cannot be computed for the data."""
     from training.metrics import METRICS
     from training.metrics.uncertainty import MEASURABLE
 
@@ -115,19 +103,10 @@ def try_out(
     log_path: Path,
     progress: Progress,
 ) -> Trial:
-    """Start a server with both, and let them score the validation rows of the candidate's data.
-
-    Args:
-        champion, candidate: versions of one ensemble.
-        prepared: the data that the candidate was trained on.
-        bounds: what it has to reach.
-        log_path: of the server.
-        progress: told what is going on.
+    """Serve both versions with one server, and compare their scores of the validation rows of the candidate's data.
 
     Raises:
-        ConfigError: the metric is not of this data.
-        ServerError: the server does not start.
-        RequestError: the rows do not fit the champion.
+        DataError, RequestError: the rows do not fit the champion.
     """
     from serving.benchmark.load import measure
     from training.metrics import METRICS, objective_of
@@ -176,7 +155,7 @@ def try_out(
 
 
 def _other_requests(old: "Client", new: "Client") -> Iterator[str]:
-    """What of the requests that are answered today the new version would refuse."""
+    """Which of today's requests the new version would refuse."""
     before, after = ({column.name: column for column in client.schema.columns} for client in (old, new))
     if gone := sorted(before.keys() - after.keys()):
         yield f"it does not take {', '.join(gone)}, which requests have"

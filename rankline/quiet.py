@@ -19,13 +19,12 @@ _shows_all = False
 
 
 def show_all(is_asked_for: bool = True) -> None:
-    """Let libraries say what they have to say from now on, whoever would silence them; or no more."""
     global _shows_all
     _shows_all = is_asked_for
 
 
 def quiet_libraries() -> None:
-    """Silence start-up notices and deprecations that a user can do nothing about; call it before importing them."""
+    """Silence start-up notices and deprecations that a user can do nothing about; call it before the imports."""
     if _shows_all:
         return
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

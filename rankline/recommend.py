@@ -28,25 +28,19 @@ def best_items(
     with_known: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Score the catalogue and keep the best.
+    """Score the catalogue and return its best rows with a `score`, best first.
 
     Where rows may hold several candidates, one request has the user, the history if rows have any, and all candidates;
-    more of them than the server takes at once make several.
+    if there are more than the server takes at once, there are several requests.
 
     Args:
-        client: of the ensemble.
-        prepared: holds the catalogue and the histories, and says which column is the user and which the item.
-        user: any id; one that training did not see is scored as unseen, with an empty history.
-        top: how many.
-        context: column → value, of columns beyond user, item and history; those that it lacks come from the catalogue.
-        with_known: score the items that the user has in the data, too.
-        report: is given what is worth knowing about the user, if anything is.
-
-    Returns:
-        Catalogue rows with a `score`, best first.
+        user: one that training did not see is scored as unseen, with an empty history.
+        context: values of columns other than user, item and history; those missing here come from the catalogue.
+        with_known: also score the items that the user has in the data.
+        report: receives a remark about the user, if there is one.
 
     Raises:
-        ConfigError: a column is neither in `context` nor in the catalogue, or users are numbers and `user` is not.
+        ConfigError: a column is neither in `context` nor in the catalogue, or user ids are numbers and `user` is not.
     """
     user_column, item_column = user_and_item(prepared)
     history_column, catalog = prepared.spec.metadata.history, prepared.catalog()
@@ -71,10 +65,10 @@ def best_items(
 
 
 def user_and_item(prepared: PreparedData) -> tuple[str, str]:
-    """The columns of users and of items; reads no rows, so that a verb can ask before it starts a server.
+    """The columns of users and items. Reads no rows, so that a command can call it before it starts a server.
 
     Raises:
-        ConfigError: rows have no user, no item or no catalogue of items.
+        ConfigError: rows have no user or item, or there is no catalogue of items.
     """
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
@@ -86,11 +80,7 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
 
 
 def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
-    """Column → value of `--context name=value`, JSON where a text can be read as it and the column holds no texts.
-
-    Raises:
-        ConfigError: one is not of that form.
-    """
+    """Parse `--context name=value` into column → value, typed as `typed_row` does."""
     given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -104,13 +94,8 @@ def context_of(texts: Sequence[str], schema: "ModelSchema") -> dict[str, Any]:
 def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collection[str]) -> list[str]:
     """The columns of the catalogue that are sent with each item, beside the item itself.
 
-    Args:
-        prepared: says which column is the user, which the item and which the history.
-        schema: of the ensemble.
-        context: columns whose one value is given.
-
     Raises:
-        ConfigError: a column comes from nowhere, or one that is given is none.
+        ConfigError: a column comes from nowhere, or an unknown one is given.
     """
     known = {prepared.group_by, prepared.item, prepared.spec.metadata.history}
     further = {column.name: column.is_required for column in schema.columns if column.name not in known}
@@ -128,11 +113,7 @@ def check_context(prepared: PreparedData, schema: "ModelSchema", context: Collec
 
 
 def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str:
-    """The user as the ensemble takes users.
-
-    Raises:
-        ConfigError: it takes numbers, and this is none.
-    """
+    """The user id in the type that the ensemble takes."""
     (values,) = (found.values for found in schema.columns if found.name == column)
     if values.numpy_dtype.hasobject:
         return str(user)
@@ -143,7 +124,7 @@ def typed_user(user: int | str, schema: "ModelSchema", column: str) -> int | str
 
 
 def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None]) -> pa.Array | None:
-    """All items of a user, none of one who is not in the data; None where that has no such lists."""
+    """All items of a user; none for an unknown one, and None if the data keeps no such lists."""
     histories = prepared.histories()
     if histories is None:
         return None
@@ -159,7 +140,7 @@ def _known(prepared: PreparedData, user: int | str, report: Callable[[str], None
 
 
 def _latest(client: "Client", history: pa.Array) -> pa.Array:
-    """What the server takes of a history; the workflow keeps fewer."""
+    """The end of a history that fits into a request; the workflow keeps fewer."""
     limit = client.schema.max_list_length
     return history[-limit:] if limit else history
 

@@ -17,7 +17,6 @@ _MOST_REMARKS = 3
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
-    """Latency percentiles and throughput per load, where the time went, and what is wrong with the figures."""
     how = f"{_how(report)} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence"
     heading(console, f"{report.model_name}: {how}")
     console.print(f"[bold]{escape(conclusion(report))}[/]", soft_wrap=True)
@@ -33,7 +32,7 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 
 
 def print_short_report(report: BenchmarkReport, console: Console) -> None:
-    """The figures of each load, and what is wrong with them; intervals, remarks and parts are left to the page."""
+    """Print the figures of each load, and what is wrong with them; the page has the rest."""
     heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
     _print_problems(report, console)
     _print_table(report, lambda cell: escape(cell.text), console)
@@ -41,7 +40,6 @@ def print_short_report(report: BenchmarkReport, console: Console) -> None:
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """How each figure changed and how sure that is, what could not be compared, and what regressed."""
     heading(console, "compared with the earlier report")
     _print_differences(comparison, console)
     for note in _not_compared(comparison):
@@ -67,10 +65,7 @@ def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console:
 
 
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
-    """The table and the remarks on it.
-
-    Below each figure is how far its interval reaches at most, as a share of it; the report has both bounds.
-    """
+    """Print the table, with half of each interval as a share below the figure, and remarks."""
     _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # the rates of a search are tested briefly
     for remark in found[:_MOST_REMARKS]:
@@ -91,7 +86,7 @@ def _figure(cell: Cell) -> str:
 
 
 def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
-    """Mean milliseconds by part, one column for each of the first loads; the report has them all."""
+    """Print mean milliseconds by part for the first loads; the report has them all."""
     shown = [(result.load, result.breakdown) for result in report.bench if result.breakdown is not None]
     if not shown:
         return

@@ -22,18 +22,14 @@ _EXTRA = re.compile(r"""extra == ['"]([^'"]+)""")
 
 
 def requirements(extras: Iterable[str], declared: Sequence[str], lock: str) -> list[str]:
-    """All packages that Rankline and some of its extras need, each with its version.
+    """All packages that Rankline and some of its extras need, pinned, as lines for pip with markers.
 
     Args:
-        extras: their names.
-        declared: what Rankline's metadata require.
-        lock: text of the lock, each line with what asks for the package in a comment.
-
-    Returns:
-        Lines for pip, with markers: a package may have a version for each Python.
+        declared: the requirements in Rankline's metadata.
+        lock: text of the lock, whose comments say which package requires which.
 
     Raises:
-        ValueError: there is no such extra, or it is not in the lock.
+        ValueError: an extra does not exist, or is not in the lock.
     """
     by_extra = _by_extra(declared)
     wanted = set(extras)
@@ -60,7 +56,6 @@ def _by_extra(declared: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _asked_by(lines: Iterable[str]) -> Mapping[str, set[str]]:
-    """What each package asks for."""
     asked: dict[str, set[str]] = {}
     for line in lines:
         for parent in line.partition("# via ")[2].split(","):
@@ -81,14 +76,13 @@ def _closure(roots: set[str], asked_by: Mapping[str, set[str]]) -> set[str]:
 
 
 def _normal(requirement: str) -> str:
-    """The name that a requirement begins with, as package indexes compare names."""
+    """The normalised name of a requirement."""
     name = _NAME.search(requirement)
     assert name, requirement
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 def main() -> None:
-    """`python -m rankline.requirements EXTRA,…` prints them."""
     try:
         declared = requires("rankline") or []
     except PackageNotFoundError:

@@ -34,11 +34,7 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".jsonl": "jsonl", ".ndjson":
 
 
 def from_options(arguments: Sequence[str]) -> dict[str, str]:
-    """Column → text of one row, from `--column value` or `--column=value`.
-
-    Raises:
-        ConfigError: an option has no value, or a value no option.
-    """
+    """Parse `--column value` and `--column=value` into column → text."""
     row: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -53,21 +49,14 @@ def from_options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def text_columns(schema: "ModelSchema") -> list[str]:
-    """Columns of single texts that a model takes."""
     return [column.name for column in schema.columns if column.values.datatype == "BYTES" and not column.lengths]
 
 
 def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Table:
-    """One row of values: JSON where a text can be read as it, else the text itself.
+    """One row of values: JSON where a text can be parsed as JSON, else the text.
 
-    `null` is missing, and an empty value of a column that holds no text.
-
-    Args:
-        texts: what `from_options` found.
-        text_columns: columns that hold texts, so that 00123456 or 5e104321 stays what it is.
-
-    Raises:
-        DataError: a number is too large to be sent.
+    `null`, and an empty value of a column that holds no text, is missing. Values of `text_columns` stay texts, so that
+    00123456 or 5e104321 remain what they are.
     """
     row: dict[str, Any] = {}
     for name, text in texts.items():
@@ -82,17 +71,7 @@ def typed_row(texts: Mapping[str, str], text_columns: Collection[str]) -> pa.Tab
 
 
 def format_of(path: str | None, format_name: str | None) -> str:
-    """The format of rows: one of FORMATS.
-
-    Args:
-        path: their file, whose ending says it first; "-" for stdin, whose first bytes say it last; None for a typed
-            row, which is shown as JSON lines.
-        format_name: says it else.
-
-    Raises:
-        ConfigError: it cannot be told.
-        DataError: there is no such file.
-    """
+    """The format of rows, from the file's suffix, else `format_name`, else the first bytes of standard input."""
     if format_name not in (None, *FORMATS):
         raise ConfigError(f"--format is {format_name!r}. Available: {', '.join(FORMATS)}.")
     if path is None:
@@ -113,11 +92,7 @@ def _format_of_stdin() -> str:
 
 
 def output_format_of(output: Path | None, format_name: str | None, input_format: str) -> str:
-    """The format of scored rows: one of FORMATS, by the file's ending, else by `format_name`, else that of the rows.
-
-    Raises:
-        ConfigError: the file's ending is of none of them, and `format_name` is None; Parquet would go to a terminal.
-    """
+    """The format of scored rows: from the suffix, else `format_name`, else that of the input."""
     chosen = format_name or input_format
     if output is not None:
         if output.suffix and format_name is None and output.suffix.lower() not in _SUFFIXES:
@@ -134,12 +109,12 @@ def _unknown_format(path: str) -> ConfigError:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some of the rows of a file, in its order.
+    """Consecutive rows of a file.
 
     Attributes:
-        rows: of the types that this block shows, in CSV and JSON lines.
-        done: share of the file that is read with it, in [0, 1]; 0 of stdin, whose end nobody knows.
-        sent: what is sent of them, where who read them knows.
+        rows: as they are shown.
+        done: share of the file that has been read so far, in [0, 1]; 0 for stdin.
+        sent: what is sent to the model, if the recipe says so.
     """
 
     rows: pa.Table
@@ -148,7 +123,7 @@ class Block:
 
 
 def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
-    """A row as it is shown: a date that was typed, which is sent as a whole number, is what was typed."""
+    """Show a date as it was typed, and not as the whole number that is sent."""
     for place, field in enumerate(row.schema):
         if pa.types.is_integer(field.type) and not is_number(texts.get(field.name) or "nan"):
             row = row.set_column(place, field.name, pa.array([texts[field.name]]))
@@ -157,7 +132,7 @@ def as_typed(row: pa.Table, texts: Mapping[str, str]) -> pa.Table:
 
 @contextmanager
 def stdin_as_file(format_name: str) -> Iterator[Path]:
-    """What standard input holds, as a file whose ending is its format; errors name stdin in its place."""
+    """Copy standard input to a file with the suffix of its format; errors say stdin."""
     with TemporaryDirectory() as directory:
         path = Path(directory) / f"stdin.{format_name}"
         with path.open("wb") as file:
@@ -169,15 +144,10 @@ def stdin_as_file(format_name: str) -> Iterator[Path]:
 
 
 def read_blocks(path: str, format_name: str, text_columns: Collection[str]) -> Iterator[Block]:
-    """Read rows from a file, or from stdin for "-", of any length; at least one block, which may have no rows.
-
-    Args:
-        path: file name or "-".
-        format_name: one of FORMATS.
-        text_columns: columns that hold texts, also where CSV looks like numbers.
+    """Read rows from a file, or from stdin for "-", in bounded memory. There is at least one block, which may be empty.
 
     Raises:
-        DataError: not of that format, or empty.
+        DataError: the file is not of that format, or empty.
     """
     readers = {"csv": _csv_blocks, "jsonl": _json_blocks, "parquet": _parquet_blocks}
     try:
@@ -242,7 +212,7 @@ def _parquet_blocks(stream: IO[bytes], num_bytes: int, types: Mapping[str, pa.Da
 
 
 def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[bytes]:
-    """Yield the content in parts that end with a line, and not within a quoted cell; the last part is empty."""
+    """Yield parts that end with a line, and never inside a quoted cell; the last part is empty."""
     while block := stream.read(_BLOCK_BYTES):
         lines = [block, stream.readline()]
         is_open = are_quoted and sum(line.count(b'"') for line in lines) % 2
@@ -258,7 +228,7 @@ def _share(stream: IO[bytes], num_bytes: int) -> float:
 
 
 def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
-    """CSV has no other word for a missing text; Arrow's list of them would take the country code NA too."""
+    """Take empty cells as missing texts: Arrow's own list would include the country code NA."""
     for name in set(columns) & set(rows.column_names):
         texts = rows[name]
         filled = pc.if_else(pc.equal(texts, ""), None, texts)
@@ -267,10 +237,10 @@ def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
 
 
 def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
-    """The columns that a model takes; a file may hold others, and lack those that are optional.
+    """Select the columns that a model takes; the rows may have others, and lack optional ones.
 
     Raises:
-        DataError: one is missing.
+        DataError: a required column is missing.
     """
     taken = {column.name for column in schema.columns}
     required = [column.name for column in schema.columns if column.is_required]
@@ -282,15 +252,10 @@ def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:
-    """In words, which columns are scored as missing; "" for none.
-
-    Args:
-        sent: columns that are scored.
-        optional: columns that may be missing.
-        given: columns of the rows, others among them.
+    """Describe which columns are scored as missing; "" if none.
 
     Raises:
-        DataError: one is given, but not sent; or may have been meant by a column that is not sent.
+        DataError: a column is given but not sent, or its name is close to a missing one.
     """
     missing = [name for name in optional if name not in sent]
     if unread := [name for name in missing if name in given]:

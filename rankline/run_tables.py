@@ -18,13 +18,7 @@ _SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "meg
 
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
-    """One line for each run; a column that no run fills is left out.
-
-    Args:
-        runs: those to show.
-        active: ids of the runs whose model answers.
-        console: where to.
-    """
+    """Print a line for each run, without the columns that no run fills; `active` are the ids of active runs."""
     columns = {
         "run": [one.short_id for one in runs],
         **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
@@ -42,7 +36,6 @@ def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Co
 
 
 def print_run_comparison(found: "RunComparison", console: Console) -> None:
-    """The verdict, then what it rests on."""
     console.print(f"[bold]{escape(found.verdict)}[/]", soft_wrap=True)
     for title, columns in tables_of(found):
         heading(console, title)
@@ -52,7 +45,7 @@ def print_run_comparison(found: "RunComparison", console: Console) -> None:
 
 
 def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Title, and heading → cells, of each table that has rows; the same on the terminal and on the page."""
+    """Title and heading → cells of each table that has rows, for the terminal and the page alike."""
     before, after = (run.short_id for run in (found.before, found.after))
     if found.quality:
         rows = "the same rows" if found.is_paired else "other rows"
@@ -94,7 +87,6 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
 
 
 def _titles(runs: "Sequence[RunSummary]") -> list[str]:
-    """What the runs are judged by."""
     return list(dict.fromkeys(one.objective[0] for one in runs if one.objective))
 
 

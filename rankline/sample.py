@@ -18,22 +18,13 @@ _MOST_ROWS = 65_536
 
 
 def check_name(name: str) -> None:
-    """Refuse what no ensemble of a model of somebody else may be called.
-
-    Raises:
-        ConfigError: it is no name, or that of a recipe.
-    """
+    """Refuse a name that is invalid, or that of a recipe."""
     if not re.fullmatch(NAMES, name) or name in available().recipes:
         raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _, and not the name of a recipe.")
 
 
 def check_free(repository: Path) -> None:
-    """Refuse a place where a recipe has exported an ensemble: its next version would be of another model.
-
-    Raises:
-        ArtifactError: there is something else than ensembles.
-        ConfigError: there is one of a recipe.
-    """
+    """Refuse a repository in which a recipe has exported an ensemble: its next version would be of another model."""
     if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
         raise ConfigError(
             f"{repository} has version {ensemble.version} of an ensemble that a recipe made. Give another name, or "
@@ -42,11 +33,6 @@ def check_free(repository: Path) -> None:
 
 
 def read_sample(path: Path) -> pa.Table:
-    """Rows of a CSV, Parquet or JSON lines file.
-
-    Raises:
-        DataError: there is none, or it is of no such format.
-    """
     from rankline.rows import format_of, read_blocks
 
     blocks = [block.rows for block in read_blocks(str(path), format_of(str(path), None), ())]
@@ -63,15 +49,10 @@ def publish_sample(rows: pa.Table, path: Path) -> None:
 
 
 def is_foreign(ensemble: ExportedEnsemble) -> bool:
-    """Whether it was exported from a model that was made elsewhere."""
+    """Whether the model was trained elsewhere."""
     return KIND in ensemble.manifest.made_from
 
 
 def load_sample(path: Path) -> pa.Table:
-    """The rows of an artifact.
-
-    Raises:
-        ArtifactError: it is missing, is something else, or is damaged.
-    """
     load_manifest(path, KIND)
     return pq.read_table(path / _FILE)

@@ -38,16 +38,7 @@ Write: TypeAlias = "Callable[[pa.Table, Mapping[str, NDArray[Any]]], None]"
 
 
 def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> None:
-    """Find out that rows cannot be written with their scores before they are scored.
-
-    Args:
-        rows: some of them.
-        names: columns that the scores go into.
-        format_name: one of FORMATS.
-
-    Raises:
-        ConfigError: lists would go into CSV, or the rows have a column of that name.
-    """
+    """Refuse, before scoring, rows that cannot be written beside their scores."""
     if taken := next((name for name in names if name in rows.column_names), None):
         raise ConfigError(f"the rows have a column {taken!r} already, which the scores would go into. Rename it.")
     if format_name == "csv" and (lists := [field.name for field in rows.schema if pa.types.is_nested(field.type)]):
@@ -57,20 +48,7 @@ def check_columns(rows: pa.Table, names: Sequence[str], format_name: str) -> Non
 def score_blocks(
     client: "Client", blocks: Iterable[Block], select: Callable[[pa.Table], pa.Table], progress: Progress = SILENT
 ) -> Iterator[tuple[pa.Table, "NDArray[Any]"]]:
-    """Score rows on all cores, a few blocks ahead of who takes them.
-
-    Args:
-        client: scores them, called by several threads.
-        blocks: of rows, in order.
-        select: the columns of a block that are sent.
-        progress: shows the rows that are done.
-
-    Returns:
-        Rows and scores of each block, in order.
-
-    Raises:
-        RanklineError: as `Client.predict`, as `select`, or as the blocks.
-    """
+    """Score rows on all cores, a few blocks ahead of the consumer; yield rows and scores of each block, in order."""
     step = _LONG_ROWS_AT_ONCE if client.schema.candidates else _ROWS_AT_ONCE
     begin, num_rows = time.monotonic(), 0
 
@@ -98,20 +76,17 @@ def score_blocks(
 
 
 def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
-    """Return the places of rows with a NaN score."""
+    """Return the indices of rows with a NaN score."""
     is_nan = np.isnan(scores) if scores.dtype.kind == "f" else np.zeros(len(scores), np.bool_)
     return np.unique(np.nonzero(is_nan)[0])
 
 
 @contextmanager
 def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
-    """A function that writes rows with columns of scores beside them, again and again.
+    """A function that writes rows and columns of scores, again and again.
 
-    It takes column → [num_rows] scores, or [num_rows, num_candidates], which become lists.
-
-    Args:
-        output: a file, written whole or not at all; None is stdout.
-        format_name: one of FORMATS.
+    Scores are [num_rows], or [num_rows, num_candidates], which become lists. A file is written atomically; None is
+    stdout.
     """
     with ExitStack() as stack:
         if output is None:
@@ -141,10 +116,7 @@ def _csv(sink: IO[bytes], _: ExitStack) -> Callable[[pa.Table], None]:
 
 
 def without_formulas(rows: pa.Table) -> pa.Table:
-    """The same for a spreadsheet, which would run a text that begins like a formula and is not a number.
-
-    Such texts, and such names of columns, get an apostrophe before them.
-    """
+    """Put an apostrophe before texts and column names that a spreadsheet would run as formulas."""
     columns = []
     for column in rows.columns:
         if pa.types.is_dictionary(column.type):

@@ -31,15 +31,7 @@ _MOST_ROWS = 20_000  # that requests are drawn from: a server scores them once f
 
 
 class Trials:
-    """Serves configurations of a model, one at a time, each from a directory of its own.
-
-    Args:
-        prepared, trained: the data and the model.
-        name: of the ensemble.
-        slo: the target.
-        batch_size: rows of a request.
-        log_path: of the servers.
-    """
+    """Serves and measures configurations of a model, one at a time, each exported to a directory of its own."""
 
     def __init__(
         self, prepared: PreparedData, trained: TrainedModel, *, name: str, slo: Slo, batch_size: int, log_path: Path
@@ -60,10 +52,10 @@ class Trials:
 
     @contextmanager
     def serve(self, config: ExportConfig) -> Iterator[Measure]:
-        """A server with a configuration, which is asked as `serving.tuning.Measure` says.
+        """Serve a configuration, and yield what measures it.
 
         Raises:
-            RanklineError: it cannot be exported, the server does not start, or it answers something else under load.
+            RanklineError: it cannot be exported, the server does not start, or its scores under load are different.
         """
         with ExitStack() as stack:
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-tune-")))
@@ -106,7 +98,7 @@ class Trials:
         )
 
     def _percentile_ms(self, result: LoadResult) -> float | None:
-        """The percentile, even where the client was late: its lateness is in it, so a rate that holds, holds."""
+        """The percentile. A late client does not matter: its lateness is part of the latency."""
         num_requests, level = result.num_requests, self._slo.level
         if num_requests < samples_needed(level):
             return None

@@ -41,7 +41,7 @@ class SourceConfig:
 
     @property
     def of_generated(self) -> tuple[str, ...]:
-        """Options of generated rows that are not as they are by default."""
+        """The options of generated rows that are not at their defaults."""
         names = ("rows", "data_seed", "cardinality_scale")
         return tuple(
             "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
@@ -50,31 +50,17 @@ class SourceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Raw files on disk.
-
-    Attributes:
-        directory: what the dataset's reader takes.
-        description: a few words for people.
-        best_auc: best AUC that any model can reach, where it is known.
-    """
-
     directory: Path
     description: str
     best_auc: float | None = None
 
 
 def obtain(dataset: "Dataset", config: SourceConfig, cache: Path, *, progress: Progress = SILENT) -> Source:
-    """Find, download or generate raw files.
-
-    Args:
-        dataset: whose files.
-        config: where from.
-        cache: directory for what is downloaded or generated; what is there already is used again.
-        progress: told bytes or rows.
+    """Find, download or generate raw files; what is in `cache` already is used again.
 
     Raises:
-        ConfigError: no archive of that name, or nothing says where the rows are to come from.
-        DownloadError: the archive could not be fetched whole.
+        ConfigError: there is no archive of that name, or nothing says where the rows come from.
+        DownloadError: the download failed.
     """
     if (config.data_dir or config.download or dataset.generate is None) and (given := config.of_generated):
         raise ConfigError(f"{', '.join(given)}: for generated rows only. Leave it out.")

@@ -22,21 +22,17 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Of one ensemble.
+    """The state of an ensemble.
 
     Attributes:
-        name: of the ensemble.
-        version: that is active.
-        since: when it became so, UTC.
-        run_id: MLflow run that trained it; empty for a model that was made elsewhere.
-        metrics: of its model on the validation rows.
-        data: fingerprint of what it was trained on, its beginning; empty where that is not known.
-        engine: that runs the model.
-        others: versions that could answer in its place.
-        registry: tracking URI of the registry that it is in; None if it is in none.
-        champion: version that the alias names; None if it is in no registry, or the alias names none.
-        trouble: why the alias is not known; empty if it is.
-        served: version that the server has loaded; None where none was asked.
+        since: when the version became active, UTC.
+        run_id: of the MLflow run that trained it; empty if it was trained elsewhere.
+        data: beginning of the fingerprint of the training data; empty if unknown.
+        others: inactive versions.
+        registry: tracking URI; None if the ensemble was never registered.
+        champion: version that the alias names; None if there is none.
+        trouble: why the alias is unknown; empty if it is known.
+        served: version that the server has loaded; None if no server was asked.
     """
 
     name: str
@@ -54,7 +50,7 @@ class Status:
 
     @property
     def disagreements(self) -> tuple[str, ...]:
-        """What does not say that the active version answers, and what to do; empty if all agree."""
+        """Who disagrees about the active version, and how to resolve it."""
         found = []
         if self.trouble:
             found.append(f"{self.name}: {self.trouble}")
@@ -72,22 +68,17 @@ class Status:
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {**vars(self), "since": self.since.isoformat(timespec="seconds"), "others": list(self.others)} | {
             "disagreements": list(self.disagreements)
         }
 
 
 def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
-    """One for each ensemble under a directory, by name.
-
-    Args:
-        repository: holds the ensembles.
-        url: HOST:PORT of gRPC of a server, of which is said what it has loaded.
+    """The state of each ensemble in a model repository; with `url`, also what that server has loaded.
 
     Raises:
         ArtifactError: one is damaged.
-        ServerError: no server answers, or it does not have an ensemble.
+        ServerError: no server answers, or it lacks an ensemble.
     """
     from serving.ensemble import CONFIG
 
@@ -97,16 +88,7 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
 
 
 def status_of(path: Path, url: str | None = None) -> Status:
-    """What `statuses` gives for one ensemble.
-
-    Args:
-        path: its own repository, as `export` made it.
-        url: see `statuses`.
-
-    Raises:
-        ArtifactError: it was not exported, or is damaged.
-        ServerError: see `statuses`.
-    """
+    """The state of one ensemble, whose own repository is `path`; see `statuses`."""
     from serving.ensemble import CONFIG, ExportedEnsemble, versions
     from workflows.prepared import KIND
 
@@ -127,7 +109,6 @@ def status_of(path: Path, url: str | None = None) -> Status:
 
 
 def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
-    """Registry, and what the alias names."""
     uri = registry_uri(active.path)
     if uri is None:
         return {}
@@ -142,7 +123,7 @@ def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
 
 
 def _served(url: str, ensemble: "ExportedEnsemble") -> int:
-    """Version whose steps a server runs."""
+    """The version whose steps a server runs."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 

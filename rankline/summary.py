@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def print_summary(result: "RunResult", console: Console) -> None:
-    """The conclusion, then what it rests on: quality, latency, and what to try next."""
+    """Print the conclusion, then its details: quality, latency, and what to try next."""
     num_rows = result.prepared.manifest.details["rows"]["valid"]
     heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
     heading(console, f"quality on {num_rows:,} validation rows")
@@ -42,7 +42,7 @@ def _quality_in_words(quality: "Quality") -> str:
 
 
 def print_quality(quality: "Quality", console: Console) -> None:
-    """Each metric of the model; the objective also of the scores that the server gave, and the best possible."""
+    """Print each metric; for the objective also that of the served scores, and the best attainable."""
     from training.metrics import metric_names, objective_of
 
     num_seeds = len(quality.per_seed)
@@ -68,7 +68,6 @@ def print_quality(quality: "Quality", console: Console) -> None:
 
 
 def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
-    """What to type next, and what for."""
     recipe, workspace = result.recipe.called, result.workspace
     repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
     work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
@@ -84,7 +83,6 @@ def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
 
 
 def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Catalogue rows, best first."""
     rows = list(items)
     table = plain_table()
     for name in rows[0] if rows else ():
@@ -95,7 +93,6 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
 
 
 def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
-    """Print which engine runs the model, and how."""
     details = ensemble.manifest.details
     steps = ", two steps" if len(details["native"]) > 1 else ""
     console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}", soft_wrap=True)
@@ -108,7 +105,7 @@ def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
 
 
 def _runtime(native: Mapping[str, bool]) -> str:
-    """What runs the steps, where the server's machine has the native backends."""
+    """Which steps run natively, if the server's machine has the native backends."""
     names = {"transform": "the workflow", "predict": "the model"}
     in_python = [names.get(step, "all") for step, is_native in native.items() if not is_native]
     if not in_python:
@@ -117,7 +114,6 @@ def _runtime(native: Mapping[str, bool]) -> str:
 
 
 def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> None:
-    """What was exported when, and which version is active."""
     table = plain_table()
     versions = list(versions)
     shown = {version.version: _objective_figure(version.offline_metrics) for version in versions}
@@ -138,7 +134,7 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
 
 
 def print_statuses(found: "Sequence[Status]", console: Console) -> None:
-    """One line for each ensemble, then what does not agree: a server, or the alias."""
+    """Print a line for each ensemble, then who disagrees: a server, or the alias."""
     columns = {
         "ensemble": [escape(one.name) for one in found],
         "version": [str(one.version) for one in found],
@@ -157,12 +153,12 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
 
 
 def _said(version: int | None, status: "Status") -> str:
-    """What somebody else takes for the active version."""
+    """The version that a server or the alias has."""
     return "the same" if version == status.version else f"[bold yellow]{version or '–'}[/]"
 
 
 def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
-    """Title and figure of what a model was judged by; a dash for one that was not trained here."""
+    """Title and value of the objective; a dash for a model that was trained elsewhere."""
     from training.metrics import OBJECTIVES
 
     found = ((o.title, quality_figure(metrics[f"valid_{o.name}"])) for o in OBJECTIVES if f"valid_{o.name}" in metrics)
@@ -170,7 +166,6 @@ def _objective_figure(metrics: Mapping[str, float]) -> tuple[str, str]:
 
 
 def print_check(check: Check, console: Console) -> None:
-    """One line: whether it works, and what was found or the remedy."""
     mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[yellow]–[/]"
     console.print(f"{mark} {check.name:<16} {escape(check.detail)}", soft_wrap=True)
 

@@ -23,18 +23,15 @@ _LOOK_EVERY_S = 0.5
 
 @contextmanager
 def serve_pages(uri: str, port: int) -> Iterator[tuple[str, Callable[[threading.Event], None] | None]]:
-    """Start MLflow's server for a store on this machine alone, and stop it at the end of the block.
-
-    Args:
-        uri: tracking URI; of a server, whose pages are there already, nothing is started.
-        port: 0 picks a free one.
+    """Start MLflow's server for a store on loopback, and stop it at the end of the block.
 
     Yields:
-        Address of the pages, and what waits until an event is set; None where no server was started.
+        Address of the pages, and a function that waits for an event; None if the store is a server, which has its own
+        pages.
 
     Raises:
         ServerError: the port is taken.
-        ServingError: the server does not come up, or ends by itself.
+        ServingError: the server does not start, or ends by itself.
     """
     if uri.startswith(("http://", "https://")):
         yield uri.rstrip("/"), None

@@ -17,13 +17,12 @@ GIVEN = (*SECRETS, KEY_VARIABLE)
 
 
 def with_key(settings: Any) -> Any:
-    """horovodrun's settings with the key that this process was given; it is not handed on."""
+    """Add this process's key to horovodrun's settings, and remove it from the environment."""
     settings.key = bytes.fromhex(os.environ.pop(KEY_VARIABLE))
     return settings
 
 
 def main() -> None:
-    """Run the command that the arguments of this process are."""
     reading, writing = os.pipe()
     # A pipe takes 64 KiB before anybody reads, more than an environment has in such variables.
     with os.fdopen(writing, "w") as pipe:

@@ -42,13 +42,10 @@ _RECORD = "\x1e"  # what a record begins with
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """This process: one of several that train together, or alone.
+    """This process: one of several that train together, or the only one.
 
     Attributes:
-        rank: its number; 0 speaks for all.
-        local_rank: its number among those on this machine.
-        local_size: how many there are on this machine; 0 where the launcher does not say.
-        is_alone: whether nobody started it as one of several.
+        local_size: number of workers on this machine; 0 if the launcher does not say.
         is_launched: whether our launcher started it.
     """
 
@@ -60,7 +57,7 @@ class Worker:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Worker":
-        """What horovodrun or mpirun tells this process, if one of them started it."""
+        """Read what horovodrun or mpirun tells this process."""
         rank = _first_of(_RANK, environment)
         if rank is None:
             return cls()
@@ -74,9 +71,9 @@ class Worker:
 
     @contextmanager
     def at_work(self) -> Iterator[Display]:
-        """Show what the block does, and say why it fails, as far as it is on this process to do so.
+        """Show progress and errors, as far as this process should.
 
-        SIGTERM, by which the others of several are ended when one fails, does to them what Ctrl-C does.
+        SIGTERM, which ends the others when one worker fails, acts as Ctrl-C.
         """
         if not self.is_alone:
             signal.signal(signal.SIGTERM, _interrupt)
@@ -96,7 +93,7 @@ class Worker:
 
     @contextmanager
     def in_world(self, config: WorkersConfig) -> Iterator[World]:
-        """The world of this process, in which one of several does the block together with the others.
+        """The world of this process, whose errors the other workers learn.
 
         Raises:
             ConfigError: there are not as many workers as `config` says, or see `training.join.join_world`.
@@ -112,15 +109,10 @@ class Worker:
             yield world
 
     def observers(self, log: "RunLog") -> list[Observer]:
-        """What reports on a run to the launcher, if there is one."""
         return [_ReportingObserver(log.run_id)] if self.is_launched else []
 
     def show(self, model: Mapping[str, str]) -> None:
-        """Report or print where a trained model is, and where MLflow has its run; worker 0 does.
-
-        Args:
-            model: its path, run_id and tracking_uri.
-        """
+        """Report or print path, run_id and tracking_uri of the model."""
         if self.rank > 0:
             return
         if self.is_launched:
@@ -130,11 +122,7 @@ class Worker:
 
 
 def refuse_several(verb: str, environment: Mapping[str, str]) -> None:
-    """Refuse a verb that one of several processes would do alone, in the place where the others do it too.
-
-    Raises:
-        ConfigError: a launcher started several of this process.
-    """
+    """Refuse a command that each of several processes would run in the same place."""
     if (number := num_started(environment)) > 1:
         raise ConfigError(
             f"rankline {verb} was started as one of {number} processes, and each would do all of the work in the same "
@@ -143,13 +131,10 @@ def refuse_several(verb: str, environment: Mapping[str, str]) -> None:
 
 
 def limit_threads(threads: int, num_processes: int) -> None:
-    """Keep TensorFlow, Arrow and the loader to some threads; call it before any of them is imported.
+    """Limit the threads of TensorFlow, Arrow and the loader; call it before any of them is imported.
 
-    What the environment asks for already stands, unless `threads` says otherwise.
-
-    Args:
-        threads: of this process; 0 for its share of the cores.
-        num_processes: how many share this machine's cores; 0 where nobody knows.
+    With `threads` 0, each process gets its share of the cores, unless the environment says otherwise. `num_processes`
+    is 0 if unknown.
     """
     share = max(1, len(os.sched_getaffinity(0)) // max(1, num_processes))
     for name in THREADS_VARIABLES:
@@ -160,13 +145,9 @@ def limit_threads(threads: int, num_processes: int) -> None:
 
 
 def take_cores(affinity: str, worker: Worker) -> None:
-    """Bind a worker of several to cores of its own, if there are enough; call it before a framework is imported.
+    """Bind a worker to cores of its own, if there are enough; call it before a framework is imported.
 
-    Two workers on two cores train on 8 % more rows per second this way: no thread of one comes in the way of the other.
-
-    Args:
-        affinity: one of `training.affinity.MODES`.
-        worker: this process.
+    This way two workers on two cores train 8 % more rows per second.
     """
     if 1 < worker.local_size <= len(os.sched_getaffinity(0)):
         with suppress(ConfigError):  # several processors may be one core
@@ -174,13 +155,11 @@ def take_cores(affinity: str, worker: Worker) -> None:
 
 
 def report(**record: Any) -> None:
-    """Write a record for the launcher."""
     sys.stdout.write(f"{_RECORD}{json.dumps(record)}\n")
     sys.stdout.flush()
 
 
 def parse_record(line: str) -> dict[str, Any] | None:
-    """The record in a line of a worker's output; None if the line is none."""
     try:
         record = json.loads(line.partition(_RECORD)[2])
     except ValueError:  # nothing, or torn by a worker that died
@@ -189,8 +168,6 @@ def parse_record(line: str) -> dict[str, Any] | None:
 
 
 class _ReportingDisplay:
-    """Passes a stage's progress to the launcher."""
-
     @contextmanager
     def stage(self, name: str) -> Iterator[Progress]:  # noqa: ARG002  (the launcher has one stage)
         yield _ReportingProgress()
@@ -202,7 +179,7 @@ class _ReportingProgress(Progress):
 
 
 class _ReportingObserver(Observer):
-    """Passes to the launcher what it needs to start the run again."""
+    """Reports what the launcher needs to start the run again."""
 
     def __init__(self, run_id: str) -> None:
         report(run_id=run_id)

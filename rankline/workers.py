@@ -19,22 +19,11 @@ from workflows.progress import Progress
 def launch(
     command: Sequence[str], config: WorkersConfig, options: LaunchConfig, logs: Path, progress: Progress
 ) -> Mapping[str, str]:
-    """Run a command as several workers until they end.
-
-    Args:
-        command: of each worker, which finds out from its environment that it is one.
-        config: how many, and how long one waits for another.
-        options: where.
-        logs: directory for worker-N.log, and launcher.log of what starts them; earlier ones are removed.
-        progress: is passed what worker 0 reports.
-
-    Returns:
-        What worker 0 made: path, run_id and tracking_uri.
+    """Run a command as several workers until they end; return path, run_id and tracking_uri of the model.
 
     Raises:
         ConfigError: the hosts do not take so many workers.
-        RanklineError: Horovod is missing, the workers could not be started, or one failed; one message, which names the
-            worker and its log.
+        RanklineError: Horovod is missing, the workers could not be started, or one failed; the message names its log.
     """
     clear_logs(logs)
     number = options.num_workers(config)

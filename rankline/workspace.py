@@ -16,13 +16,7 @@ NAMES = "[A-Za-z0-9_-]+"
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Paths of one recipe.
-
-    Attributes:
-        recipe: name of the recipe.
-        root: work directory; MLflow's store is shared by all recipes in it.
-        repository: directory whose sub-directories are exported ensembles.
-    """
+    """The paths of a recipe: its work directory, and the model repository that it is exported to."""
 
     recipe: str
     root: Path = WORK_DIR
@@ -30,68 +24,55 @@ class Workspace:
 
     @property
     def raw(self) -> Path:
-        """Downloaded and generated raw files."""
         return self.root / "raw"
 
     @property
     def prepared(self) -> Path:
-        """The prepared-data artifact."""
         return self.root / self.recipe / "prepared"
 
     @property
     def sample(self) -> Path:
-        """Rows to measure an ensemble with whose model was made elsewhere."""
+        """Rows to measure an ensemble with whose model was trained elsewhere."""
         return self.root / self.recipe / "sample"
 
     @property
     def model(self) -> Path:
-        """The trained-model artifact that is exported."""
         return self.root / self.recipe / "model"
 
     def model_of_seed(self, seed: int) -> Path:
-        """The trained-model artifact of a further seed."""
         return self.root / self.recipe / f"model-seed-{seed}"
 
     @property
     def ensemble(self) -> Path:
-        """The exported ensemble."""
         return self.repository / self.recipe
 
     @property
     def log(self) -> Path:
-        """Log of the embedded server."""
         return self.root / self.recipe / "server.log"
 
     @property
     def workers(self) -> Path:
-        """Logs of several workers."""
         return self.root / self.recipe / "workers"
 
     @property
     def tuning(self) -> Path:
-        """What `rankline tune` has tried, and what it found."""
         return self.root / self.recipe / "tune"
 
     @property
     def report(self) -> Path:
-        """Directory of the benchmark's table, JSON and plot."""
         return self.root / self.recipe / "bench"
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """Where the recipe called `recipe` keeps its artifacts.
-
-    Raises:
-        ConfigError: there is no such recipe.
-    """
+    """Where the recipe called `recipe` keeps its artifacts."""
     return Workspace(recipe=recipe_named(recipe).name, root=root, repository=repository)
 
 
 def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:
-    """Where a recipe, or what was exported under a name that no recipe has, keeps its artifacts.
+    """The workspace of a recipe, or of an ensemble that was exported under a name of its own.
 
     Raises:
-        ConfigError: there is no such recipe, nor anything that was exported so.
+        ConfigError: there is neither.
     """
     if is_exported_only(name, repository):
         return Workspace(recipe=name, root=root, repository=repository)
@@ -107,15 +88,14 @@ def exported_workspace(name: str, root: Path = WORK_DIR, repository: Path = REPO
 
 
 def exported_only(repository: Path) -> list[str]:
-    """Names of the ensembles that were exported so, sorted."""
     return sorted(path.name for path in repository.glob("*") if is_exported_only(path.name, repository))
 
 
 def is_exported_only(name: str, repository: Path) -> bool:
-    """Whether an ensemble was exported under a name that no recipe has: workflow and model were made elsewhere."""
+    """Whether an ensemble was exported under a name that no recipe has: its model was trained elsewhere."""
     return is_no_recipe(name) and (repository / name).is_dir()
 
 
 def is_no_recipe(name: str) -> bool:
-    """Whether a name is valid for an ensemble, and no recipe has it."""
+    """Whether the name is valid for an ensemble, and no recipe has it."""
     return re.fullmatch(NAMES, name) is not None and name not in available().recipes

@@ -6,7 +6,8 @@ import typer
 
 from rankline.cli.arguments import Prebatch, RecipeName, WorkDir
 from rankline.display import Stages, say
-from rankline.workspace import WORK_DIR, workspace_of
+from rankline.recipes import recipe_named
+from rankline.workspace import WORK_DIR, Workspace
 from workflows.extras import require
 from workflows.feature_spec import SOURCE_TYPES
 
@@ -30,7 +31,7 @@ def convert_command(
     rankline convert movielens --to parquet
     """
     require("tensorflow", feature="convert", extra="cpu")
-    prepared = workspace_of(recipe, work_dir).prepared
+    prepared = Workspace(recipe=recipe_named(recipe).name, root=work_dir).prepared
     with Stages(["convert"]) as stages, stages.stage("convert") as progress:
         from training.convert import convert
 

@@ -1,6 +1,6 @@
 """The verb `export`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -113,8 +113,6 @@ def export_command(
     from rankline import api
     from rankline.summary import print_engines
 
-    given = {"--workflow": workflow, "--sample": sample, "--name": name, "--rename": rename, "--missing": missing}
-    _check_given(recipe, model, given)
     bounds = Bounds.parse(if_better, by, p99)
     ensemble = api.export(
         recipe,
@@ -138,29 +136,8 @@ def export_command(
         _show_next(str(name), str(sample), work_dir, repository)
 
 
-def _check_given(recipe: str | None, model: Sequence[Path] | None, of_model: Mapping[str, object]) -> None:
-    """Refuse what is neither a recipe nor a whole description of a model that was made elsewhere.
-
-    Args:
-        recipe, model: which one.
-        of_model: the options that go with `--model`.
-
-    Raises:
-        ConfigError: both were given, or none, or something is missing or too much.
-    """
-    if not model:
-        if recipe is None:
-            raise ConfigError("give a recipe, such as movielens, or --model PATH --sample FILE --name NAME.")
-        if extra := [option for option, value in of_model.items() if value is not None]:
-            raise ConfigError(f"{', '.join(extra)}: with --model PATH only, of a model that was made elsewhere.")
-    elif recipe is not None:
-        raise ConfigError(f"a recipe ({recipe}) and --model were both given. Leave one of them out.")
-    elif of_model["--sample"] is None or of_model["--name"] is None:
-        raise ConfigError("--model needs --sample FILE, with raw rows to compare on, and --name NAME.")
-
-
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
-    """What may be typed next."""
+    """Suggest the next commands."""
     places = "".join(
         f" {option} {value}"
         for option, value, usual in (("--work-dir", work_dir, WORK_DIR), ("--repository", repository, REPOSITORY))
@@ -173,7 +150,6 @@ def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None
 
 
 def _renames(pairs: Sequence[str]) -> dict[str, str]:
-    """Column → input, from `COLUMN=INPUT`."""
     renames: dict[str, str] = {}
     for pair in pairs:
         column, equals, target = pair.partition("=")

@@ -10,7 +10,7 @@ from rankline.display import CONSOLE, Stages, note
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
 from rankline.source import SourceConfig
-from rankline.workspace import REPOSITORY, WORK_DIR, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
 from serving.export_config import ExportConfig
 
 
@@ -46,18 +46,11 @@ def run_command(
     source = overrides.apply(SourceConfig())
     sizes = batch_sizes_of(batch_sizes)
     check_writable(json_file)
-    workspace = workspace_of(recipe, work_dir, repository)
+    workspace = Workspace(recipe=chosen.name, root=work_dir, repository=repository)
     if chosen.model_choices:
         note(chosen.model_choices)
     with Stages(pipeline.STAGES) as stages:
-        result = pipeline.run(
-            chosen,
-            source,
-            workspace,
-            stages,
-            num_seeds=seeds,
-            batch_sizes=sizes,
-        )
+        result = pipeline.run(chosen, source, workspace, stages, num_seeds=seeds, batch_sizes=sizes)
     with ExitStack() as at_end:  # a full disk costs no summary, and a pipe that was closed no report
         at_end.callback(save_report, result.report, result.ensemble, workspace)
         at_end.callback(print_summary, result, CONSOLE)

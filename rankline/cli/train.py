@@ -9,7 +9,7 @@ from rankline.display import note
 from rankline.launch_config import LaunchConfig
 from rankline.options import Overrides
 from rankline.recipes import recipe_named
-from rankline.workspace import WORK_DIR, workspace_of
+from rankline.workspace import WORK_DIR, Workspace
 from training.config import SessionConfig, WorkersConfig
 
 
@@ -44,8 +44,8 @@ def train_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, seeds: Se
         from training.elastic import Generation
         from workflows.prepared import PreparedData
 
-        workspace = workspace_of(recipe, work_dir)
         chosen, session = recipe_named(recipe).with_overrides(overrides), overrides.apply(SessionConfig())
+        workspace = Workspace(recipe=chosen.name, root=work_dir)
         if worker.is_alone and chosen.model_choices:
             note(chosen.model_choices)
         if worker.is_alone and options.is_asked_for(several):

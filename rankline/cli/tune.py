@@ -12,7 +12,7 @@ from rankline.cli.reports import say_active
 from rankline.display import CONSOLE, Stages, say
 from rankline.options import Overrides, names_of
 from rankline.recipes import Recipe, recipe_named
-from rankline.workspace import REPOSITORY, WORK_DIR, Workspace, workspace_of
+from rankline.workspace import REPOSITORY, WORK_DIR, Workspace
 from workflows.errors import ConfigError
 from workflows.extras import require
 from workflows.words import quality_figure
@@ -93,9 +93,9 @@ def tune_command(
     from rankline.tracking.store import check_store, uri_of
     from serving.tuning import VARIED
 
-    workspace = workspace_of(recipe, work_dir, repository)
-    check_store(uri_of(work_dir))
     chosen = recipe_named(recipe).with_overrides(overrides)
+    workspace = Workspace(recipe=chosen.name, root=work_dir, repository=repository)
+    check_store(uri_of(work_dir))
     names = tuple(name.strip().replace("-", "_") for name in only.split(",") if name.strip())
     if slo is None:
         given = {"--rows": rows, "--time-limit-s": time_limit_s, "--no-promote": None if promote else True}

@@ -28,12 +28,7 @@ __all__ = ["GROUP", "Recipe", "available", "recipe_named"]
 
 @dataclass(frozen=True, kw_only=True)
 class Available:
-    """The recipes that there are.
-
-    Attributes:
-        recipes: name → recipe.
-        problems: a line for each entry point whose recipes are left out, and why.
-    """
+    """The recipes, and a line for each entry point whose recipes had to be left out."""
 
     recipes: Mapping[str, Recipe]
     problems: tuple[str, ...]
@@ -41,7 +36,7 @@ class Available:
 
 @cache
 def available() -> Available:
-    """Our own recipes, then those of installed packages, which are imported once."""
+    """Our own recipes, and those of installed packages."""
     recipes = {recipe.name: recipe for module in _MODULES for recipe in _recipes_in(module)}
     problems = []
     for entry in entry_points(group=GROUP):
@@ -55,10 +50,10 @@ def available() -> Available:
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe called `name`, or in the file of that name; `churn=movielens` is that recipe by a name of your own.
+    """Return a recipe by its name or file; `churn=movielens` is that recipe under a name of your own.
 
     Raises:
-        ConfigError: there is none, and the message lists them; or the file, or the name of your own, is wrong.
+        ConfigError: there is none, or the file is wrong.
     """
     recipe = _found(name)
     CALLED[recipe.name] = name
@@ -86,11 +81,7 @@ def _found(name: str) -> Recipe:
 
 
 def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """The recipes of an entry point.
-
-    Raises:
-        ConfigError: it names none, or one whose name is taken.
-    """
+    """The recipes of an entry point."""
     recipes = {recipe.name: recipe for recipe in _recipes_in(entry.load())}
     if not recipes:
         raise ConfigError("no Recipe found. Expected a module that holds some, or the name of one in a module")

@@ -14,21 +14,13 @@ from workflows.prepare_config import PrepareConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole run by name: which dataset, which model, which choices.
+    """A whole run by name: dataset, model and all choices.
 
     Attributes:
-        name: also the name of the ensemble and of the MLflow experiment.
-        summary: one line for the help of the verbs.
-        dataset: where its rows come from.
-        prepare: how ids are made.
-        encoding: what there is to choose for this kind of data; of the class `dataset.encoding`.
-        train: model and hyperparameters.
-        serving: how the ensemble is served.
-        file: that it was read from, where it is no Python.
-        unchanged: what `train` was before options of the command line replaced some of it; None if none did.
-
-    Raises:
-        ConfigError: the encoding is of another kind of data.
+        name: also of the ensemble and of the MLflow experiment.
+        encoding: an instance of `dataset.encoding`.
+        file: the recipe file that it was read from, if any.
+        unchanged: `train` before any options replaced part of it; None if none did.
     """
 
     name: str
@@ -50,7 +42,7 @@ class Recipe:
 
     @property
     def called(self) -> str:
-        """What a verb calls it."""
+        """What to type for it on the command line."""
         return self.name if self.file is None else str(self.file)
 
     @property
@@ -67,7 +59,7 @@ class Recipe:
 
     @property
     def model_choices(self) -> str:
-        """What a model in place of the recipe's brought with it, in a sentence; empty for the recipe's own."""
+        """Describe what a model in place of the recipe's own brought with it; empty for its own."""
         model, own = self.train.model, (self.unchanged or self.train).model
         if model.name == own.name:
             return ""
@@ -78,7 +70,6 @@ class Recipe:
         )
 
     def with_overrides(self, overrides: Overrides) -> "Recipe":
-        """The recipe with options of the command line in place of its own values."""
         return replace(
             self,
             prepare=overrides.apply(self.prepare),

@@ -50,7 +50,7 @@ class RecipeFile(TableConfig):
         check_choice(self, "name", is_plain, "letters, digits, - and _")
 
     def recipe(self, base: Path) -> Recipe:
-        """The recipe, whose files lie relative to `base`."""
+        """Make the recipe; relative paths of files start from `base`."""
         config = TableConfig(**{entry.name: getattr(self, entry.name) for entry in fields(TableConfig)})
         dataset = table_dataset(self.name, config, base)
         parts = {"rows": asdict(self.rows), "prepare": asdict(self.prepare)}
@@ -67,19 +67,13 @@ class RecipeFile(TableConfig):
 
 
 def is_recipe_file(name: str) -> bool:
-    """Whether a recipe's name is that of a file."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a file.
-
-    Raises:
-        ConfigError: the file cannot be read, or something in it is wrong; the message has the line.
-    """
+    """The recipe in a file."""
     return replace(read_yaml(path, RecipeFile).recipe(path.absolute().parent), file=path)
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON schema of recipe files, for editors."""
     return schema_of(RecipeFile, "Rankline recipe")

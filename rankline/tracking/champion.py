@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 
 def registry_uri(path: Path) -> str | None:
-    """Tracking URI of the registry that an ensemble is in; None if it is in none.
-
-    Args:
-        path: its model repository.
-
-    Raises:
-        ArtifactError: the file that says so is damaged.
-    """
+    """Tracking URI of the registry that the ensemble in a model repository is in; None if it is in none."""
     file = path / REGISTRY
     try:
         return found_uri(str(json.loads(file.read_text(encoding="utf-8"))["tracking_uri"]), path)
@@ -41,20 +34,15 @@ def registry_uri(path: Path) -> str | None:
 
 
 def keep_registry_uri(path: Path, uri: str) -> None:
-    """Note in which registry an ensemble is."""
     if registry_uri(path) != uri:
         write_whole(path / REGISTRY, (json.dumps({"tracking_uri": kept_uri(uri, path)}) + "\n").encode())
 
 
 def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
-    """Put a version into the registry: as the candidate, or as the champion if it is the active one.
-
-    Args:
-        ensemble: the version.
-        uri: tracking URI of the registry.
+    """Register a version: as the candidate, or as the champion if it is active.
 
     Raises:
-        ArtifactError: it is damaged, its run failed, or the store does not take it.
+        ArtifactError: it is damaged, its run failed, or the store refuses it.
     """
     registry = _open(uri)
     registered = _registered(registry, ensemble)
@@ -65,16 +53,16 @@ def register(ensemble: ExportedEnsemble, uri: str) -> "RegisteredVersion":
 
 
 def make_active(ensemble: ExportedEnsemble, *, in_place_of: int | None = None, is_urgent: bool = False) -> None:
-    """Make a version the active one, and the champion of its registry, if it is in one.
+    """Make a version active, and the champion if its ensemble is in a registry.
 
     Args:
-        ensemble: the version.
-        in_place_of: the version that it was compared with; None for any.
-        is_urgent: do it even if the registry does not answer, whose alias then stays behind, which a line says.
+        in_place_of: the version that must still be active; None for any.
+        is_urgent: if the registry does not answer, activate the version all the same, and warn that the alias stays.
 
     Raises:
-        ArtifactError: it cannot be registered, and nothing has changed; or another version has become the active one
-            since, or the alias could not be moved.
+        ArtifactError: it cannot be registered, and nothing has changed; or another version has become active meanwhile,
+        or
+            the alias could not be moved.
     """
     uri = registry_uri(ensemble.path)
     if uri is None:
@@ -106,6 +94,6 @@ def _open(uri: str) -> "Registry":
 
 
 def _registered(registry: "Registry", ensemble: ExportedEnsemble) -> "RegisteredVersion":
-    """Of a repository one at a time, so that no version is registered twice."""
+    """One at a time per repository, so that no version is registered twice."""
     with FileLock(ensemble.path / f"{REGISTRY}.lock"):
         return registry.register(ensemble)

@@ -22,13 +22,7 @@ _SAME = "no difference that {} can show"
 
 @dataclass(frozen=True, kw_only=True)
 class QualityDifference:
-    """How a figure of quality differs.
-
-    Attributes:
-        title: the figure's, with the label in front where there are several.
-        is_rising: more is better.
-        found: both figures, and how sure the difference is.
-    """
+    """The difference of a metric; the title names the label if there are several."""
 
     title: str
     is_rising: bool
@@ -36,12 +30,11 @@ class QualityDifference:
 
     @property
     def is_better(self) -> bool:
-        """Whether the second run's is surely better."""
+        """Whether the second run is significantly better."""
         return self.found.is_sure and (self.found.change > 0) == self.is_rising
 
     @property
     def word(self) -> str:
-        """What a sure difference is."""
         return "better" if self.is_better else "worse"
 
     @property
@@ -53,15 +46,12 @@ class QualityDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """A run against the one before it.
+    """A run in comparison with another.
 
     Attributes:
-        before, after: the runs.
-        quality: figures that both have scores of.
-        num_rows: validation rows that they were compared on; 0 where one keeps none.
-        is_paired: these were the same rows for both.
-        serving: their last benchmarks; None where one has none, or they share no load.
-        differing: choice → its values.
+        num_rows: validation rows that were compared; 0 if a run keeps none.
+        is_paired: whether these were the same rows for both.
+        serving: of their last benchmarks; None if one has none, or they have no load in common.
         remarks: what could not be compared, and why.
     """
 
@@ -97,14 +87,13 @@ class RunComparison:
 
     @property
     def key_loads(self) -> tuple[LoadDifference, ...]:
-        """Of the first load that both have, its p50, and the most rows/s."""
+        """The p50 of the first load, and the highest rate in rows/s."""
         found = self.serving.differences if self.serving else ()
         latency = [one for one in found if one.figure == "p50_ms"][:1]
         rates = sorted((one for one in found if one.figure == "rows_per_s"), key=lambda one: one.before)[-1:]
         return (*latency, *rates)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
@@ -130,12 +119,7 @@ class RunComparison:
 
 
 def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
-    """Compare a run with another.
-
-    Raises:
-        ConfigError: it is the same run.
-        ArtifactError: the store does not answer, or what it keeps is damaged.
-    """
+    """Compare a run with another."""
     if before.run_id == after.run_id:
         raise ConfigError(f"{before.run_id} was given twice. Give two runs: `rankline runs` lists them.")
     remarks: list[str] = []
@@ -181,7 +165,7 @@ def _compared_quality(
 
 
 def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
-    """Name, title and direction of what is measured of a head, its objective first."""
+    """Name, title and direction of the metrics of a head, its objective first."""
     from training.metrics import METRICS
 
     objective = objective_of([head])

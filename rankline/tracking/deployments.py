@@ -36,12 +36,10 @@ _Result = TypeVar("_Result")
 
 
 class DeploymentError(MlflowException, click.ClickException):  # type: ignore[misc]  # both have the message
-    """What cannot be done: an error of MLflow's for programs, and for its command line one that it prints in a line."""
+    """An exception of MLflow for programs that MLflow's command line prints in a line."""
 
 
 def _for_mlflow(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Errors as MLflow's programs and its command line take them."""
-
     @wraps(function)
     def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
         try:
@@ -72,11 +70,7 @@ predict(name, rows, endpoint="HOST:PORT") asks a server. delete is refused: serv
 
 @_for_mlflow
 def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapping[str, Any] | None = None) -> None:
-    """Deploy, and serve until Ctrl-C. MLflow does not say for which target, so the repository is an option.
-
-    Raises:
-        MlflowException: it cannot be deployed, or the server does not start.
-    """
+    """Deploy, and serve until Ctrl-C. MLflow does not pass the target, so the repository is an option."""
     options = dict(config or {})
     port, repository = str(options.pop("port", 0)), Path(options.pop("repository", REPOSITORY))
     if not port.isdecimal():
@@ -88,11 +82,7 @@ def run_local(name: str, model_uri: str, flavor: str | None = None, config: Mapp
 
 
 class RanklineDeployments(BaseDeploymentClient):
-    """The ensembles of a model repository.
-
-    Args:
-        target_uri: `rankline`, or `rankline:PATH`.
-    """
+    """The ensembles of a model repository: `rankline`, or `rankline:PATH`."""
 
     def __init__(self, target_uri: str) -> None:
         super().__init__(target_uri)  # type: ignore[no-untyped-call]
@@ -107,7 +97,7 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Make a version the active one of an ensemble that is not there yet."""
+        """Deploy an ensemble that does not exist yet."""
         _refuse_endpoint(endpoint)
         if not re.fullmatch(NAMES, name):
             raise ConfigError(f"the name is {name!r}, expected letters, digits, - and _.")
@@ -124,7 +114,7 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,
         endpoint: str | None = None,
     ) -> dict[str, Any]:
-        """Make another version the active one; a server that watches switches without losing a request."""
+        """Make another version active; a server that watches switches without losing a request."""
         _refuse_endpoint(endpoint)
         self._status(name)
         if model_uri is None:
@@ -138,7 +128,6 @@ class RanklineDeployments(BaseDeploymentClient):
         config: Mapping[str, Any] | None = None,  # noqa: ARG002  (MLflow's)
         endpoint: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Refused: a server may run what is there."""
         self._status(name)
         raise ConfigError(
             f"{name!r} is not deleted: servers may run it. Stop those, then remove {self.repository / name}."
@@ -146,13 +135,11 @@ class RanklineDeployments(BaseDeploymentClient):
 
     @_for_mlflow
     def list_deployments(self, endpoint: str | None = None) -> list[dict[str, Any]]:
-        """What `rankline status` says of each."""
         _refuse_endpoint(endpoint)
         return [_described(status) for status in statuses(self.repository)]
 
     @_for_mlflow
     def get_deployment(self, name: str, endpoint: str | None = None) -> dict[str, Any]:
-        """What `rankline status` says of one."""
         _refuse_endpoint(endpoint)
         return _described(self._status(name))
 
@@ -160,13 +147,7 @@ class RanklineDeployments(BaseDeploymentClient):
     def predict(
         self, deployment_name: str | None = None, inputs: Any = None, endpoint: str | None = None
     ) -> pd.DataFrame:
-        """Score raw rows: the same with a column `score` more, or one for each output.
-
-        Args:
-            deployment_name: of the ensemble.
-            inputs: raw rows, see `rankline.tracking.loading.frame_of`.
-            endpoint: HOST:PORT of gRPC of a server to ask; None for this process.
-        """
+        """Score raw rows, see `frame_of`, in this process, or by the server at the gRPC address `endpoint`."""
         if deployment_name is None:
             raise ConfigError("give --name: an endpoint is where an ensemble is served, not which one.")
         rows = frame_of(inputs)
@@ -180,11 +161,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return scored
 
     def deploy(self, name: str, model_uri: str, flavor: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Make what a URI names the active version.
-
-        Raises:
-            RanklineError: it names nothing that can be served, or not of this ensemble.
-        """
+        """Make the version that a URI names active."""
         options = dict(config or {})
         work_dir = Path(options.pop("work_dir", WORK_DIR))
         if options:
@@ -203,7 +180,6 @@ class RanklineDeployments(BaseDeploymentClient):
         return _described(self._status(name))
 
     def _registered(self, name: str, rest: str, work_dir: Path) -> ExportedEnsemble:
-        """A version of the registered model, by its number or an alias."""
         found = re.fullmatch(rf"({NAMES})(?:/(\d+)|@({NAMES}))", rest)
         if found is None or found[1] != name:
             raise ConfigError(f"the model is models:/{rest}, expected models:/{name}/VERSION or models:/{name}@ALIAS.")
@@ -215,7 +191,7 @@ class RanklineDeployments(BaseDeploymentClient):
         return on_this_machine(registry, wanted, self.repository / name, note)
 
     def _of_run(self, name: str, run_id: str, work_dir: Path) -> ExportedEnsemble:
-        """The newest version of a run's model, exported now if it has not been."""
+        """The newest version of a run's model, exported now if it was not yet."""
         path = self.repository / name
         exported = [one for one in versions(path) if one.run_id == run_id] if path.is_dir() else []
         if exported:

@@ -18,14 +18,10 @@ MEGABYTES = "serving/megabytes"
 
 
 def record_export(ensemble: "ExportedEnsemble", work_dir: Path) -> None:
-    """Say on the run that trained a model which version of which ensemble it was exported as, its engine and size.
-
-    Args:
-        ensemble: the version.
-        work_dir: see `rankline.tracking.store.uri_of_run`.
+    """Tag the run that trained a model with version, engine and size of its export.
 
     Raises:
-        ArtifactError: the store does not take it.
+        ArtifactError: the store refuses it.
     """
     if not ensemble.run_id:  # trained elsewhere
         return

@@ -13,17 +13,13 @@ from workflows.errors import ArtifactError
 def on_this_machine(
     registry: Registry, wanted: RegisteredVersion, path: Path, report: Callable[[str], None]
 ) -> ExportedEnsemble:
-    """The version in a model repository, each of its files compared with the manifest, and that with the registry.
+    """Return a registered version from a model repository, downloaded if necessary.
 
-    Args:
-        registry: has it.
-        wanted: the version.
-        path: model repository of the ensemble.
-        report: is told that it is fetched.
+    Its files are compared with the manifest, and that with the registry.
 
     Raises:
-        RegistryError: the store does not answer, or has none of its files.
-        ArtifactError: it is no ensemble, is damaged, or the repository has another version of that number.
+        RegistryError: the store does not answer, or lacks the files.
+        ArtifactError: the version is not an ensemble, is damaged, or the repository has another version of that number.
     """
     if not wanted.fingerprint:
         raise ArtifactError(
@@ -40,7 +36,6 @@ def on_this_machine(
 
 
 def _there(wanted: RegisteredVersion, path: Path) -> ExportedEnsemble | None:
-    """The version if it is on disk."""
     try:
         found = ExportedEnsemble.load(path, wanted.version)
     except ArtifactError:

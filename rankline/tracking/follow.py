@@ -25,11 +25,6 @@ class Alias(NamedTuple):
 
     @classmethod
     def parse(cls, uri: str) -> "Alias":
-        """From MLflow's models:/NAME@ALIAS.
-
-        Raises:
-            ConfigError: it is something else.
-        """
         found = re.fullmatch(f"models:/({NAMES})@({NAMES})", uri)
         if found is None:
             raise ConfigError(f"--follow is {uri!r}, expected models:/NAME@ALIAS, such as models:/movielens@champion.")
@@ -40,16 +35,10 @@ class Alias(NamedTuple):
 
 
 class AliasFollower:
-    """Makes the version that an alias names the active one, whenever the alias is moved.
+    """Makes the version that an alias names active, whenever the alias moves.
 
-    A version that is not on disk is fetched, checked file by file, and added as a whole. One that is damaged is not
-    tried again until the alias moves; a store that does not answer is asked again at the next look.
-
-    Args:
-        alias: what to follow.
-        path: model repository of the ensemble.
-        uri: tracking URI of the registry.
-        report: is given a line for each event.
+    A version that is not on disk is downloaded and checked. A damaged one is not tried again until the alias moves; a
+    store that does not answer is asked again.
     """
 
     def __init__(self, alias: Alias, path: Path, uri: str, report: Callable[[str], None]) -> None:
@@ -59,12 +48,11 @@ class AliasFollower:
         self._trouble = ""
 
     def run(self, stop: threading.Event) -> None:
-        """Look every second until `stop` is set."""
         while not stop.wait(INTERVAL_S):
             self.step()
 
     def step(self) -> None:
-        """Look once, and act; what goes wrong is reported once, and the active version stays."""
+        """Look once. An error is reported once, and the active version stays."""
         try:
             self.follow()
             self._trouble = ""
@@ -74,12 +62,11 @@ class AliasFollower:
             self._trouble = str(error)
 
     def follow(self) -> None:
-        """Make what the alias names the active version, if it was moved.
+        """Activate the version that the alias names, if the alias was moved.
 
         Raises:
-            ArtifactError: there is no such alias, the store does not answer, or the version is damaged or of another
-                model.
-            OSError: the disk is full, for example.
+            ArtifactError: the alias does not exist, the store does not answer, or the version is damaged or of another
+            model. OSError: for example, the disk is full.
         """
         wanted = self._registry.at(*self._alias)
         if wanted is None:

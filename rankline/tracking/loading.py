@@ -22,7 +22,7 @@ class _Scorer:
         self._client = client
 
     def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002  (MLflow's)
-        """Scores: [num_rows], or [num_rows, width] of several values."""
+        """Scores: [num_rows], or [num_rows, width]."""
         schema = self._client.schema
         try:
             table = pa.Table.from_pandas(with_times(frame_of(rows), schema), preserve_index=False)
@@ -32,11 +32,7 @@ class _Scorer:
 
 
 def frame_of(rows: Any) -> pd.DataFrame:
-    """Convert raw rows of MLflow's callers: a DataFrame, records, columns, one row, `dataframe_split` or `_records`.
-
-    Raises:
-        DataError: they are something else.
-    """
+    """Convert raw rows of MLflow's callers: a DataFrame, records, columns, one row, `dataframe_split` or `_records`."""
     if isinstance(rows, pd.DataFrame):
         return rows
     if isinstance(rows, Mapping):
@@ -54,7 +50,7 @@ def frame_of(rows: Any) -> pd.DataFrame:
 
 
 def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
-    """Return the rows with times in place of texts by ISO 8601 where whole numbers are sent: JSON has no times."""
+    """Parse ISO 8601 texts where whole numbers are sent as times: JSON has no times."""
     whole = [column.name for column in schema.columns if column.values.datatype == "INT64" and not column.lengths]
     for name in set(whole) & set(rows):
         if pd.api.types.infer_dtype(rows[name], skipna=True) == "string":
@@ -66,10 +62,6 @@ def with_times(rows: pd.DataFrame, schema: ModelSchema) -> pd.DataFrame:
 
 
 def _load_pyfunc(path: str) -> _Scorer:
-    """What `mlflow.pyfunc.load_model` gives its rows to.
-
-    Args:
-        path: one version, as a model repository holds it.
-    """
+    """What `mlflow.pyfunc.load_model` calls; `path` holds one version, as in a model repository."""
     (manifest,) = Path(path).glob("*/*/manifest.json")
     return _Scorer(open_ensemble(ExportedEnsemble.load(Path(path), int(manifest.parent.name))))

@@ -31,16 +31,7 @@ _MOST_IDS = 500  # in one statement: SQLite takes a thousand of old
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """A run as its store has it.
-
-    Attributes:
-        run_id: its id.
-        experiment: name of its experiment.
-        status: of MLflow: RUNNING, FINISHED, FAILED or KILLED.
-        start_ms, end_ms: since 1970, UTC; the end is None while it is running.
-        metrics: the last value of each.
-        params, tags: by name.
-    """
+    """A run as its store has it: MLflow's status, times in ms since 1970 (UTC), and the last value of each metric."""
 
     run_id: str
     experiment: str
@@ -53,55 +44,38 @@ class StoredRun:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.tags.get(_NAME, "")
 
 
 class Reader(Protocol):
-    """A store that is read.
-
-    Attributes:
-        uri: its tracking URI.
-    """
-
     uri: str
 
     def experiments(self) -> list[str]:
-        """Their names, without those that were deleted."""
+        """The names of those that were not deleted."""
 
     def runs(self, recipe: str | None, limit: int) -> list[StoredRun]:
-        """The latest first, without parts of others; of one experiment, or of all."""
+        """The latest first, without child runs; of one experiment, or of all."""
 
     def runs_called(self, beginning: str, limit: int) -> list[StoredRun]:
         """Those whose id begins so."""
 
     def run(self, run_id: str) -> StoredRun:
-        """One of them.
-
-        Raises:
-            ArtifactError: there is none.
-        """
+        """Raise `ArtifactError` if there is none."""
 
     def artifact(self, run_id: str, path: str) -> AbstractContextManager[Path | None]:
         """A file of a run, on this machine until the block ends; None if there is none."""
 
     def alias(self, model: str, alias: str) -> Mapping[str, str] | None:
-        """Tags of the registered version that an alias names; None if it names none."""
+        """Tags of the registered version that an alias names; None if there is none."""
 
 
 def open_reader(uri: str) -> Reader:
-    """A store to be read.
-
-    Raises:
-        ArtifactError: it is a file, and there is none: no run was recorded.
-    """
+    """Open a store; raise `ArtifactError` if it is a file that does not exist."""
     path = existing_file(uri)
     return _File(uri, path) if path else _Server(uri)
 
 
 class _File:
-    """A store in a file."""
-
     def __init__(self, uri: str, path: Path) -> None:
         adopt_artifacts(path)
         self.uri, self._path = uri, path
@@ -182,8 +156,6 @@ class _File:
 
 
 class _Server:
-    """A store that MLflow's client asks."""
-
     def __init__(self, uri: str) -> None:
         from training.tracking.delivery import client_of
 

@@ -60,7 +60,7 @@ _THERE_ALREADY = "RESOURCE_ALREADY_EXISTS"
 
 
 class RegistryError(ArtifactError):
-    """The registry does not answer, or does not take what it is given."""
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +68,9 @@ class RegisteredVersion:
     """A version of a registered model.
 
     Attributes:
-        name: of the model, which is that of the ensemble.
-        number: MLflow's number of the version.
-        version: the ensemble's own; 0 where it is not one of Rankline's.
-        fingerprint: of its manifest; empty where it is not one of Rankline's.
+        number: MLflow's number.
+        version: the ensemble's own number; 0 if Rankline did not register it.
+        fingerprint: of its manifest; empty if Rankline did not register it.
     """
 
     name: str
@@ -81,7 +80,6 @@ class RegisteredVersion:
 
     @classmethod
     def of(cls, found: ModelVersion) -> "RegisteredVersion":
-        """What MLflow says of one."""
         name, _, version = found.tags.get(VERSION, "").rpartition(" ")
         is_ours = name == found.name and version.isdecimal()
         return cls(
@@ -98,24 +96,15 @@ class RegisteredVersion:
 
 
 class Registry:
-    """The registry of an MLflow store.
-
-    Args:
-        client: of the store.
-    """
-
     def __init__(self, client: MlflowClient) -> None:
         self._client, self._uri = client, without_credentials(client.tracking_uri)
 
     def register(self, ensemble: ExportedEnsemble) -> RegisteredVersion:
-        """Put a version into the registry, as `CANDIDATE`; one that is in it already is left as it is.
-
-        Args:
-            ensemble: the version; its files are checked first.
+        """Register a version as `CANDIDATE`; one that is registered already stays as it is.
 
         Raises:
-            ArtifactError: a file is damaged, or the run that trained it failed, was killed or is gone.
-            RegistryError: the store does not take it.
+            ArtifactError: a file is damaged, or the run that trained it failed, was killed or deleted.
+            RegistryError: the store refuses it.
         """
         with self._explained(f"{ensemble.name} version {ensemble.version} was not registered"):
             if found := self._find(ensemble):
@@ -145,11 +134,7 @@ class Registry:
             return registered
 
     def at(self, name: str, alias: str) -> RegisteredVersion | None:
-        """The version that an alias names; None if it names none, or there is no such model.
-
-        Raises:
-            RegistryError: the store does not answer.
-        """
+        """The version that an alias names; None without such an alias or model."""
         with self._explained(f"models:/{name}@{alias} cannot be looked up"):
             try:
                 return RegisteredVersion.of(self._client.get_model_version_by_alias(name, alias))
@@ -159,38 +144,19 @@ class Registry:
                 raise
 
     def numbered(self, name: str, number: int) -> RegisteredVersion:
-        """A version by MLflow's number.
-
-        Raises:
-            RegistryError: there is none, or the store does not answer.
-        """
+        """A version by MLflow's number."""
         with self._explained(f"models:/{name}/{number} cannot be looked up"):
             return RegisteredVersion.of(self._client.get_model_version(name, str(number)))
 
     def move(self, alias: str, to: RegisteredVersion) -> None:
-        """Let an alias name a version; a champion is no candidate any more.
-
-        Raises:
-            RegistryError: the store does not take it.
-        """
+        """Let an alias name a version; a champion is no longer a candidate."""
         with self._explained(f"alias {alias!r} was not moved to {to.words}"):
             self._client.set_registered_model_alias(to.name, alias, str(to.number))
             if alias == CHAMPION and self.at(to.name, CANDIDATE) == to:
                 self._client.delete_registered_model_alias(to.name, CANDIDATE)
 
     def download(self, registered: RegisteredVersion, directory: Path) -> Path:
-        """Fetch a version's files.
-
-        Args:
-            registered: what to fetch.
-            directory: gets them.
-
-        Returns:
-            What holds them as a model repository does. Nothing of it is checked.
-
-        Raises:
-            RegistryError: the store does not answer, or has none of its files.
-        """
+        """Download a version in the layout of a model repository. Nothing is checked."""
         with self._explained(f"models:/{registered.name}/{registered.number} cannot be fetched"):
             uri = self._client.get_model_version_download_uri(registered.name, str(registered.number))
             path = mlflow.artifacts.download_artifacts(
@@ -207,11 +173,7 @@ class Registry:
         return RegisteredVersion.of(found[0]) if found else None
 
     def _refuse_other_project(self, ensemble: ExportedEnsemble) -> None:
-        """Refuse the name of a registered model that is not this ensemble.
-
-        Raises:
-            ArtifactError: no version is of this model repository, and the newest takes other columns or is not ours.
-        """
+        """Refuse a registered model of that name that is not this ensemble."""
         found = self._client.search_model_versions(f"name = '{ensemble.name}'")
         own = {version.manifest.fingerprint for version in versions(ensemble.path)}
         if not found or any(one.tags.get(_FINGERPRINT) in own for one in found):
@@ -226,7 +188,7 @@ class Registry:
             )
 
     def _origin(self, ensemble: ExportedEnsemble) -> tuple[str, str]:
-        """Experiment, and run that trained the model; no run where that was elsewhere."""
+        """Experiment and run that trained the model; no run if it was trained elsewhere."""
         uri = self._uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
@@ -244,7 +206,7 @@ class Registry:
         return experiment_id(self._client, config), ""
 
     def _fill(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:
-        """What belongs to a version; its own files as links, since tables may be large."""
+        """Write what belongs to a version; its own files as links, since tables may be large."""
         manifest = f"{ensemble.name}/{ensemble.version}/{MANIFEST}"
         for name in (*ensemble.manifest.files, manifest):
             link = directory / ENSEMBLE / name
@@ -279,7 +241,7 @@ class Registry:
             (directory / "bench" / "bench.json").write_text(report.to_json(), encoding="utf-8")
 
     def _upload(self, directory: Path, experiment: str, run_id: str) -> tuple[str, str]:
-        """Where the files lie, and the id of the logged model that they are."""
+        """Upload the files; return their location and the id of the logged model."""
         model = self._client.create_logged_model(
             experiment, name=ENSEMBLE, source_run_id=run_id or None, model_type=ENSEMBLE
         )
@@ -307,7 +269,7 @@ class Registry:
 
 
 def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
-    """Return the raw columns, and which of them a row may lack; the ensemble takes any type that holds their values."""
+    """The raw columns, and which may be missing; the ensemble takes any type that holds their values."""
     columns = ModelSchema.from_config(ensemble.model_config).columns
     any_type: Any = AnyType  # without annotations
     inputs: list[Any] = [ColSpec(any_type(), column.name, required=column.is_required) for column in columns]
@@ -315,7 +277,7 @@ def _signature(ensemble: ExportedEnsemble) -> ModelSignature:
 
 
 def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
-    """Write the files from which MLflow makes an environment for the version: for pip, virtualenv and conda."""
+    """Write the files from which MLflow makes an environment, for pip, virtualenv and conda."""
     python = platform.python_version()
     engine = engines().get(ensemble.manifest.details[ENGINE])
     needed = ["rankline", "mlflow", *packages_distributions().get(engine.module if engine else "", [])]
@@ -334,13 +296,12 @@ def _write_environment(directory: Path, ensemble: ExportedEnsemble) -> None:
 
 
 def _inputs(ensemble: ExportedEnsemble) -> str:
-    """Return a digest of the names of an ensemble's inputs, which may be too many for a tag."""
+    """A digest of the names of the inputs, which may be too many for a tag."""
     names = sorted(one.name for one in ensemble.model_config.input)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
 def _description(ensemble: ExportedEnsemble) -> str:
-    """What MLflow's page of a version shows."""
     details: dict[str, Any] = dict(ensemble.manifest.details)
     figures = ", ".join(f"{name} {quality_figure(value)}" for name, value in ensemble.offline_metrics.items())
     return f"Engine {details[ENGINE]}; parity on {details['parity']['num_rows']:,} rows. {figures}".strip()

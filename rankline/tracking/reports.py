@@ -27,21 +27,14 @@ _MOST_METRICS = 1000  # that MLflow takes at once
 
 
 def log_report(report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path) -> None:
-    """Write JSON, table, raw histograms, page and plot into `directory`, and log them with the figures to a run.
+    """Write the report into `directory` (JSON, table, histograms, page, plot), and log it to a run.
 
-    Figures become metrics such as `bench/p50_ms` or `bench/rate_500/p99_ms`: curves, whose step is the rows of a
-    request. Those of `FIGURES` are single ones, which `rankline ui` shows beside the AUC. Measuring again adds a newer
-    value. What is not reported becomes none. One file that cannot be written or drawn keeps no other from being
-    written, nor the run from getting it.
-
-    Args:
-        report: what was measured.
-        tracking_uri: MLflow store of the run.
-        run_id: run that trained the model; "" where it was trained elsewhere, and the files are all there is.
-        directory: made when it is missing; files of an earlier report are replaced.
+    Figures become metrics such as `bench/p50_ms`: curves over the rows of a request; `FIGURES` are single ones, which
+    `rankline ui` shows beside the AUC. An error in one file does not affect the others. Without `run_id`, the model was
+    trained elsewhere, and only the files are written.
 
     Raises:
-        ArtifactError: a file could not be written, the run was deleted, or the store does not take it.
+        ArtifactError: a file could not be written, the run was deleted, or the store refuses it.
     """
     failures = _write(report, directory)
     if not run_id:
@@ -73,14 +66,10 @@ def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
 
 
 def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
-    """A report by its file, or by the run that it was logged to.
-
-    Args:
-        named: path, or id of a run.
-        tracking_uri: MLflow store of the run.
+    """A report from a file, or from the run that it was logged to.
 
     Raises:
-        ArtifactError: it is neither, or what is there is no report of this format version.
+        ArtifactError: there is neither, or it is not a report of this format version.
     """
     path = Path(named)
     if path.exists():
@@ -95,12 +84,8 @@ def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
 def read_report(store: Reader, run_id: str) -> BenchmarkReport:
     """The last report that was logged to a run.
 
-    Args:
-        store: MLflow store of the run.
-        run_id: of the run.
-
     Raises:
-        ArtifactError: there is no such run, it has no report, or one of another format version.
+        ArtifactError: there is no such run, or it has no report of this format version.
     """
     source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
     try:
@@ -116,7 +101,7 @@ def read_report(store: Reader, run_id: str) -> BenchmarkReport:
 
 
 def _write(report: BenchmarkReport, directory: Path) -> list[str]:
-    """Write all that can be written, what is drawn last; what was not, and why."""
+    """Write all files that can be written, pictures last; return what failed, and why."""
     from serving.benchmark.html import to_html  # which draw, and are not needed to read
     from serving.benchmark.plot import write_plot
 

@@ -24,19 +24,14 @@ class RunSummary:
     """One run.
 
     Attributes:
-        run_id: its id in the store.
         name: what differs from the recipe.
-        recipe: of its experiment.
-        status: of MLflow: RUNNING, FINISHED, FAILED or KILLED.
-        started: when, UTC.
+        recipe: name of the experiment.
         duration_s: None while it is running.
-        quality: metric → figure of the published model on the validation rows.
-        serving: name in `rankline.tracking.reports.FIGURES`, and megabytes → figure, of the last benchmark and export.
-        engine: that the last export is served by; empty before one.
-        version: ensemble and version that it was exported as last; empty before an export.
+        quality: metric → value on the validation rows.
+        serving: `FIGURES` of the last benchmark, and megabytes of the last export.
+        engine, version: of the last export; empty without one.
         data, code: what it was trained on and by.
-        own_id: by which it is known where its store gave it no id when it began.
-        params: choices.
+        own_id: the id it began with where its store gave it none.
     """
 
     run_id: str
@@ -56,7 +51,6 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: StoredRun) -> "RunSummary":
-        """What a store says of a run."""
         metrics, tags = run.metrics, run.tags
         serving = {name: metrics[f"serving/{name}"] for name in FIGURES if f"serving/{name}" in metrics}
         if MEGABYTES in metrics:
@@ -80,30 +74,22 @@ class RunSummary:
 
     @property
     def short_id(self) -> str:
-        """Enough of the id to find it by."""
         return self.run_id[:SHORT_ID]
 
     def is_one_of(self, run_ids: Container[str]) -> bool:
-        """Whether one of these ids is its own, or the store's."""
         return self.run_id in run_ids or self.own_id in run_ids
 
     @property
     def objective(self) -> tuple[str, float] | None:
-        """Title and figure of what the model is judged by; None where it was not measured."""
+        """Title and value of the objective; None if it was not measured."""
         return next(((o.title, self.quality[o.name]) for o in OBJECTIVES if o.name in self.quality), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {**vars(self), "started": self.started.isoformat(timespec="seconds")}
 
 
 def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list[RunSummary]:
-    """Runs of a store, the latest first, but for the trials of `rankline tune`.
-
-    Args:
-        store: to look in.
-        recipe: whose runs; None for those of all recipes.
-        limit: how many at most.
+    """Runs of a store, the latest first, without the trials of `rankline tune`.
 
     Raises:
         ConfigError: no run of the recipe was recorded.
@@ -116,10 +102,10 @@ def runs_in(store: Reader, recipe: str | None = None, limit: int = 1000) -> list
 
 
 def find_run(store: Reader, named: str) -> RunSummary:
-    """One run, by its id or the beginning of its id.
+    """A run by its id, or the beginning of it.
 
     Raises:
-        ConfigError: none is meant, or more than one.
+        ConfigError: there is none, or more than one.
         ArtifactError: the store does not answer.
     """
     if re.fullmatch("[0-9a-f]{32}", named):
@@ -137,17 +123,13 @@ def find_run(store: Reader, named: str) -> RunSummary:
 
 
 def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:
-    """Its validation rows as they were scored; None where it keeps none.
-
-    Raises:
-        ArtifactError: they cannot be read.
-    """
+    """Its scored validation rows; None if it keeps none."""
     with store.artifact(run.run_id, f"{FOLDER}/{FILE}") as path:
         return ValidationScores.read(path) if path else None
 
 
 def differences(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
-    """Name of a choice → its value in each run, of those that are not the same in all; a dash where a run has none."""
+    """Choices that differ between runs → their values; a dash where a run has none."""
     described = [{**run.params, "data": run.data, "code": run.code, "engine": run.engine} for run in runs]
     names = dict.fromkeys(name for one in described for name in one)
     rows = {name: [one.get(name) or "–" for one in described] for name in names}

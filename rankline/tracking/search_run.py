@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 
 @contextmanager
 def ends_as_block(client: MlflowClient, run_id: str) -> Iterator[None]:
-    """The run is FINISHED as the block is, KILLED by Ctrl-C, and FAILED by whatever else leaves it."""
+    """Mark the run FINISHED with the block, KILLED by Ctrl-C, and FAILED by any other exception."""
     status = "FAILED"
     try:
         yield

@@ -38,14 +38,12 @@ _EVIDENCE = "serving.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ServingTuned:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        recipe: as the verbs call it.
-        slo: the target.
-        batch_size: rows of a request.
+        recipe: as it is typed.
         tried: all configurations, the best first.
-        num_left: how many there was no time for, or no reason.
+        num_left: configurations that were not tried.
         run_id: MLflow run of the search, whose children are the configurations.
     """
 
@@ -58,12 +56,11 @@ class ServingTuned:
 
     @property
     def best(self) -> Trial:
-        """The one that won."""
         return self.tried[0]
 
     @property
     def command(self) -> str:
-        """What exports it."""
+        """The command that exports the best configuration."""
         config = self.best.config
         values = {name: getattr(config, name) for name in VARIED}
         values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
@@ -71,7 +68,6 @@ class ServingTuned:
         return " ".join(["rankline export", self.recipe, *(_option(name, value) for name, value in values.items())])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "recipe": self.recipe,
             "slo": self.slo,
@@ -83,7 +79,6 @@ class ServingTuned:
         }
 
     def print(self, console: Console) -> None:
-        """A line for each configuration, the best first."""
         label = self.slo.partition("=")[0].strip()
         last = [one.last for one in self.tried]
         configs = [one.config for one in self.tried]
@@ -118,22 +113,12 @@ def tune_serving(
     log_path: Path,
     progress: Progress,
 ) -> ServingTuned:
-    """Search for the configuration that takes the most requests per second and meets the target.
+    """Search for the configuration that takes the most requests per second and meets the target, such as p99=10ms.
 
-    Args:
-        recipe: whose `serving` is the first configuration; what is not varied stays as it is there.
-        prepared, trained: the data and the model.
-        slo: target such as p99=10ms.
-        batch_size: rows of a request.
-        only: fields of `ExportConfig` to vary.
-        time_limit_s: for all of it.
-        tracking: where MLflow records it.
-        directory: gets `serving.json`.
-        log_path: of the servers.
-        progress: told about each configuration.
+    The recipe's `serving` is the first configuration; only the fields in `only` are varied.
 
     Raises:
-        ConfigError: the target cannot be read, an engine does not take the model, or there is nothing to compare.
+        ConfigError: the target cannot be parsed, an engine does not take the model, or there is nothing to compare.
         ServingError: no configuration meets the target, or none could be served.
     """
     target = Slo.parse(slo)
@@ -164,7 +149,7 @@ def tune_serving(
 
 
 def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]:
-    """Engines that are installed and take a model, the wanted one first.
+    """Installed engines that take a model, the wanted one first.
 
     Raises:
         ConfigError: the wanted one does not take it.
@@ -184,11 +169,7 @@ def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]
 
 
 def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
-    """Refuse a search in which nothing met the target.
-
-    Raises:
-        ServingError: nothing did; it says the best that was reached, or why nothing was served.
-    """
+    """Raise `ServingError` if nothing met the target, with the best value or why nothing was served."""
     if tried[0].rate_per_s is not None:
         return
     reached = [(one.value_ms, one.rate_per_s, name_of(of.config)) for of in tried if (one := of.last) and one.value_ms]
@@ -203,8 +184,6 @@ def _check_reached(slo: str, tried: Sequence[Trial]) -> None:
 
 
 class _Log:
-    """The search in MLflow."""
-
     def __init__(self, client: MlflowClient, tracking: TrackingConfig, trained: TrainedModel, slo: str) -> None:
         self.client, self._trained = client, trained
         self._experiment = experiment_id(client, tracking)
@@ -214,7 +193,7 @@ class _Log:
         self._runs: dict[ExportConfig, str] = {}
 
     def keep(self, tried: Trial) -> None:
-        """Record a configuration, or what a longer measurement has added."""
+        """Record a configuration, or the result of a longer measurement."""
         with quiet():
             run_id = self._runs.get(tried.config)
             if run_id is None:
@@ -232,7 +211,7 @@ class _Log:
             self.client.set_terminated(run_id, "FAILED" if tried.failure else "FINISHED")
 
     def end(self, tuned: ServingTuned, evidence: Path) -> None:
-        """Put what was found on the run of the search, and on that of the model."""
+        """Log the result to the runs of the search and of the model."""
         with quiet():
             for name, value in _figures(tuned.best).items():
                 self.client.log_metric(self.run_id, name, value)
@@ -242,7 +221,6 @@ class _Log:
 
 
 def _figures(tried: Trial) -> dict[str, float]:
-    """What MLflow shows of a configuration."""
     last = tried.last
     figures = {
         "slo/rate_per_s": tried.rate_per_s,

@@ -27,28 +27,26 @@ _LOOK_S = "5"
 
 
 def server() -> str | None:
-    """Return the URI of the server that takes runs in place of the work directory, without a password; None without."""
+    """URI of the server that takes runs in place of the work directory, without a password; None without one."""
     return without_credentials(os.environ.get(VARIABLE, "")) or None
 
 
 def uri_of(work_dir: Path) -> str:
-    """Tracking URI of the store that runs of a work directory are recorded in."""
     return store_uri(work_dir, server())
 
 
 def uri_of_run(tracking_uri: str, work_dir: Path) -> str:
-    """Return the tracking URI of the store that has a run: the one its artifact names, or that of the work directory.
+    """Tracking URI of the store that has a run, as its artifact says.
 
-    Args:
-        tracking_uri: as the artifact has it; empty for a model that was trained elsewhere.
-        work_dir: its store is taken if the artifact's is a file that no longer exists.
+    If that is empty (the model was trained elsewhere) or a file that no longer exists, it is the work directory's
+    store.
     """
     file = file_of(tracking_uri)
     return tracking_uri if tracking_uri and (file is None or file.exists()) else store_uri(work_dir)
 
 
 def check_store(uri: str) -> None:
-    """Check that a store accepts results, before the work that takes long.
+    """Check that a store accepts results, before long work.
 
     A server that does not answer is accepted: what is logged is kept until it does.
 
@@ -75,7 +73,7 @@ def check_store(uri: str) -> None:
 
 @contextmanager
 def _one_try() -> Iterator[None]:
-    """Make MLflow ask once, and wait only seconds for the answer."""
+    """Let MLflow ask only once, and wait only seconds for the answer."""
     once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": _LOOK_S}
     before = {name: os.environ.get(name) for name in once}
     os.environ.update(once)
@@ -90,17 +88,12 @@ def _one_try() -> Iterator[None]:
 
 
 def directory_of(uri: str) -> Path | None:
-    """The work directory that a store is in; None of a server."""
     file = file_of(uri)
     return file and file.parent
 
 
 def existing_file(uri: str) -> Path | None:
-    """The file that a store is in; None of a server.
-
-    Raises:
-        ArtifactError: it is not there: no run was recorded.
-    """
+    """The file of a store; None for a server. Raise `ArtifactError` if it does not exist: no run was recorded."""
     file = file_of(uri)
     if file and not file.exists():
         raise ArtifactError(
@@ -110,7 +103,7 @@ def existing_file(uri: str) -> Path | None:
 
 
 def deliver(work_dir: Path) -> "Iterator[Outcome]":
-    """Give stores what runs of a work directory have left that are over."""
+    """Deliver what finished runs of a work directory have left to their stores."""
     from training.tracking.delivery import deliver_left
 
     with quiet():
@@ -118,7 +111,7 @@ def deliver(work_dir: Path) -> "Iterator[Outcome]":
 
 
 def catch_up(work_dir: Path) -> None:
-    """Do so before something is added to one of these runs; a store that does not answer costs a line."""
+    """The same before something is added to a run; only warn if the store does not answer."""
     if not left_in(journals_of(work_dir)):
         return
     for outcome in deliver(work_dir):
@@ -127,11 +120,7 @@ def catch_up(work_dir: Path) -> None:
 
 
 def stored_id(client: "MlflowClient", run_id: str) -> str:
-    """MLflow's id of a run, which has one of its own where the store did not answer when it began.
-
-    Raises:
-        MlflowException: the store does not answer.
-    """
+    """MLflow's id of a run, which differs from its own if the store did not answer when it began."""
     from training.tracking.delivery import stored_run
 
     run = stored_run(client, run_id)
@@ -139,11 +128,7 @@ def stored_id(client: "MlflowClient", run_id: str) -> str:
 
 
 def open_store(uri: str) -> "MlflowClient":
-    """The store, which is there.
-
-    Raises:
-        ArtifactError: it is a file, and there is none: no run was recorded.
-    """
+    """Open a store; raise `ArtifactError` if it is a file that does not exist."""
     existing_file(uri)
     from training.tracking.delivery import client_of
 

@@ -48,15 +48,15 @@ _UNFINISHED = 50  # trials that may fail beyond those that are asked for
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a search has found.
+    """The result of a search.
 
     Attributes:
-        recipe: name of the recipe.
-        choices: name → value, of those that differ from the recipe's.
-        metric: title of what trials are judged by.
-        before, after: of the recipe's own choices, and of these, on rows of the training part.
-        epoch: at which the best trial was at its best.
-        num_trials, num_pruned: how many there were, and how many of them were ended early.
+        recipe: as it is typed.
+        choices: those that differ from the recipe's.
+        metric: title of the objective.
+        before, after: the objective of the recipe's own choices, and of these, on rows of the training part.
+        epoch: the best one of the best trial.
+        num_pruned: trials that were ended early.
         run_id: MLflow run of the search, whose children are the trials.
     """
 
@@ -72,12 +72,11 @@ class Tuned:
 
     @property
     def command(self) -> str:
-        """What trains with them."""
+        """The command that trains with them."""
         options = (f"--{name.replace('_', '-')} {text_of(value)}" for name, value in self.choices.items())
         return " ".join(["rankline train", self.recipe, *options])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {**vars(self), "choices": dict(self.choices), "command": self.command}
 
 
@@ -91,16 +90,9 @@ def tune(
     directory: Path,
     progress: Progress,
 ) -> Tuned:
-    """Search until there are so many trials, those of an earlier call included.
+    """Search until there are `num_trials` complete or pruned trials, including those of an earlier call.
 
-    Args:
-        recipe: whose choices are the first trial.
-        prepared: its data.
-        num_trials: how many that ended, at their end or early.
-        only: choices to vary; none for all.
-        tracking: where MLflow records it.
-        directory: gets the journal of the study, and `tuned.json`.
-        progress: told about trials.
+    The recipe's choices are the first trial; only those in `only` are varied, or all.
 
     Raises:
         ConfigError: a choice cannot be varied.
@@ -127,12 +119,7 @@ def tune(
 
 
 def write_recipe(recipe: Recipe, tuned: Tuned) -> Path:
-    """Write a recipe file with the best choices beside the one that was tuned, as NAME.tuned.yaml.
-
-    Args:
-        recipe: was read from a file.
-        tuned: what was found.
-    """
+    """Write a recipe file with the best choices beside the one that was tuned, as NAME.tuned.yaml."""
     assert recipe.file is not None
     of_model = {field.name for field in fields(recipe.train.model)}
     text = changed_recipe(
@@ -152,7 +139,7 @@ def write_recipe(recipe: Recipe, tuned: Tuned) -> Path:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else searches: what is going on in a study is taken for cut off."""
+    """Lock the directory: trials that are running in a study are taken for interrupted."""
     try:
         with FileLock(directory / ".lock", timeout=0):
             yield
@@ -161,7 +148,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], directory: Path) -> optuna.Study:
-    """The study of these data, this recipe and these choices; trials that were cut off have failed."""
+    """The study of these data, recipe and choices; interrupted trials are marked as failed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     about = [prepared.manifest.fingerprint, sorted(recipe.train.to_dict().items()), sorted(space)]
     study = optuna.create_study(
@@ -181,8 +168,6 @@ def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], 
 
 
 class _Search:
-    """A search that is going on: the study, and the run that its trials are parts of."""
-
     def __init__(
         self,
         recipe: Recipe,
@@ -202,7 +187,7 @@ class _Search:
 
     @property
     def num_done(self) -> int:
-        """Trials that ended, at their end or early."""
+        """Trials that are complete or pruned."""
         return len(self._done(*_DONE))
 
     @property
@@ -214,15 +199,10 @@ class _Search:
         return f"{INNER} {self._objective.title} {best} by trial {self._study.best_trial.number}"
 
     def says(self, number: int, of: int, note: str) -> str:
-        """What is shown while a trial goes on."""
         return ", ".join(part for part in (f"trial {number + 1} of {of}", self.words, note) if part)
 
     def step(self, progress: Progress) -> None:
-        """Try the next choices.
-
-        Raises:
-            RanklineError: they are the recipe's own, and cannot be trained.
-        """
+        """Run the next trial; raise `RanklineError` if the recipe's own choices cannot be trained."""
         trial = self._study.ask()
         choices = {name: _drawn(trial, name, values) for name, values in self._space.items()}
         config = self._recipe.train.with_choices(**choices)
@@ -250,7 +230,6 @@ class _Search:
         self._study.tell(trial, metrics[f"{INNER}_{self._objective.name}"])
 
     def result(self) -> Tuned:
-        """The best choices so far."""
         best = self._study.best_trial
         own = next(trial for trial in self._done(TrialState.COMPLETE) if _OWN in trial.user_attrs)
         found, before = (
@@ -270,7 +249,6 @@ class _Search:
         )
 
     def record(self, tuned: Tuned, evidence: Path) -> None:
-        """Put what was found on the run of the search."""
         client, run_id = self._client, self.run_id
         client.log_metric(run_id, f"best/{INNER}_{self._objective.name}", tuned.after, step=tuned.num_trials)
         client.set_tag(run_id, "command", tuned.command)
@@ -291,19 +269,13 @@ class _Search:
 
 
 class _Watch(Observer):
-    """Tells Optuna how a trial does after each epoch, and ends one that does worse than most.
-
-    Args:
-        trial: that is going on.
-        judged_by: name of its figure.
-    """
+    """Reports to Optuna after each epoch, and ends a trial that does worse than most."""
 
     def __init__(self, trial: optuna.Trial, judged_by: str) -> None:
         self._trial, self._judged_by, self._epoch = trial, judged_by, 0
         self.run_id = ""
 
     def of(self, log: RunLog) -> "list[Observer]":
-        """Watch a run."""
         self.run_id = log.run_id
         return [self]
 
@@ -315,7 +287,6 @@ class _Watch(Observer):
 
 
 def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
-    """A value of a choice."""
     if isinstance(values, OneOf):
         return _value_of(values, trial.suggest_categorical(name, [_as_drawn(value) for value in values.values]))
     assert isinstance(values, Range)
@@ -325,19 +296,19 @@ def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:
 
 
 def _as_drawn(value: Any) -> Any:
-    """As Optuna keeps a value: several numbers as text."""
+    """As Optuna keeps a value: a tuple as text."""
     return text_of(value) if isinstance(value, tuple) else value
 
 
 def _value_of(values: Values, drawn: Any) -> Any:
-    """The opposite of `_as_drawn`."""
+    """The inverse of `_as_drawn`."""
     if isinstance(values, OneOf):
         return next(value for value in values.values if _as_drawn(value) == drawn)
     return _rounded(drawn) if isinstance(drawn, float) else drawn
 
 
 def _rounded(value: float) -> float:
-    """As many digits as matter, so that what is printed is what was tried."""
+    """Keep the digits that matter, so that what is printed is what was tried."""
     return float(f"{value:.{_DIGITS}g}")
 
 

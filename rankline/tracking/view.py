@@ -21,11 +21,7 @@ _KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABY
 
 
 def lay_out(client: MlflowClient) -> dict[str, str]:
-    """Give each experiment its columns and charts; those of the one with the latest run first.
-
-    Returns:
-        Name of an experiment → path of its page.
-    """
+    """Set columns and charts of each experiment; return name → path of its page, the one with the latest run first."""
     found = client.search_experiments(view_type=ViewType.ACTIVE_ONLY, order_by=["last_update_time DESC"])
     pages = {}
     for experiment in found:
@@ -40,7 +36,7 @@ def lay_out(client: MlflowClient) -> dict[str, str]:
 
 
 def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | None:
-    """What MLflow's page of an experiment shows; None where it has no runs."""
+    """The state of an experiment's page; None if it has no runs."""
     runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"], max_results=20)
     if not runs:
         return None
@@ -67,7 +63,6 @@ def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | Non
 
 
 def _charts(judged: list[str], metrics: Mapping[str, None]) -> Iterator[dict[str, Any]]:
-    """Bars of what is compared at a glance, lines over epochs and over rows."""
     at_a_glance = [*(f"model/{name}" for name in judged), *_KEY_FIGURES]
     over_rows = ["bench/p50_ms", "bench/p99_ms", "bench/rows_per_s"]
     yield from (_chart("BAR", name, "at a glance") for name in at_a_glance if name in metrics)

@@ -133,24 +133,7 @@ BAD_CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], 
     "train a model": (rankline.train, ("movielens",), {"model": "ml"}, ConfigError, "no model 'ml'. Available: "),
     "train first": (rankline.train, ("movielens",), {}, ArtifactError, "rankline prepare movielens"),
     "export": (rankline.export, ("movielens",), {"engin": "onnx"}, ConfigError, "Did you mean 'engine'"),
-    "export nothing": (rankline.export, (), {}, ConfigError, "either a recipe, or model=PATH"),
-    "export both": (rankline.export, ("movielens",), {"model": "m.onnx"}, ConfigError, "either a recipe, or model"),
-    "a sample of a recipe": (
-        rankline.export,
-        ("movielens",),
-        {"sample": FRAME, "name": "x"},
-        ConfigError,
-        "sample, name: with model=PATH only",
-    ),
-    "no sample": (rankline.export, (), {"model": "m.onnx", "name": "x"}, ConfigError, "model needs sample"),
-    "no name": (rankline.export, (), {"model": "m.onnx", "sample": FRAME}, ConfigError, "and name"),
-    "no good name": (
-        rankline.export,
-        (),
-        {"model": "m.onnx", "sample": FRAME, "name": "criteo-dlrm"},
-        ConfigError,
-        "not the name of a recipe",
-    ),
+    "no name": (rankline.export, (), {"model": "m.onnx", "sample": FRAME}, ConfigError, "and a name"),
     "no such model": (
         rankline.export,
         (),
@@ -169,6 +152,15 @@ def test_a_call_that_cannot_be_done_says_what_to_give(case: str) -> None:
     with pytest.raises(error, match=message):
         function(*arguments, **options)
     assert not Path("model_repository").exists()
+
+
+def test_a_run_is_named_by_the_choices_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(PreparedData, "load", lambda *_: None)
+    monkeypatch.setattr("rankline.pipeline.train", lambda recipe, *_, **__: [names.append(recipe.run_name)])
+    rankline.train("movielens", epochs=9)
+    rankline.train("movielens", model="dlrm", seed=3)
+    assert names == ["mlp, epochs 9, seed 0", "dlrm, seed 3"]
 
 
 def test_scores_are_a_column_more_of_what_was_given(ensemble: ExportedEnsemble) -> None:

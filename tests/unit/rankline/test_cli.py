@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +40,14 @@ def test_workers_of_a_launcher_that_they_cannot_find_each_other_by_are_refused()
     done = CliRunner().invoke(app, ["train", "movielens"], env={"PMI_SIZE": "3"})
     assert done.exit_code == 1
     assert "one of 3 processes of a launcher that is neither Open MPI's nor horovodrun" in done.output
+
+
+def test_run_refuses_more_candidates_than_are_ranked_at_once_before_it_begins(tmp_path: Path) -> None:
+    arguments = ["run", "amazon-sim", "--work-dir", str(tmp_path / "work"), "--batch-sizes", "32768"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: batch size 32768 is larger than the model takes (16384)")
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize(

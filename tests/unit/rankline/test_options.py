@@ -10,6 +10,7 @@ from rankline.options import Overrides, flags_of, with_options
 from training.config import TrainConfig
 from training.models.dlrm import DLRMConfig
 from training.models.mlp import MLPConfig
+from workflows.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,3 +103,8 @@ def test_a_field_without_documentation_is_a_mistake_of_ours() -> None:
     with pytest.raises(TypeError, match=r"Silent\.loud has no line under 'Attributes:'"):
         with_options(Silent)(lambda *, overrides: None)
     assert "overrides" not in inspect.signature(with_options(BrewConfig)(lambda *, overrides: None)).parameters
+
+
+def test_a_field_with_the_name_of_another_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--bean would be two options of this command, by BrewConfig and BrewConfig"):
+        with_options(BrewConfig, BrewConfig(rinse=False))(lambda *, overrides: None)

@@ -63,13 +63,11 @@ def test_a_model_is_exported_scored_listed_and_rolled_back_by_its_name() -> None
 
 
 REFUSED = {
-    "export": "give a recipe, such as movielens, or --model PATH",
-    "export movielens --sample rows.csv": "--sample: with --model PATH only",
-    "export movielens --model model --sample rows.csv --name mine": "a recipe (movielens) and --model were both given",
-    "export movielens --missing 0": "--missing: with --model PATH only",
+    "export": "give a recipe, such as movielens, or a model with a sample and a name",
+    "export movielens --sample rows.csv": "sample: only with a model that was trained elsewhere",
+    "export movielens --model model --sample rows.csv --name mine": "a recipe and a model were both given",
     "export --model model --sample rows.csv --name mine --missing 0": "--missing 0 is for XGBoost",
-    "export --model model --name mine": "--model needs --sample FILE",
-    "export --model model --sample rows.csv": "--model needs --sample FILE, with raw rows to compare on, and --name",
+    "export --model model --name mine": "a model needs a sample, raw rows to compare on, and a name",
     "export --model model --sample rows.csv --name movielens": "not the name of a recipe",
     "export --model model --sample rows.csv --name ../mine": "expected letters, digits",
     "export --model model --sample none.csv --name mine": "none.csv does not exist",
