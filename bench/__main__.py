@@ -22,22 +22,22 @@ BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; knows --device",
     "prepare": "preparing Criteo rows against the same steps in plain pandas, and its memory",
     "training": "training with our loader, without any, and in the seed document's path; knows --recipe",
-    "sequences": "SIM against DIEN and DIN; what scoring, ranking candidates and going on with a run come to",
+    "sequences": "SIM against DIEN and DIN, and what ranking candidates costs",
     "serving": "our ensemble against merlin-systems' export, on one server; knows --recipe",
     "foreign": "what notebooks saved, exported by one call, against merlin-systems' export of the same",
     "promotion": "promote, roll back and follow an alias under load: how long each takes, and failed requests",
-    "tracking": "what recording costs a training, with a server and without an answer, and looking at 1,000 runs",
+    "tracking": "looking at 1,000 runs",
     "tune": "the way of serving that `rankline tune --slo` finds against an exhaustive search, and how long both take",
     "tables": "data of any shape by a recipe file: preparing, a click log from file to scores, LightGBM; knows --data",
     "quality": "how good a model is, and what it ranks first, against ALS and item-kNN; knows --recipe, --data",
     "etl": "preparing Criteo rows by two Dask workers against one",
-    "distributed": "two workers: what they learn, how fast, what they send, and `kill -9`",
-    "soak": "half an hour at 70 % of the peak: errors and memory; with --check-every, whether every answer is right",
+    "distributed": "two workers: how fast they train, and what they send",
+    "soak": "half an hour at 70 % of the peak: errors and memory",
     "stack": "what a container costs the server, and how large images are; knows --recipe, needs a container engine",
     "alternatives": "our ensemble, merlin-systems' export, FastAPI and MLflow's server, under the same load",
     "client": "what the client costs, how much it offers, and whether identical runs agree",
     "wide": "exporting tables of 100 to 900 columns, and scoring one row of them",
-    "vocabulary": "one row served with 10⁴ to 10⁷ keys, and what they take to load",
+    "vocabulary": "one row served with 10⁴ to 10⁷ keys",
 }
 
 _NEEDS = {"distributed": horovod_problem}
@@ -55,10 +55,6 @@ def main(
         Path | None,
         typer.Option(metavar="DIRECTORY", help="Real data for tables and quality, which is not part of the project."),
     ] = None,
-    check_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="soak compares each so many-th answer, of all layouts, a minute of each per repeat."),
-    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures here.")] = None,
 ) -> None:
     """Run one benchmark."""
@@ -70,12 +66,11 @@ def main(
     quiet_libraries()
     run = import_module(f"bench.{name}").run
     parameters = inspect.signature(run).parameters
-    given = {"recipe": recipe, "device": device, "data": data, "check_every": check_every}
+    given = {"recipe": recipe, "device": device, "data": data}
     chosen = {option: value for option, value in given.items() if value is not None}
     if unknown := chosen.keys() - parameters.keys():
         option = min(unknown)
-        flag = option.replace("_", "-")
-        raise typer.BadParameter(f"{name} knows no {flag}, got --{flag} {chosen[option]}. Leave it out.")
+        raise typer.BadParameter(f"{name} knows no {option}, got --{option} {chosen[option]}. Leave it out.")
     figures = figures_of(name, recipe, parameters["recipe"].default if "recipe" in parameters else None)
     if busy := busyness():
         warn_busy(busy)

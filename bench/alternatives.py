@@ -5,7 +5,7 @@ MLflow's own model server. Each gets the same rows from one process of the load 
 scores must be ours. Figures are medians over the turns; ratios are medians of the turns' ratios, above 1 where ours is
 the better.
 
-What is fair: the client's engine and way of counting are the same, and its part of the latency is small for all. All
+What is fair: the way of counting is the same, and the client's part of the latency is small for all. All
 servers run at once and those that are not asked idle. FastAPI and MLflow have as many workers as there are cores, as
 their documents advise; ours and merlin-systems' have one instance of each step, as they are exported. Each side has its
 own protocol, which is a part of it: tensors over gRPC on one connection, JSON over HTTP/1.1 on a connection for each
@@ -102,14 +102,11 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What one side did under one load in one turn."""
-
     latency: LatencyHistogram
     requests_per_s: float
 
     @property
     def p50_ms(self) -> float:
-        """Median latency."""
         return self.latency.at_rank((self.latency.total + 1) // 2) / 1e6
 
 
@@ -124,15 +121,6 @@ def run(
     workers: int = os.cpu_count() or 1,
     loads: Sequence[Load] = LOADS,
 ) -> Report:
-    """Train a small model, serve it in every way, measure each `repeats` times.
-
-    Args:
-        repeats: turns of each side under each load.
-        num_rows: ratings that the model is trained on.
-        turn_s: length of a turn, without its warm-up.
-        workers: processes of FastAPI's and of MLflow's server.
-        loads: under which all are measured.
-    """
     with scratch_directory() as directory, ExitStack() as running:
         workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, trained = make_model(workspace, num_rows)
@@ -152,7 +140,6 @@ def run(
 
 @contextmanager
 def _triton(workspace: Workspace, prepared: PreparedData, trained: TrainedModel) -> Iterator[str]:
-    """The address of a server with our export and merlin-systems'."""
     merlin = workspace.root / "merlin"
     export_with_merlin(prepared, trained, merlin)
     config = ServerConfig(repositories=(workspace.ensemble, merlin))
@@ -253,11 +240,6 @@ def _running(
 
 
 def _wait_until_ready(server: _HttpServer, workers: int) -> None:
-    """Until all workers have loaded the model.
-
-    Raises:
-        ServerError: the server has ended, or takes too long.
-    """
     deadline = time.monotonic() + ServerConfig.ready_timeout_s
     while len(_READY.findall(server.log.read_bytes())) < workers:
         if server.process.poll() is not None or time.monotonic() > deadline:
@@ -308,7 +290,6 @@ def _measure(
 
 
 def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
-    """Refuse scores that are not ours."""
     for theirs, ours in scores:
         if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=0, atol=_SCORE_TOLERANCE):
             raise ParityError(f"{OURS} and {side} score the same rows differently: nothing to compare.")

@@ -58,15 +58,6 @@ def run_amazon(
     batch_size: int = 1_024,
     turn_s: float = 6.0,
 ) -> Report:
-    """Prepare the reviews, write them the document's way, and let each side train in turns.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: generated reviews.
-        choices: of `TrainConfig`, in place of the recipe's own.
-        batch_size: rows per step, and per record.
-        turn_s: how long a turn is.
-    """
     recipe = recipe_named(SIM)
     with scratch_directory() as directory:
         workspace = Workspace(recipe=SIM, root=directory, repository=directory / "repository")
@@ -101,17 +92,7 @@ def run_amazon(
 
 
 def write_records(files: Sequence[Path], spec: FeatureSpec, target: Path, block_rows: int) -> Path:
-    """Write rows as the document does, in blocks; those that do not fill the last block are left out.
-
-    Args:
-        files: Parquet files of prepared data.
-        spec: all its columns are written, as int64.
-        target: the TFRecord file.
-        block_rows: rows per record.
-
-    Returns:
-        `target`.
-    """
+    """Write rows as the document does, in blocks; those that do not fill the last block are left out."""
     names = [feature.name for feature in spec.features]
     stream = BatchStream(files, names, batch_size=block_rows, shuffle=False, drop_last=True)
     with tf.io.TFRecordWriter(str(target)) as writer:
@@ -159,7 +140,6 @@ class _FullLength(SIMConfig):
     """SIM as XLA needs it, with histories of one length, but not compiled."""
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
-        """With the same weights, whatever the length."""
         return super().build(spec, replace(step, xla=True))
 
 

@@ -7,19 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bound:
-    """What a ratio is asked to be.
-
-    Attributes:
-        sign: `≥` or `≤`.
-        value: of the ratio, at least or at most.
-    """
-
     sign: str
     value: float
 
     @classmethod
     def parse(cls, text: str) -> "Bound":
-        """From how it is written, as `≥ 60`."""
         sign, value = text.split()
         return cls(sign, float(value))
 
@@ -27,7 +19,6 @@ class Bound:
         return f"{self.sign} {self.value:g}"
 
     def holds(self, reached: float) -> bool:
-        """Whether it was reached."""
         return bool({"≥": operator.ge, "≤": operator.le}[self.sign](reached, self.value))
 
     def margin(self, reached: float) -> float:
@@ -99,20 +90,13 @@ _ASKED: Mapping[str, Mapping[str, str]] = {
     "tracking": {"looking_at_1000_runs_s": "≤ 2"},
     "tune": {"tuned_over_exhaustive": "≥ 0.95"},
 }
-"""Name of a benchmark's figures → ratio → bound. Ratios that are not here are told, not asked."""
+"""Name of a benchmark's figures → ratio → bound. docs/benchmarks.md still shows some that are no longer measured."""
 
 
 def figures_of(name: str, recipe: str | None = None, own: str | None = None) -> str:
-    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own.
-
-    Args:
-        name: of the benchmark.
-        recipe: that was given; None for its own.
-        own: which it takes where none is given.
-    """
+    """What the figures of a benchmark are called: by its name, and by the recipe where that is not its own."""
     return name if recipe in (None, own) else f"{name}-{recipe}"
 
 
 def asked(figures: str) -> dict[str, Bound]:
-    """Bounds of ratios, by what their figures are called; none where nothing is asked."""
     return {ratio: Bound.parse(text) for ratio, text in _ASKED.get(figures, {}).items()}

@@ -25,13 +25,7 @@ class Asked:
 
 @contextmanager
 def asking(url: str, name: str, rows: pa.Table, config: ClientConfig | None = None) -> Iterator[Asked]:
-    """Two clients that ask for the same rows as long as the block lasts.
-
-    Args:
-        url, name: of the server and the model.
-        rows: of every request.
-        config: of the clients; None for what they do by default.
-    """
+    """Two clients that ask for the same rows as long as the block lasts."""
     asked = Asked()
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(url, name, config or ClientConfig())) for _ in range(_NUM_CLIENTS)]

@@ -14,13 +14,7 @@ _WORDS = ["news", "sports", "music", "movies", "games", "food", "travel", "cars"
 
 
 def write_click_log(path: Path, num_rows: int, seed: int = 1) -> None:
-    """Write the rows in the order of time; users and items have tastes, so that there is something to learn.
-
-    Args:
-        path: of the CSV file.
-        num_rows: how many.
-        seed: of the draws.
-    """
+    """Write the rows in the order of time; users and items have tastes, so that there is something to learn."""
     rng = np.random.default_rng(seed)
     num_users, num_items = max(100, num_rows // 50), max(50, num_rows // 200)
     users, items = rng.normal(size=num_users), rng.normal(size=num_items)

@@ -54,13 +54,6 @@ _NUM_MESSAGES = 4_096
 
 
 class Usage(NamedTuple):
-    """What one turn came to.
-
-    Attributes:
-        requests_per_s: answered, by the wall clock.
-        cpu_ms: processor time of the client for one request.
-    """
-
     requests_per_s: float
     cpu_ms: float
 
@@ -69,14 +62,6 @@ Drive = Callable[[int, int], Usage]  # number of processes, requests in flight o
 
 
 def run(repeats: int, *, turn_s: float = 3.0, num_runs: int = NUM_RUNS, run_s: float = 6.0) -> Report:
-    """Measure each side `repeats` times in turns, then the identical runs.
-
-    Args:
-        repeats: turns of each side.
-        turn_s: length of a turn.
-        num_runs: identical runs of each kind of loop, at least 2.
-        run_s: length of each.
-    """
     with scratch_directory() as directory:
         identity.write_identity(directory)
         config = ServerConfig(repositories=(directory,), backends=(identity.BACKENDS,))
@@ -129,8 +114,6 @@ def _drives(url: str, turn_s: float) -> Iterator[Mapping[str, Drive]]:
 
 
 def _generator(workers: Workers, url: str, transport: str, messages: Sequence[bytes], turn_s: float) -> Drive:
-    """The load generator's own processes."""
-
     def drive(processes: int, in_flight: int) -> Usage:
         load = Load(batch_size=1, concurrency=in_flight)
         run, _ = keep_in_flight(
@@ -154,8 +137,6 @@ def _wait_for_all(barrier: Barrier) -> None:
 
 
 def _library(pool: ProcessPoolExecutor, url: str, turn_s: float, ask: "Ask") -> Drive:
-    """Processes that use the client library."""
-
     def drive(processes: int, in_flight: int) -> Usage:
         asked = [pool.submit(ask, url, turn_s, in_flight // processes) for _ in range(processes)]
         usages = [future.result() for future in asked]
@@ -186,7 +167,6 @@ def _ask_in_turn(url: str, turn_s: float, _: int) -> Usage:
 
 
 def _ask_together(url: str, turn_s: float, in_flight: int) -> Usage:
-    """As many tasks as requests in flight."""
     return asyncio.run(_run_tasks(url, turn_s, in_flight))
 
 
@@ -210,7 +190,6 @@ async def _run_tasks(url: str, turn_s: float, in_flight: int) -> Usage:
 
 
 def _usage(num_answered: int, begin_s: float, cpu_s: float) -> Usage:
-    """What this process used since then."""
     return Usage(
         requests_per_s=num_answered / (time.perf_counter() - begin_s),
         cpu_ms=(time.process_time() - cpu_s) / num_answered * 1e3,

@@ -26,21 +26,11 @@ def keep_in_flight(
     processes: int = 1,
     sample_every: int | None = None,
 ) -> tuple[Run, Outcome]:
-    """Send for a turn after a warm-up.
+    """Send messages in turn after a warm-up, `load.concurrency` of all `processes` in flight.
 
     Args:
-        side: what is measured, for messages.
-        workers: processes that send, at least as many as `processes`.
-        connect: opens a connection of each.
-        messages: sent in turn.
-        load: how many requests are in flight, shared by all processes.
-        turn_s: how long the turn is.
-        warmup_s: how long to send before it.
-        processes: how many send.
-        sample_every: of the answers, each so many-th is kept; None keeps few.
-
-    Returns:
-        What was counted, and what the processes gave.
+        side: what is measured, for error messages.
+        sample_every: keep every so many-th answer; None keeps few.
 
     Raises:
         ServingError: a request failed, or none was answered.

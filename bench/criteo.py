@@ -56,23 +56,14 @@ _LEAST_S = 1e-9  # of a row; a step may take no longer than its products
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """How a run of the table computes.
-
-    Attributes:
-        precision: as of `TrainConfig`.
-        xla: as of `TrainConfig`.
-    """
-
     precision: str = "float32"
     xla: bool = False
 
     @property
     def words(self) -> list[str]:
-        """What is not as usual."""
         return [word for word, holds in ((self.precision, self.precision != "float32"), ("xla", self.xla)) if holds]
 
     def of(self, config: TrainConfig) -> TrainConfig:
-        """The config computed so."""
         return replace(config, precision=self.precision, xla=self.xla)
 
 
@@ -89,17 +80,6 @@ def run_criteo(
     turn_steps: int = 6,
     turn_s: float = 5.0,
 ) -> Report:
-    """Prepare the rows, let each side train in turns, then compare precisions.
-
-    Args:
-        repeats: turns of each side, and seeds of the small models.
-        num_rows: generated rows, of which a fifth validates.
-        variants: how both pipelines compute.
-        precisions: of the small models, the first being what the others are compared with.
-        batch_size: rows per step.
-        turn_steps: steps of a pipeline in a turn, after some to warm up.
-        turn_s: how long a turn of the other sides is.
-    """
     with scratch_directory() as directory:
         recipe = recipe_named(CRITEO)
         prepared = prepare_rows(
@@ -154,19 +134,15 @@ class _Pipeline:
             self._files[split] = files if accelerated else write_tfrecords(files, self.spec, records / split)
 
     def dataset(self, split: str) -> Any:
-        """The rows of a split."""
         return make_dataset(
             self._files[split], self.spec, self._columns, self.config.batch_size, accelerated=self.accelerated
         )
 
     def reading_rate(self, turn_s: float) -> float:
-        """Rows per second with no model behind them."""
         return read_for(endless(self.dataset("train")), turn_s)
 
 
 class _Run:
-    """A model of the table."""
-
     def __init__(self, pipeline: _Pipeline, config: TrainConfig) -> None:
         self._pipeline = pipeline
         self.fit = TensorFlowTrainer(pipeline.spec, peer(config, accelerated=pipeline.accelerated), num_steps=1)
@@ -175,7 +151,6 @@ class _Run:
         self.batches = (batch for batch in batches if batch[1].shape[0] == config.batch_size)
 
     def turn(self, num_steps: int) -> float:
-        """Rows trained on per second."""
         for batch in islice(self.batches, WARMUP_STEPS):
             self.fit.step(*batch)
         begin = time.perf_counter()
@@ -184,7 +159,6 @@ class _Run:
         return num_steps * self._pipeline.config.batch_size / (time.perf_counter() - begin)
 
     def auc(self) -> float:
-        """Of the validation rows."""
         return _scored(self.fit, self._pipeline.dataset("valid"))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice, pairwise, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -29,66 +29,15 @@ from training.models.mlp import MLPConfig
 from training.trainers.tensorflow import TensorFlowTrainer
 from training.world import World
 from workflows.feature_spec import Feature, FeatureSpec
-from workflows.tensor_names import NNZS, VALUES
 
 _WARMUP_STEPS = 3
 _RECIPE = recipe_named("movielens").train
 _ONE_TABLE = replace(
     _RECIPE, model=MLPConfig(hidden=(8,), linear_terms=False, embedding_dim=16), weight_averaging=False
 )
-_RATES = {"sgd": 0.5}  # beside the recipe's: it would hardly move
 _LOOPBACK = "lo"
 _TABLE = "id"
 _AFFINITY = LaunchConfig.affinity
-
-
-def weights(
-    world: World, directory: str, global_rows: int, optimizers: Sequence[str], is_reversed: bool, output: str
-) -> dict[str, Any]:
-    """Learn from global batches, of which each worker has more rows than the one before it; worker 0 writes weights.
-
-    Args:
-        world: the workers.
-        directory: has the rows and their feature spec.
-        global_rows: of all workers in a step.
-        optimizers: each learns anew.
-        is_reversed: take the rows of each batch in reverse order, which changes nothing but how sums are rounded.
-        output: directory of the weights.
-    """
-    spec = FeatureSpec.read(Path(directory))
-    batches = list(TensorFlowTrainer.batches(Path(directory), spec, "train", global_rows, shuffle=True, seed=0))
-    for optimizer in optimizers:
-        rate = _RATES.get(optimizer, _RECIPE.learning_rate)
-        config = replace(_RECIPE, optimizer=optimizer, learning_rate=rate, batch_size=global_rows)
-        trainer = TensorFlowTrainer(spec, config, num_steps=len(batches), world=world)
-        trainer.share_state()
-        for batch in batches:
-            rows = np.arange(global_rows)[_share(global_rows, world)]
-            trainer.step(*_rows(batch, rows[::-1] if is_reversed else rows))
-            trainer.average()
-        if world.rank == 0:
-            Path(output).mkdir(exist_ok=True)
-            state: dict[str, Any] = {
-                name: array for name, array in trainer.state().items() if name.startswith(("model/", "average/"))
-            }
-            np.savez(Path(output) / f"{optimizer}.npz", **state)
-    return {}
-
-
-def _share(num_rows: int, world: World) -> slice:
-    """Of two workers the first has a third."""
-    bounds = [num_rows * k * (k + 1) // (world.size * (world.size + 1)) for k in range(world.size + 1)]
-    return slice(*list(pairwise(bounds))[world.rank])
-
-
-def _rows(batch: Any, rows: Any) -> Any:
-    """Some rows of a batch."""
-    inputs, labels = batch
-    found = {name: tf.gather(tensor, rows) for name, tensor in inputs.items() if not name.endswith(VALUES)}
-    for name in inputs.keys() - found.keys():
-        lists = tf.RaggedTensor.from_row_lengths(inputs[name], inputs[name.removesuffix(VALUES) + NNZS][:, 0])
-        found[name] = tf.gather(lists, rows).values
-    return found, tf.gather(labels, rows)
 
 
 def speed(
@@ -129,14 +78,6 @@ def speed(
 def sent(
     world: World, tables: Sequence[tuple[int, int]], num_steps: int, idle_s: float
 ) -> dict[str, list[dict[str, float]]]:
-    """What a worker sends per step, and how long a step takes, with each table.
-
-    Args:
-        world: the workers.
-        tables: rows, and how many of them a worker looks up in a step.
-        num_steps: that are counted.
-        idle_s: how long nothing is sent then, but what idle workers do.
-    """
     whole_tables = _WholeTables(compression=WorkersConfig.compression, timeout_s=WorkersConfig.timeout_s)
     return {
         kind: [_sent_per_step(exchange, size, touched, num_steps, idle_s) for size, touched in tables]
@@ -187,13 +128,12 @@ def _one_table(num_rows: int) -> FeatureSpec:
 
 
 def _lookups(num_rows: int, count: int, seed: int) -> Any:
-    """A batch of so many different ids."""
     rng = np.random.default_rng(seed)
     ids = rng.choice(num_rows, count, replace=False)[:, None]
     return {_TABLE: tf.constant(ids, tf.int64)}, tf.constant(rng.integers(0, 2, (count, 1)), tf.float32)
 
 
-_TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (weights, speed, sent)}
+_TASKS: Mapping[str, Callable[..., Any]] = {task.__name__: task for task in (speed, sent)}
 
 
 def main(directory: Path) -> None:

@@ -33,15 +33,6 @@ _OF_THE_RUN = {"workflow/workflow.pkl", "workflow/metadata.json"}  # NVTabular n
 
 
 def run(repeats: int, *, num_rows: int = ROWS) -> Report:
-    """Generate the rows and prepare them `repeats` times by each number of workers, in turns.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: rows to prepare.
-
-    Raises:
-        RuntimeError: two turns gave other files.
-    """
     with scratch_directory() as directory, ExitStack() as stack:
         raw = directory / "raw"
         generate_criteo(raw, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
@@ -68,13 +59,6 @@ def run(repeats: int, *, num_rows: int = ROWS) -> Report:
 
 
 class _Side:
-    """Prepares by one pool.
-
-    Attributes:
-        checksums: what each turn gave: files and their checksums.
-        client_cpu_s, workers_cpu_s: processor time of all turns, the one that does not count included.
-    """
-
     def __init__(self, raw: Path, directory: Path, pool: Pool, workers: set[psutil.Process]) -> None:
         self._raw, self._output, self._pool, self._workers = raw, directory / "prepared", pool, workers
         self.checksums: list[frozenset[tuple[str, str]]] = []

@@ -38,14 +38,6 @@ def run(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     turn_s: float = 1.0,
 ) -> Report:
-    """Export each both ways and measure them in turns.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: of generated ratings.
-        batch_sizes: rows per request.
-        turn_s: how long a turn is.
-    """
     with scratch_directory() as directory:
         results = _notebooks(directory, repeats, num_rows, batch_sizes, turn_s)
     p50 = f"p50_ms@{batch_sizes[0]}"

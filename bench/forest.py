@@ -5,19 +5,16 @@ init` writes, whose 20 columns, half of them texts, take longer to encode. All a
 in flight, in turns; as the one step of the default, and as two.
 """
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
 from bench.click_log import write_click_log
 from bench.models import prepare_rows
-from bench.report import Turn, median_ratio, medians, take_turns
+from bench.report import Turn, median_ratio, medians, p50_ms, take_turns
 from rankline.first_recipe import first_recipe
 from rankline.recipes import recipe_named
 from rankline.recipes.recipe_file import read_recipe
@@ -48,16 +45,6 @@ _SIDES = {
 def measure(
     directory: Path, repeats: int, num_rows: int = ROWS
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Train, export, serve and ask.
-
-    Args:
-        directory: for what is made.
-        repeats: turns of each side.
-        num_rows: ratings, and rows of the click log.
-
-    Returns:
-        Side → figures, and the keys of `ratios`.
-    """
     ratings = Workspace(recipe="movielens", root=directory, repository=directory / "unused")
     movielens, clicks = prepare_rows(ratings, recipe_named("movielens"), num_rows), _click_log(directory, num_rows)
     data = dict(zip(_SIDES.values(), (movielens, movielens, clicks), strict=True))
@@ -74,7 +61,7 @@ def measure(
         sides: dict[str, Turn] = {}
         for side, (name, row) in asked.items():
             client = stack.enter_context(Client(server.endpoints.grpc, name))
-            sides[side] = partial(_p50_ms, partial(client.infer, client.prepare(row)))
+            sides[side] = partial(p50_ms, partial(client.infer, client.prepare(row)), CALLS, WARMUP_CALLS)
         latencies = take_turns(sides, repeats)
     ratios = {key: median_ratio(latencies, side, IDENTITY) for key, side in _SIDES.items()}
     return medians(latencies, "p50_ms@1"), ratios
@@ -92,12 +79,3 @@ def _click_log(directory: Path, num_rows: int) -> PreparedData:
 
 def _first_row(prepared: PreparedData) -> pa.Table:
     return prepared.heldout().select(list(prepared.inputs)).slice(0, 1)
-
-
-def _p50_ms(ask: Callable[[], object]) -> float:
-    durations_ns = []
-    for _ in range(WARMUP_CALLS + CALLS):
-        begin = time.perf_counter_ns()
-        ask()
-        durations_ns.append(time.perf_counter_ns() - begin)
-    return median(durations_ns[WARMUP_CALLS:]) / 1e6

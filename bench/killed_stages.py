@@ -142,11 +142,6 @@ def _asking(url: str, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) ->
 
 
 def measure(kills: int, seed: int = 0) -> dict[str, object]:
-    """Kill so many, one after another; what came of it.
-
-    Raises:
-        RanklineError: an artifact is lost, or a server does not come back.
-    """
     rng, counts = random.Random(seed), Counter[str]()
     with scratch_directory() as directory:
         workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
@@ -218,11 +213,6 @@ def _kill_server(server: Server, rng: random.Random) -> None:
 
 
 def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[int]]) -> None:
-    """Until it answers.
-
-    Raises:
-        RanklineError: it does not.
-    """
     deadline_s = time.monotonic() + _LONGEST_S
     while True:
         try:
@@ -236,11 +226,7 @@ def _wait_for(server: Server, ensemble: ExportedEnsemble, rows: dict[str, list[i
 
 
 def _check(repository: Path, artifact: Path) -> None:
-    """Everything that was published loads.
-
-    Raises:
-        RanklineError: it does not.
-    """
+    """Everything that was published loads."""
     load_manifest(artifact, "thing")
     ExportedEnsemble.load(repository)
     for version in versions(repository):
@@ -255,7 +241,6 @@ def _is_of_nobody(home: Path) -> bool:
 
 
 def main() -> None:
-    """The command line: prints the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.killed_stages", description="Stages and servers killed.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)

@@ -62,18 +62,10 @@ class KillRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class KillReport:
-    """What came of all runs.
-
-    Attributes:
-        calm: undisturbed runs.
-        disturbed: runs of which a worker was killed.
-    """
-
     calm: Sequence[KillRecord]
     disturbed: Sequence[KillRecord]
 
     def to_dict(self) -> dict[str, object]:
-        """Figures, and all runs."""
         calm, ended = [record.auc or 0.0 for record in self.calm], [run for run in self.disturbed if run.has_ended_well]
         mean, deviation = statistics.fmean(calm), statistics.stdev(calm) if len(calm) > 1 else 0.0
         within = [run for run in ended if abs((run.auc or 0.0) - mean) <= _DEVIATIONS * deviation]
@@ -100,17 +92,7 @@ def measure_kills(
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> KillReport:
-    """Train undisturbed, then with a worker that is killed in each run.
-
-    Args:
-        recipe: which is prepared in `work_dir`.
-        work_dir: work directory; the model in it is replaced by each run.
-        num_calm: undisturbed runs, each with another seed.
-        num_killed: runs of which a random worker is killed at a random moment of the time that undisturbed ones take.
-        options: more options of `rankline train`.
-        seed: of the moments and the workers.
-        progress: told about runs.
-    """
+    """Train undisturbed, then with a worker that is killed in each run."""
     rng, workspace = random.Random(seed), Workspace(recipe=recipe, root=work_dir)
     calm: list[KillRecord] = []
     for number in range(num_calm):
@@ -166,11 +148,7 @@ def _train(
 
 
 def _kill_one(run: "subprocess.Popen[str]", rng: random.Random, moment_s: float) -> int | None:
-    """Kill one of the workers that live at a moment, or of the first that live after it.
-
-    Returns:
-        Its number; None if the run ended before.
-    """
+    """Kill one of the workers that live at a moment, or of the first that live after it."""
     while run.poll() is None:
         if time.monotonic() >= moment_s and (workers := _workers(run.pid)):
             number = rng.choice(sorted(workers))
@@ -195,7 +173,6 @@ def _workers(process_id: int) -> dict[int, list[psutil.Process]]:
 
 
 def _statuses(workspace: Workspace) -> dict[str, str]:
-    """MLflow run → its status."""
     if not (workspace.root / "mlflow.db").exists():
         return {}
     client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{workspace.root.absolute() / 'mlflow.db'}"))
@@ -205,7 +182,6 @@ def _statuses(workspace: Workspace) -> dict[str, str]:
 
 
 def main() -> None:
-    """The command line: prints the figures as JSON."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.killed_workers", description="Elastic runs of which a worker is killed."
     )

@@ -38,14 +38,6 @@ def run(
     sizes: tuple[int, int, int] = SIZES,
     max_turn_s: float = 8.0,
 ) -> Report:
-    """Write the rows, measure each side `repeats` times in turns, and memory in processes of its own.
-
-    Args:
-        repeats: turns of each side.
-        device: measure what comes to this device through PyTorch, see `bench.loader_device`, and nothing else.
-        sizes: rows of the three data sets, the ones that all sides read in the middle.
-        max_turn_s: a turn of a loader ends after this time.
-    """
     _, usual, _ = sizes
     if device is not None:
         from bench import loader_device
@@ -135,7 +127,6 @@ def _rate(loader: Iterable[Any], max_turn_s: float) -> float:
 
 
 def _steady_rate(loader: "KerasSequenceLoader", num_epochs: int) -> float:
-    """The same over several epochs, one after another."""
     begin = time.perf_counter()
     done = sum(int(label.shape[0]) for _ in range(num_epochs) for _, label in loader)
     return done / (time.perf_counter() - begin)
@@ -150,7 +141,6 @@ def _decoding_rate(paths: Sequence[Path], spec: FeatureSpec) -> float:
 
 
 def _first_batch_s(paths: Sequence[Path], spec: FeatureSpec) -> float:
-    """From the files' names to the first tensors."""
     begin = time.perf_counter()
     batches = iter(_keras(paths, spec))
     next(batches)
@@ -186,7 +176,6 @@ print(num_rows, peak - idle)
 
 
 def _peak_memory(directory: Path, num_rows: int, buffer_bytes: int) -> int:
-    """Memory of a process that reads one epoch, above what it had before, at its highest."""
     program = [sys.executable, "-c", _PEAK_PROGRAM, str(directory), str(BATCH_SIZE), str(buffer_bytes)]
     output = subprocess.run(program, check=True, capture_output=True, text=True).stdout
     read, peak = map(int, output.splitlines()[-1].split())

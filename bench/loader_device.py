@@ -23,18 +23,6 @@ from training.loader.torch import DLDataLoader, TorchAsyncItr, existing_device
 
 
 def run(repeats: int, device: str, *, num_rows: int, batch_size: int, max_turn_s: float) -> Report:
-    """Write the rows, and measure each side `repeats` times in turns.
-
-    Args:
-        repeats: turns of each side.
-        device: as PyTorch names it, such as "cuda" or "cpu".
-        num_rows: rows of the data set.
-        batch_size: rows of a batch.
-        max_turn_s: a turn ends after this time.
-
-    Raises:
-        ConfigError: there is no such device here.
-    """
     target = existing_device(device)
     with scratch_directory() as directory:
         spec = write_rows(directory, num_rows)

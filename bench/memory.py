@@ -9,29 +9,19 @@ from typing import Any
 
 
 def peak_bytes(pid: int | None = None) -> int:
-    """The most memory that a process has had; `ru_maxrss` would count what its parent had.
-
-    Args:
-        pid: of the process; None for this one.
-    """
+    """The most memory that a process has had; `ru_maxrss` would count what its parent had."""
     status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii")
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def peak_above_imports(call: Callable[..., Any], *paths: Path) -> int:
-    """The most memory that a call takes in a process of its own, above what its module's imports take.
-
-    Args:
-        call: a function of a module, by whose name the process finds it.
-        *paths: its arguments.
-    """
+    """The most memory that a call takes in a process of its own, above what its module's imports take."""
     program = [sys.executable, "-W", "ignore", "-m", __name__, call.__module__, call.__name__, *map(str, paths)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     return int(done.stdout.splitlines()[-1])
 
 
 def main(module: str, name: str, *paths: str) -> None:
-    """What `peak_above_imports` runs."""
     call = getattr(import_module(module), name)
     idle = peak_bytes()
     call(*map(Path, paths))

@@ -32,7 +32,6 @@ _CARDINALITY_SCALES = {"criteo": 0.01}  # of datasets whose ids would take gigab
 
 
 def prepare_rows(workspace: Workspace, recipe: Recipe, num_rows: int) -> PreparedData:
-    """Generated rows, encoded as the recipe says."""
     with Stages(["source", "prepare"]) as stages:
         return pipeline.prepare(recipe, _source(recipe, num_rows), workspace, stages)[0]
 
@@ -69,13 +68,11 @@ def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
 
 
 def serving_workflow(prepared: PreparedData) -> Any:
-    """The NVTabular workflow without its label."""
     with quiet_nvtabular():
         return prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
 
 
 def has_histories(recipe: str) -> bool:
-    """Whether rows of a recipe have histories."""
     return recipe_named(recipe).dataset.sequence is not None
 
 
@@ -110,13 +107,7 @@ def merlin_rows(rows: pa.Table) -> pa.Table:
 
 
 def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape: tuple[int, ...] = ()) -> bytes:
-    """A request as its bytes on the wire, made by no client library.
-
-    Args:
-        model: its name.
-        columns: input → [num_rows].
-        row_shape: of a row; merlin-systems' executor has tensors without a second dimension.
-    """
+    """A request as its bytes on the wire, made by no client library."""
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, values in columns.items():
         request.inputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=(len(values), *row_shape))

@@ -28,14 +28,6 @@ MOVIELENS = "movielens"
 def run_movielens(
     repeats: int, *, num_rows: int = 2_500_000, batch_size: int | None = None, turn_s: float = 5.0
 ) -> Report:
-    """Write the rows in both formats, and let each side train in turns.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: rows to train on.
-        batch_size: rows per step, in place of the recipes' own.
-        turn_s: how long a turn is.
-    """
     with scratch_directory() as directory:
         spec = write_rows(directory, num_rows)
         paths = [directory / file for file in spec.source("train").files]

@@ -61,13 +61,7 @@ def generate(num_rows: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 def save_workflow(
     ratings: pd.DataFrame, movies: pd.DataFrame, directory: Path, function: Callable[[Any], Any] | None = None
 ) -> nvt.Workflow:
-    """The notebook's graph, with its lambda on the label, fitted and saved by NVTabular.
-
-    Args:
-        ratings, movies: of `generate`.
-        directory: to save it in.
-        function: a LambdaOp on `age`; None for a graph without.
-    """
+    """The notebook's graph, with its lambda on the label, fitted and saved by NVTabular."""
     with quiet_nvtabular():
         joined = ["userId", "movieId"] >> ops.JoinExternal(movies, on=["movieId"])
         columns = joined >> ops.Categorify(out_path=str(directory.with_name(f"{directory.name}-scratch")))
@@ -128,7 +122,6 @@ def export_with_merlin(directory: Path, target: Path) -> None:
 
 
 def main(directory: Path, num_rows: int, function: str) -> None:
-    """What `make` runs."""
     module, _, name = function.partition(":")
     ratings, movies = generate(num_rows)
     workflow = save_workflow(

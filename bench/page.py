@@ -1,8 +1,7 @@
 """`python -m bench.page`: the figures of docs/figures on docs/benchmarks.md, and a picture of what was reached.
 
-The page is written by hand but for its blocks: between `<!-- figures of NAME -->` and `<!-- end of figures -->` stands
-what NAME.json holds. Which files there are says the page: one that it does not name, or names and does not find, is an
-error.
+The page is written by hand but for its blocks. `<!-- ratios of NAME --> … <!-- end of figures -->` holds the command,
+the machine and the ratios of NAME.json, and a link to it; `<!-- figures of NAME -->` the table of all sides, too.
 """
 
 import re
@@ -19,51 +18,42 @@ from workflows.errors import ConfigError, RanklineError
 
 PAGE = Path("docs") / "benchmarks.md"
 PICTURE = FIGURES / "reached.svg"
-_BLOCK = re.compile(r"(<!-- figures of (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (figures|ratios) of (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _PACKAGES = ("python", "tensorflow-cpu", "tensorflow", "torch", "nvtabular")
 
 
 def reports_in(figures: Path) -> dict[str, Report]:
-    """Name → what `python -m bench --json` wrote there.
-
-    Raises:
-        ConfigError: a file holds something else.
-    """
     return {path.stem: Report.load(path) for path in sorted(figures.glob("*.json"))}
 
 
 def filled(page: str, reports: Mapping[str, Report]) -> str:
-    """The page with the figures of its blocks.
-
-    Args:
-        page: Markdown.
-        reports: by the names of their blocks.
-
-    Raises:
-        ConfigError: a block has no report, or a report no block.
-    """
-    if differing := {found[2] for found in _BLOCK.finditer(page)} ^ reports.keys():
+    if differing := {found[3] for found in _BLOCK.finditer(page)} ^ reports.keys():
         raise ConfigError(
             f"{', '.join(sorted(differing))}: on the page or in {FIGURES}, expected in both. Write the JSON with "
-            "python -m bench, or the block <!-- figures of NAME --> <!-- end of figures -->."
+            "python -m bench, or the block <!-- ratios of NAME --> <!-- end of figures -->."
         )
-    return _BLOCK.sub(lambda found: f"{found[1]}\n{_block(found[2], reports[found[2]])}\n\n{found[3]}", page)
+
+    def fill(found: re.Match[str]) -> str:
+        block = _block(found[3], reports[found[3]], with_table=found[2] == "figures")
+        return f"{found[1]}\n{block}\n\n{found[4]}"
+
+    return _BLOCK.sub(fill, page)
 
 
-def _block(name: str, report: Report) -> str:
+def _block(name: str, report: Report, *, with_table: bool) -> str:
     environment, bounds = report.environment, asked(name)
     versions = environment["versions"].items()
     made_with = [f"{package} {version}" for package, version in versions if package in _PACKAGES]
     busy = f"; **the machine was busy** ({environment['busy']})" if "busy" in environment else ""
-    about = (
-        f"{environment['date']}, {environment['num_cpus']} cores of {environment['cpu']}, {', '.join(made_with)}{busy}"
-    )
+    machine = f"{environment['num_cpus']} cores of {environment['cpu']}"
+    link = f"[all figures]({FIGURES.name}/{name}.json)"
+    about = f"{environment['date']}, {machine}, {', '.join(made_with)}{busy}; {link}"
     ratios = [(f"`{ratio}`", shown(value), str(bounds.get(ratio, ""))) for ratio, value in report.ratios.items()]
-    table = report.table()
-    figures = zip(*table.values(), strict=True)
-    return "\n\n".join(
-        [f"`{environment['command']}`", about, _table(("ratio", "", "asked"), ratios), _table(list(table), figures)]
-    )
+    parts = [f"`{environment['command']}`", about, _table(("ratio", "", "asked"), ratios)]
+    if with_table:
+        table = report.table()
+        parts.append(_table(list(table), zip(*table.values(), strict=True)))
+    return "\n\n".join(parts)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -72,12 +62,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def draw(reports: Mapping[str, Report], path: Path) -> None:
-    """What was reached of what was asked: a point for each ratio, right of the line where it is better.
-
-    Args:
-        reports: by the names of their blocks.
-        path: of an SVG.
-    """
+    """What was reached of what was asked: a point for each ratio, right of the line where it is better."""
     reached = {
         f"{name}: {ratio}": (bound, report.ratios[ratio])
         for name, report in reversed([*reports.items()])
@@ -105,7 +90,6 @@ def draw(reports: Mapping[str, Report], path: Path) -> None:
 
 
 def main() -> None:
-    """Write the figures on the page, and the picture of them."""
     try:
         reports = reports_in(FIGURES)
         page = filled(PAGE.read_text(encoding="utf-8"), reports)

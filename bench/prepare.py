@@ -33,13 +33,6 @@ _CATEGORIES = [name for name in CRITEO.inputs if name.startswith("C")]
 
 
 def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -> Report:
-    """Generate the rows, measure both sides `repeats` times in turns, then memory.
-
-    Args:
-        repeats: turns of each side.
-        num_rows: rows that both sides prepare.
-        sizes: rows of the two data sets whose memory is compared, the smaller first.
-    """
     with scratch_directory() as directory:
         raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
         sides: dict[str, Turn] = {
@@ -56,18 +49,15 @@ def run(repeats: int, *, num_rows: int = ROWS, sizes: tuple[int, int] = SIZES) -
 
 
 def prepare_criteo(raw: Path, output: Path) -> None:
-    """Read raw files and prepare them."""
     prepare(CRITEO, CRITEO.read(raw), output, CONFIG, ENCODING, source="generated")
 
 
 def generated(directory: Path, num_rows: int) -> Path:
-    """Generated raw files of so many rows, in `directory`."""
     generate_criteo(directory, num_rows=num_rows, seed=1, cardinality_scale=CARDINALITY_SCALE, progress=SILENT)
     return directory
 
 
 def rate(num_rows: int, work: Callable[[], None]) -> float:
-    """Rows per second of processor time."""
     begin = time.process_time()
     work()
     return num_rows / (time.process_time() - begin)

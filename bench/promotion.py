@@ -39,13 +39,6 @@ _BETWEEN_S = 0.2  # of load, before the next turn
 
 @dataclass
 class _Served:
-    """A server under load.
-
-    Attributes:
-        supervisor: which looks after it in a thread of its own.
-        asked: what clients have seen.
-    """
-
     supervisor: Supervisor
     asked: Asked
 

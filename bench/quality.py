@@ -80,19 +80,6 @@ def run(
     peers: Mapping[str, Sequence[Options]] = PEERS,
     train: Options | None = None,
 ) -> Report:
-    """Train the recipe on both splits, and the peers.
-
-    Args:
-        repeats: seeds.
-        recipe: what answers both questions; None for `LIKED` and `NEXT`.
-        data: directory with the raw files; None generates rows.
-        num_rows: that are generated.
-        peers: see `PEERS`.
-        train: choices of `TrainConfig` in place of the recipe's own.
-
-    Raises:
-        ConfigError: the recipe's rows have no user, item, label or time, or the peers cannot be installed.
-    """
     liked, following = (_recipe(recipe or usual, train or {}) for usual in (LIKED, NEXT))
     source = SourceConfig(data_dir=data) if data else SourceConfig(rows=num_rows)
     with scratch_directory() as directory:
@@ -108,11 +95,6 @@ def run(
 
 
 def _recipe(name: str, choices: Options) -> Recipe:
-    """A recipe with choices in place of its own.
-
-    Raises:
-        ConfigError: its rows have no user, item or time.
-    """
     recipe = recipe_named(name)
     dataset = recipe.dataset
     if None in (dataset.group_by, dataset.item, dataset.time) or not isinstance(recipe.encoding, RowsConfig):
@@ -181,7 +163,6 @@ class Interactions:
     shape: tuple[int, int]
 
     def at(self, rows: Array) -> "Interactions":
-        """Some of the rows."""
         return replace(
             self, users=self.users[rows], items=self.items[rows], liked=self.liked[rows], position=self.position[rows]
         )
@@ -311,7 +292,6 @@ def by_position(dataset: Dataset) -> Dataset:
 
 
 def _raw(dataset: Dataset, source: SourceConfig, workspace: Workspace) -> pa.Table:
-    """The raw rows that were prepared."""
     from rankline.source import obtain
 
     rows = dataset.read(obtain(dataset, source, workspace.raw).directory).rows
@@ -327,7 +307,6 @@ def _parts(rows: pa.Table, dataset: Dataset, encoding: RowsConfig) -> tuple[Arra
 
 
 def _labels(prepared: PreparedData, parts: tuple[Array, Array]) -> Array:
-    """The encoded label of each raw row."""
     labels = np.empty(sum(map(len, parts)), np.float32)
     for split, part in zip(("train", "valid"), parts, strict=True):
         files = [prepared.path / name for name in prepared.spec.source(split).files]

@@ -6,6 +6,7 @@ import platform
 import re
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,7 +49,6 @@ def median_ratio(rates: Rates, one: str, other: str) -> float:
 
 
 def medians(rates: Rates, figure: str) -> dict[str, dict[str, float]]:
-    """Results with one figure for each side: its median over the turns."""
     return {side: {figure: statistics.median(values)} for side, values in rates.items()}
 
 
@@ -57,6 +57,16 @@ def medians_of(turns: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, 
     return {
         side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
     }
+
+
+def p50_ms(ask: Callable[[], object], num_calls: int, num_warmup: int = 0) -> float:
+    """Median latency in milliseconds of calls one after another; those that warm up do not count."""
+    latencies_ns = []
+    for _ in range(num_warmup + num_calls):
+        begin = time.perf_counter_ns()
+        ask()
+        latencies_ns.append(time.perf_counter_ns() - begin)
+    return statistics.median(latencies_ns[num_warmup:]) / 1e6
 
 
 @contextmanager
@@ -68,21 +78,12 @@ def scratch_directory() -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One benchmark, all sides measured in one run.
-
-    Attributes:
-        name: key in `bench.BENCHMARKS`.
-        results: side → figure → value.
-        ratios: what the sides come to against each other.
-    """
-
     name: str
     results: Mapping[str, Mapping[str, float]]
     ratios: Mapping[str, float]
     environment: Mapping[str, Any] = field(default_factory=lambda: environment())
 
     def to_dict(self) -> dict[str, Any]:
-        """For machines."""
         return {
             "name": self.name,
             "results": {side: dict(figures) for side, figures in self.results.items()},
@@ -92,11 +93,6 @@ class Report:
 
     @classmethod
     def load(cls, path: Path) -> "Report":
-        """From what `to_dict` gave.
-
-        Raises:
-            ConfigError: the file holds something else.
-        """
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
@@ -126,7 +122,6 @@ class Report:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, CPU, memory and the command line."""
     return {
         "versions": versions(),
         "cpu": cpu_name(),

@@ -20,9 +20,6 @@ def write_rows(directory: Path, num_rows: int, seed: int = 0) -> FeatureSpec:
     """Write rows as Parquet below `directory`/train.
 
     Users are drawn evenly, movies by a power law; a movie always has the same genres; the label is a coin's.
-
-    Returns:
-        Their spec, with the split "train"; files are relative to `directory`.
     """
     rng = np.random.default_rng(seed)
     (directory / "train").mkdir(parents=True)

@@ -1,29 +1,24 @@
-"""sequences: SIM against DIEN and DIN on histories whose interests drift, and what its parts cost.
+"""sequences: SIM against DIEN and DIN on histories whose interests drift, and what ranking one user's candidates costs.
 
 All on generated reviews, prepared once, one negative for each positive, items being id and category, histories of up
 to 100 items of which the latest 10 are the short one, as SIM's paper has Amazon's. Each model is trained with several
 seeds, all of them with the same choices, and without `recency`, with which DIN and DIEN know how long ago an item was
 chosen: order and reach of a history are left to the architecture, as in the papers. "best attainable" is the AUC of who
-knows how the reviews were made. Then each scores batches in process, compiled with XLA, in the shapes of NVIDIA's SIM
-for TensorFlow 2: tables 16 wide, dense layers of 200 and 80 units, 96 in its recurrent layers, its blocks (`variant`
-"reference"), every history full. The server is asked for one user's candidates in one request, and for the same scores
-as rows of their own. At last a run that is interrupted and goes on is held against one that is not.
+knows how the reviews were made. The server is then asked for one user's candidates in one request, and for the same
+scores as rows of their own.
 """
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 
 from bench.models import prepare_rows
-from bench.report import Rates, Report, Turn, median_ratio, scratch_directory, take_turns
+from bench.report import Rates, Report, median_ratio, medians, p50_ms, scratch_directory, take_turns
 from rankline import pipeline
 from rankline.display import Stages
 from rankline.recipes import Recipe, recipe_named
@@ -32,21 +27,13 @@ from serving.client import Client
 from serving.export_config import ExportConfig
 from serving.server import EmbeddedServer
 from serving.supervise import config_of
-from training.config import SessionConfig, TrainConfig
-from training.tracking import TrackingConfig
-from training.train import train
-from training.trainers.tensorflow import TensorFlowTrainer
 from workflows.encodings import SequenceConfig
 from workflows.errors import ConfigError, ParityError
-from workflows.feature_spec import FeatureSpec
 from workflows.prepared import PreparedData
-from workflows.tensor_names import NNZS, VALUES
-from workflows.trained import TrainedModel
 
 SIM = "amazon-sim"
 PEERS = {"dien": "amazon-dien", "din": "amazon-din"}
 """Name in the ratios → recipe."""
-BATCH_SIZES = tuple(4_096 << power for power in range(6))  # of the document's table
 BEST = "best attainable"
 CANDIDATES, ROWS = "candidates, one request", "rows, one batch"
 _COMPARED: dict[str, Any] = {
@@ -61,17 +48,8 @@ _COMPARED: dict[str, Any] = {
     "epochs": 2,
 }
 """In place of the recipes', which are for many short histories."""
-_DOCUMENT: dict[str, Any] = {
-    "variant": "reference",
-    "embedding_dim": 16,
-    "gru_units": 96,
-    "hidden": (200, 80),
-    "user_embeddings": True,
-    "xla": True,
-}
 _SCORE_TOLERANCE = 1e-5
 _WARMUP_CALLS = 3
-_CHECKPOINTS = 5  # of the run that is interrupted, per epoch
 
 
 def run(
@@ -79,23 +57,9 @@ def run(
     *,
     num_rows: int = 100_000,
     choices: Mapping[str, Any] | None = None,
-    batch_sizes: Sequence[int] = BATCH_SIZES,
     num_candidates: int = 1_000,
-    turn_s: float = 2.0,
 ) -> Report:
-    """Prepare the reviews, train each model with each seed, then measure.
-
-    Args:
-        repeats: seeds of each model, at least 2, and turns of each side.
-        num_rows: generated reviews.
-        choices: of `TrainConfig`, in place of the benchmark's own.
-        batch_sizes: rows that are scored at once in process.
-        num_candidates: items that one user is to rank.
-        turn_s: how long a turn is.
-
-    Raises:
-        ConfigError: one seed, which has no spread.
-    """
+    """Train each model with `repeats` seeds, at least 2, then rank as often."""
     if repeats < 2:
         raise ConfigError(f"sequences compares models by the spread of their seeds, got --repeats {repeats}. Give 2.")
     recipes = {name: _with_choices(recipe_named(name), dict(choices or {})) for name in (SIM, *PEERS.values())}
@@ -105,36 +69,29 @@ def run(
         }
         prepared = prepare_rows(workspaces[SIM], recipes[SIM], num_rows)
         aucs = {name: _aucs(recipe, prepared, workspaces[name], repeats) for name, recipe in recipes.items()}
-        rates = _inference_rates(prepared, [recipe.train for recipe in recipes.values()], batch_sizes, repeats, turn_s)
-        seconds = _ranking_seconds(recipes[SIM], prepared, workspaces[SIM], num_candidates, repeats)
-        difference = _resume_difference(recipes[SIM].train, prepared, directory)
+        latencies_ms = _ranking_ms(recipes[SIM], prepared, workspaces[SIM], num_candidates, repeats)
     results: dict[str, dict[str, float]] = {
         recipe: {
             "auc": statistics.fmean(values),
             "auc_std": statistics.stdev(values),
             "auc_range": max(values) - min(values),
-            **{f"samples_per_s@{size}": statistics.median(rates[f"{recipe}@{size}"]) for size in batch_sizes},
         }
         for recipe, values in aucs.items()
     }
     assert prepared.spec.metadata.best_auc is not None  # its rows are generated
     results[BEST] = {"auc": prepared.spec.metadata.best_auc}
-    results |= {side: {"ms": statistics.median(values) * 1e3} for side, values in seconds.items()}
+    results |= medians(latencies_ms, "ms")
     ratios = {
         **{f"sim_minus_{name}_over_spread": _lead(aucs[SIM], aucs[recipe]) for name, recipe in PEERS.items()},
-        "candidates_vs_rows": median_ratio(seconds, ROWS, CANDIDATES),
-        "resume_difference": difference,
+        "candidates_vs_rows": median_ratio(latencies_ms, ROWS, CANDIDATES),
     }
     return Report(name="sequences", results=results, ratios=ratios)
 
 
 def _with_choices(recipe: Recipe, choices: dict[str, Any]) -> Recipe:
-    return replace(recipe, encoding=SequenceConfig(), train=_with(recipe.train, _COMPARED | choices))
-
-
-def _with(config: TrainConfig, choices: Mapping[str, Any]) -> TrainConfig:
-    """The run with the choices that its model has."""
-    return config.with_choices(**{name: value for name, value in choices.items() if name in config.to_dict()})
+    known = recipe.train.to_dict()
+    chosen = {name: value for name, value in (_COMPARED | choices).items() if name in known}
+    return replace(recipe, encoding=SequenceConfig(), train=recipe.train.with_choices(**chosen))
 
 
 def _lead(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -150,48 +107,10 @@ def _aucs(recipe: Recipe, prepared: PreparedData, workspace: Workspace, num_seed
     return [of_seed["valid_auc"] for of_seed in metrics.values()]
 
 
-def _inference_rates(
-    prepared: PreparedData, configs: Sequence[TrainConfig], batch_sizes: Sequence[int], repeats: int, turn_s: float
-) -> Rates:
-    """Rows scored per second, model by model and size by size, so that one large batch is in memory at a time."""
-    spec = prepared.spec.for_scoring
-    rates: dict[str, Sequence[float]] = {}
-    for config in configs:
-        trainer = TensorFlowTrainer(spec, _with(config, _DOCUMENT), num_steps=1)
-        for size in batch_sizes:
-            side = f"amazon-{config.model.name}@{size}"
-            rates |= take_turns({side: _scoring(trainer, _full_rows(spec, size), size, turn_s)}, repeats)
-    return rates
-
-
-def _full_rows(spec: FeatureSpec, batch_size: int) -> dict[str, Any]:
-    """Random ids, with as long a history as there can be."""
-    rng = np.random.default_rng(0)
-    inputs: dict[str, Any] = {}
-    for feature in spec.categorical:
-        length = feature.max_length or 1
-        ids = tf.constant(rng.integers(1, feature.embedding_shape[0], (batch_size * length, 1)))
-        inputs[feature.name + VALUES if feature.is_list else feature.name] = ids
-        if feature.is_list:
-            inputs[feature.name + NNZS] = tf.fill((batch_size, 1), length)
-    return inputs
-
-
-def _scoring(trainer: TensorFlowTrainer, inputs: Mapping[str, Any], batch_size: int, turn_s: float) -> Turn:
-    def turn() -> float:
-        done, begin = 0, time.perf_counter()
-        while not done or time.perf_counter() - begin < turn_s:
-            trainer.score(inputs)
-            done += batch_size
-        return done / (time.perf_counter() - begin)
-
-    return turn
-
-
-def _ranking_seconds(
+def _ranking_ms(
     recipe: Recipe, prepared: PreparedData, workspace: Workspace, num_candidates: int, repeats: int
 ) -> Rates:
-    """Seconds until the scores of one user's candidates are there, asked for in both ways."""
+    """Milliseconds until the scores of one user's candidates are there, asked for in both ways."""
     with Stages(["export"]) as stages:
         ensemble = pipeline.export(recipe, ExportConfig(), prepared, workspace, stages)
     row, items = _longest_row(prepared), _items(prepared, num_candidates)
@@ -207,20 +126,8 @@ def _ranking_seconds(
 
         if not np.allclose(candidates(), separately(), rtol=0, atol=_SCORE_TOLERANCE):
             raise ParityError("candidates of one request and rows of their own score differently: nothing to compare.")
-        return take_turns({CANDIDATES: _seconds(candidates), ROWS: _seconds(separately)}, repeats)
-
-
-def _seconds(call: Callable[[], Any]) -> Turn:
-    """Of one call, after some that do not count."""
-
-    def turn() -> float:
-        for _ in range(_WARMUP_CALLS):
-            call()
-        begin = time.perf_counter()
-        call()
-        return time.perf_counter() - begin
-
-    return turn
+        sides = {CANDIDATES: candidates, ROWS: separately}
+        return take_turns({side: partial(p50_ms, ask, 1, _WARMUP_CALLS) for side, ask in sides.items()}, repeats)
 
 
 def _longest_row(prepared: PreparedData) -> dict[str, Any]:
@@ -237,36 +144,3 @@ def _items(prepared: PreparedData, count: int) -> pa.Array:
     assert catalog is not None
     column = catalog[prepared.candidates[0]].combine_chunks()
     return column.take(pa.array(np.arange(count) % len(column)))
-
-
-class _InterruptedError(Exception):
-    """Ends a run half-way."""
-
-
-class _Half:
-    """A progress that ends a run when half of it is done."""
-
-    def update(self, done: float, total: float, note: str = "") -> None:  # noqa: ARG002
-        """Let the first half pass."""
-        if done >= total / 2:
-            raise _InterruptedError
-
-
-def _resume_difference(config: TrainConfig, prepared: PreparedData, directory: Path) -> float:
-    """Largest difference between a weight of a run that was interrupted and the same of one that was not."""
-    config = replace(config, epochs=2)
-    num_steps = -(-prepared.spec.source("train").num_rows // config.batch_size)
-    session = SessionConfig(checkpoint_every=max(num_steps // _CHECKPOINTS, 1))
-    tracking = TrackingConfig(directory=directory, experiment="resume")
-    whole = train(prepared.path, directory / "whole", config, tracking=tracking)
-    with suppress(_InterruptedError):
-        train(prepared.path, directory / "half", config, session=session, tracking=tracking, progress=_Half())
-    resumed = train(prepared.path, directory / "half", config, session=replace(session, resume=True), tracking=tracking)
-    ours, theirs = _weights(whole), _weights(resumed)
-    return max(float(np.max(np.abs(ours[name] - theirs[name]))) for name in ours.keys() | theirs.keys())
-
-
-def _weights(model: TrainedModel) -> dict[str, np.ndarray[Any, Any]]:
-    reader = tf.train.load_checkpoint(str(model.saved_model / "variables" / "variables"))
-    tensors = {name: np.asarray(reader.get_tensor(name)) for name in reader.get_variable_to_shape_map()}
-    return {name: values for name, values in tensors.items() if values.dtype.kind == "f"}

@@ -160,11 +160,6 @@ def _export(prepared: PreparedData, trained: TrainedModel, target: Path, config:
 
 
 def _export_plain(recipe: str, prepared: PreparedData, directory: Path) -> str:
-    """Train an `mlp` on the rows of a recipe, and export it to a directory.
-
-    Returns:
-        The name of its ensemble.
-    """
     plain = replace(recipe_named(recipe), train=TrainConfig(model=MLPConfig(), epochs=1))
     workspace = Workspace(recipe=recipe, root=directory.with_name(f"{PLAIN}-work"), repository=directory)
     with Stages(["train"]) as stages:

@@ -67,12 +67,7 @@ def _num_messages(batch_size: int) -> int:
 
 
 def asks(connection: Transport, requests: LaidOut) -> Call:
-    """A call that sends the next request of a batch size, and reads the first output.
-
-    Args:
-        connection: the client that costs least, so that what is measured is the server.
-        requests: to send in turn.
-    """
+    """A call that sends the next request of a batch size, and reads the first output."""
     turns = {size: cycle(sent.messages) for size, sent in requests.items()}
 
     def call(batch_size: int) -> Array:
@@ -88,11 +83,7 @@ def asks(connection: Transport, requests: LaidOut) -> Call:
 
 
 def check_same_scores(sides: Mapping[str, Call], batch_size: int) -> None:
-    """All sides were laid out with the same draws, so their first answers must agree.
-
-    Raises:
-        ParityError: they do not.
-    """
+    """All sides were laid out with the same draws, so their first answers must agree."""
     first, *others = sides
     ours = sides[first](batch_size)
     for side in others:

@@ -5,7 +5,7 @@ What a closed loop reaches is no rate that one could promise: its client waits w
 Memory is what the server and its model processes hold, as the median of the first and of the last tenth of the time;
 the minute before, in which their allocators fill, does not count.
 
-One repeat is six minutes; the default of five is half an hour. With `--check-every` it is another one: `bench.answers`.
+One repeat is six minutes; the default of five is half an hour.
 """
 
 import statistics
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 
 import psutil
 
-from bench import answers
 from bench.models import make_model
 from bench.report import Report, scratch_directory
 from rankline.workspace import Workspace
@@ -36,15 +35,8 @@ _WARMUP_S = 60.0
 _PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
 
 
-def run(repeats: int, check_every: int | None = None) -> Report:
-    """Find the peak, then send at 70 % of it, six minutes for each repeat.
-
-    Args:
-        repeats: how often.
-        check_every: compare each so many-th answer, of all layouts, in place of that; see `bench.answers`.
-    """
-    if check_every is not None:
-        return answers.run(repeats, check_every)
+def run(repeats: int) -> Report:
+    """Find the peak, then send at 70 % of it, six minutes for each repeat."""
     with scratch_directory() as directory:
         workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
         prepared, _ = make_model(workspace)

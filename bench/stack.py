@@ -46,7 +46,6 @@ _KILLS = {
 
 
 def run(repeats: int, recipe: str = "movielens", num_rows: int = _ROWS) -> Report:
-    """Sizes, starts, latencies, how long a server that was killed is away, and what clients lose."""
     with scratch_directory() as directory:
         workspace = Workspace(recipe=recipe, root=directory / "work", repository=directory / "repository")
         prepared, trained = make_model(workspace, num_rows)
@@ -109,11 +108,7 @@ def _medians_ms(clients: Mapping[str, Client], batches: Sequence[pa.Table]) -> d
 def _change(
     tag: str, export: Callable[[], ExportedEnsemble], rows: pa.Table, repeats: int
 ) -> tuple[Asked, dict[str, list[float]]]:
-    """Export, roll back, break and kill under load, with a repository mounted into the container.
-
-    Returns:
-        What the clients saw, which retry lost requests; and by killed process, how long each outage took, in seconds.
-    """
+    """Export, roll back, break and kill under load, with a repository mounted into the container."""
     ensemble = export()
     path, name = ensemble.path, ensemble.name
     path.parent.chmod(0o755)  # user 1000 of the container reads it

@@ -56,7 +56,6 @@ def _turns(spec: FeatureSpec, config: TrainConfig, batches: Iterator[Any], turn_
 
 
 def train_for(trainer: TensorFlowTrainer, batches: Iterator[Any], turn_s: float) -> float:
-    """Rows trained on per second in a turn."""
     for inputs, labels in islice(batches, WARMUP_STEPS):
         trainer.step(inputs, labels)
 
@@ -83,5 +82,4 @@ def rate_of(work: Callable[[], int], turn_s: float) -> float:
 
 
 def endless(batches: Any) -> Iterator[Any]:
-    """Epoch after epoch."""
     return chain.from_iterable(repeat(batches))

@@ -35,13 +35,6 @@ NETWORK, FOREST, PEER = "recipe", "model: lightgbm", "lightgbm"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A real table.
-
-    Attributes:
-        files: their names, or a pattern.
-        label: its column.
-    """
-
     files: str
     label: str
 
@@ -98,7 +91,6 @@ def _prepared(name: str, table: Table, data: Path, directory: Path) -> tuple[Pre
 
 
 def _figures(prepared: PreparedData, config: TrainConfig, directory: Path, seed: int) -> dict[str, float]:
-    """Of the validation rows, without the name of the split."""
     tracking = TrackingConfig(directory=directory, experiment="tables")
     trained: TrainedModel = train(prepared, directory / "model", replace(config, seed=seed), tracking=tracking)
     return {name.removeprefix("valid_"): figure for name, figure in trained.metrics.items() if name != "epoch"}

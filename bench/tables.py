@@ -43,16 +43,6 @@ def run(
     log_rows: int = LOG_ROWS,
     forest_rows: int = forest.ROWS,
 ) -> Report:
-    """Measure preparing in turns, then memory, the click log once, a forest served in turns, and quality.
-
-    Args:
-        repeats: turns of each side, and seeds of each network.
-        data: directory with the real tables of `bench.table_quality`, which are left out without.
-        num_rows: rows that both sides prepare.
-        sizes: rows of the two data sets whose memory is compared, the smaller first.
-        log_rows: rows of the click log.
-        forest_rows: rows that the forests learn from.
-    """
     ratios: dict[str, float] = {}
     with scratch_directory() as directory:
         raw = {size: generated(directory / f"raw-{size}", size) for size in sorted({num_rows, *sizes})}
@@ -91,7 +81,6 @@ def criteo_table() -> TableConfig:
 
 
 def prepare_table(raw: Path, output: Path) -> None:
-    """Read raw files of Criteo as a table and prepare them."""
     dataset = table_dataset("table", criteo_table(), raw)
     prepare(dataset, dataset.read(raw), output, CONFIG, ENCODING, source="generated")
 

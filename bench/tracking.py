@@ -18,12 +18,6 @@ _METRICS_OF_A_RUN, _PARAMS_OF_A_RUN = 20, 50
 
 
 def run(repeats: int, num_runs: int = 1000) -> Report:
-    """Read a store of many runs.
-
-    Args:
-        repeats: of each command.
-        num_runs: in the store.
-    """
     with scratch_directory() as directory:
         results = _looks(directory / "many", num_runs, repeats)
     slowest = max(figures["seconds"] for figures in results.values())
@@ -56,7 +50,6 @@ def _looks(directory: Path, num_runs: int, repeats: int) -> dict[str, dict[str, 
 
 
 def _took(command: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and processor seconds of what it starts."""
     begin, before = time.perf_counter(), os.times()
     command()
     after = os.times()

@@ -14,15 +14,6 @@ from workflows.errors import ConfigError
 
 
 def run(repeats: int, *, recipe: str = MOVIELENS) -> Report:
-    """Measure a recipe against its seed document.
-
-    Args:
-        repeats: turns of each side.
-        recipe: what is trained.
-
-    Raises:
-        ConfigError: no seed document trains it.
-    """
     runs: Mapping[str, Callable[[int], Report]] = {MOVIELENS: run_movielens, CRITEO: run_criteo, SIM: run_amazon}
     if recipe not in runs:
         raise ConfigError(f"no seed document trains {recipe!r}. Available: {', '.join(runs)}.")

@@ -7,7 +7,7 @@ scoring step alone, which leaves out what Triton's ensemble scheduler costs.
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from tritonclient.grpc import service_pb2_grpc
 
-from bench.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
+from bench.report import Report, Turn, median_ratio, medians, p50_ms, scratch_directory, take_turns
 from rankline import api
 from serving.client import Client
 from serving.ensemble import ExportedEnsemble
@@ -31,12 +31,6 @@ _REQUESTS_PER_TURN = 100
 
 
 def run(repeats: int, *, widths: tuple[int, ...] = WIDTHS) -> Report:
-    """Export each table once, then score one row in turns.
-
-    Args:
-        repeats: turns of each side.
-        widths: columns of the tables, from few to many.
-    """
     exports_s: dict[int, float] = {}
     with scratch_directory() as directory, ExitStack() as stack:
         sides: dict[str, Turn] = {}
@@ -92,22 +86,13 @@ def _served(ensemble: ExportedEnsemble, row: dict[str, list[object]], width: int
         infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
         (message,) = client.prepare(row).messages
         sides: dict[str, Turn] = {
-            f"{CLIENT}, {width}": partial(_p50_ms, lambda: client.predict(row)),
-            f"{MESSAGE}, {width}": partial(_p50_ms, lambda: infer(message)),
+            f"{CLIENT}, {width}": partial(p50_ms, lambda: client.predict(row), _REQUESTS_PER_TURN),
+            f"{MESSAGE}, {width}": partial(p50_ms, lambda: infer(message), _REQUESTS_PER_TURN),
         }
         if "_score_v" in (step := ensemble.steps[-1]):  # else it takes encoded columns
             of_step = type(message)()
             of_step.CopyFrom(message)
             of_step.model_name = step
             del of_step.outputs[:]  # the engine may name them otherwise
-            sides[f"{STEP}, {width}"] = partial(_p50_ms, lambda: infer(of_step))
+            sides[f"{STEP}, {width}"] = partial(p50_ms, lambda: infer(of_step), _REQUESTS_PER_TURN)
         yield sides
-
-
-def _p50_ms(ask: Callable[[], object]) -> float:
-    latencies_s = []
-    for _ in range(_REQUESTS_PER_TURN):
-        begin = time.perf_counter()
-        ask()
-        latencies_s.append(time.perf_counter() - begin)
-    return float(np.median(latencies_s)) * 1e3

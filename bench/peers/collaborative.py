@@ -22,7 +22,6 @@ _NEIGHBOURS = {"cosine": CosineRecommender, "tfidf": TFIDFRecommender, "bm25": B
 
 
 def main(folder: Path) -> None:
-    """Fit each side and write its scores."""
     with np.load(folder / "train.npz") as held:
         shape = tuple(int(size) for size in held["shape"])
         chosen = csr_matrix((np.ones(len(held["users"]), np.float32), (held["users"], held["items"])), shape=shape)
@@ -31,7 +30,6 @@ def main(folder: Path) -> None:
 
 
 def scores(chosen: Any, *, kind: str, **options: Any) -> Any:
-    """Of all items for all users, by what they chose."""
     if kind == "als":
         model = AlternatingLeastSquares(random_state=0, use_gpu=False, **options)
         model.fit(chosen, show_progress=False)

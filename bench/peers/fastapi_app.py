@@ -32,7 +32,6 @@ class Scores(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Load before the first request."""
     app.state.scorer = Scorer(Path(os.environ[WORKFLOW]), Path(os.environ[SAVED_MODEL]))
     yield
 
@@ -42,6 +41,5 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/predict")
 async def predict(rows: Rows, request: Request) -> Scores:
-    """Score rows, columns by name; returns a score for each."""
     scorer: Scorer = request.app.state.scorer
     return Scores(scores=scorer.score(pd.DataFrame(rows.columns)).tolist())

@@ -18,7 +18,6 @@ class ScoringModel(PythonModel):
     """What MLflow's server loads and calls."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load both once."""
         self._scorer = Scorer(Path(context.artifacts[WORKFLOW]), Path(context.artifacts[SAVED_MODEL]))
 
     def predict(
@@ -27,7 +26,6 @@ class ScoringModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,  # noqa: ARG002  (likewise)
     ) -> NDArray[Any]:
-        """Scores [num_rows]."""
         return self._scorer.score(model_input)
 
 

@@ -43,18 +43,11 @@ def hashed(spec: FeatureSpec) -> FeatureSpec:
 
 
 def num_buckets(cardinality: int) -> int:
-    """Buckets for so many ids."""
     return max(1, int(HASH_SHARE * cardinality))
 
 
 def feature_columns(spec: FeatureSpec, model: ModelConfig, *, accelerated: bool) -> list[Any]:
-    """Numeric columns, and embedding columns over the buckets.
-
-    Args:
-        spec: the encoded rows, not hashed.
-        model: width and start of the tables.
-        accelerated: the ids are hashed already; else the columns hash them.
-    """
+    """Numeric columns, and embedding columns over the buckets."""
     assert isinstance(model, NetworkConfig)
     embeddings = embedding_columns(hashed(spec).categorical, model)
     if not accelerated:
@@ -93,7 +86,6 @@ class Accelerated(DLRMConfig):
     """DLRM for rows whose ids are hashed already."""
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
-        """Build the model; `spec` is that of the encoded rows, not hashed."""
         return super().build(hashed(spec), step)
 
 
@@ -105,7 +97,6 @@ class Native(DLRMConfig):
     """
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
-        """Build the model; `spec` is that of the encoded rows, not hashed."""
         columns = feature_columns(spec, self, accelerated=False)
         numbers, embeddings = columns[: len(spec.continuous)], columns[len(spec.continuous) :]
         inputs = keras_inputs(spec)

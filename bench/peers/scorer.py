@@ -13,13 +13,6 @@ from workflows.upstream import nvt, quiet_nvtabular
 
 
 class Scorer:
-    """Loads both once and scores rows.
-
-    Args:
-        workflow: directory of a saved workflow without the label.
-        saved_model: directory of the model.
-    """
-
     def __init__(self, workflow: Path, saved_model: Path) -> None:
         with quiet_nvtabular():
             self._workflow = nvt.Workflow.load(str(workflow))
@@ -27,7 +20,6 @@ class Scorer:
         self._signature = self._model.signatures[PADDED_SIGNATURE]
 
     def score(self, rows: pd.DataFrame) -> NDArray[Any]:
-        """Scores [num_rows] of raw rows."""
         inputs = padded_rows(self._workflow.transform(rows))
         scores: NDArray[Any] = self._signature(**{name: tf.constant(values) for name, values in inputs.items()})[SCORE]
         return scores.numpy().reshape(-1)  # type: ignore[attr-defined,no-any-return]

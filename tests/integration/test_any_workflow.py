@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.benchmark.config import LoadConfig
+from serving.benchmark.load import measure
 from serving.client import Client
 from serving.engines.tensorflow.offline import Model
 from serving.ensemble import ExportedEnsemble
@@ -303,3 +306,24 @@ def test_one_step_and_two_answer_the_same_in_python_too(
         request: dict[str, Any] = {name: rows.slice(0, 1)[name] for name in INPUTS if name != "history"}
         with pytest.raises(RequestError, match="lengths of 'history' do not fit"):
             of_other.predict(request | {"history__values": [[1, 2]], "history__nnzs": [9]})
+
+
+def test_every_answer_under_load_is_right_with_several_instances(
+    prepared: PreparedData, trained: TrainedModel, tmp_path: Path, rows: pa.Table, expected: Any
+) -> None:
+    config = ExportConfig(max_batch_size=64, fused=False, instances=3)
+    ensemble = export_ensemble(prepared, trained, tmp_path / "any", config, name="any")
+    load = LoadConfig(
+        concurrency=(8,), check_every=1, warmup_s=0.1, min_requests=1, min_duration_s=0.5, time_limit_s=0.5
+    )
+    with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, "any") as connected:
+        batched = measure(connected, rows, [1, 17], config=load, expected=expected)
+        for step in ensemble.steps:
+            message = ensemble.step_config(step)
+            message.ClearField("dynamic_batching")
+            server.load(step, json_format.MessageToJson(message, preserving_proto_field_name=True))
+        server.load(ensemble.name, ensemble.config)
+        unbatched = measure(connected, rows, [1, 17], config=load, expected=expected)
+    for report in (batched, unbatched):
+        assert report.num_checked > 100
+        assert report.max_abs_error == pytest.approx(0, abs=SCORE_ROUNDING)

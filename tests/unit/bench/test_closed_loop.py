@@ -61,5 +61,5 @@ def test_a_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
 
 
 def test_a_request_that_fails_fails_the_turn(url: str) -> None:
-    with Workers(1) as workers, pytest.raises(ServingError, match=r"echo failed under load: \{'UNAVAILABLE': \d+\}"):
+    with Workers(1) as workers, pytest.raises(ServingError, match=r"echo failed under load: \{'UNKNOWN': \d+\}"):
         keep_in_flight("echo", workers, partial(Http1Connection, url), [b"busy"], LOAD, turn_s=0.5, warmup_s=0.25)

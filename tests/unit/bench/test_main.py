@@ -10,12 +10,14 @@ from bench import __main__ as program
 from bench import vocabulary
 from bench.report import Report
 
+RATIO = "p50_growth_with_vocabulary"
+
 
 def run(name: str, json_file: Path | None = None) -> None:
     program.main(name, repeats=1, recipe=None, device=None, json_file=json_file)
 
 
-def test_what_is_missing_is_said_before_anything_is_imported(
+def test_missing_requirement_is_reported_before_anything_is_imported(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(program._NEEDS, "distributed", lambda: "Horovod is not installed: make horovod")
@@ -25,47 +27,32 @@ def test_what_is_missing_is_said_before_anything_is_imported(
     assert "bench distributed cannot run here: Horovod is not installed: make horovod" in capfd.readouterr().err
 
 
-def test_a_benchmark_that_measures_no_recipe_refuses_one() -> None:
+def test_benchmark_without_recipes_rejects_one() -> None:
     with pytest.raises(typer.BadParameter, match="vocabulary knows no recipe"):
         program.main("vocabulary", recipe="criteo-dlrm")
 
 
-@pytest.mark.parametrize("busy", ["", "load 4.0, 90% of the processors in use, 0% stolen"])
-def test_a_busy_machine_is_said_at_the_start_and_marked(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, busy: str
-) -> None:
-    said = []
-
-    def measure(_: int) -> Report:
-        said.append(capfd.readouterr().err)
-        return Report(name="vocabulary", results={"a": {"b": 1.0}}, ratios={"c": 2.0})
-
-    monkeypatch.setattr(program, "busyness", lambda: busy)
-    monkeypatch.setattr(vocabulary, "run", measure)
-    run("vocabulary", tmp_path / "out.json")
-    assert (f"the machine is busy ({busy})" in said[0].replace("\n", " ")) == bool(busy)
-    assert json.loads((tmp_path / "out.json").read_text())["environment"].get("busy", "") == busy
-    assert ("the machine was busy" in capfd.readouterr().out) == bool(busy)
-
-
-def test_what_is_asked_and_what_was_reached_last_stand_beside_a_ratio(
+def test_ratio_is_printed_with_its_bound_and_last_value_and_a_busy_machine_is_marked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "busyness", lambda: "")
     found = iter([1.5, 1.1])
-    monkeypatch.setattr(
-        vocabulary,
-        "run",
-        lambda _: Report(name="vocabulary", results={}, ratios={"p50_growth_with_vocabulary": next(found)}),
-    )
-    run("vocabulary", tmp_path / "docs/figures/vocabulary.json")
-    assert "p50_growth_with_vocabulary: 1.5  asked ≤ 1.2\n" in capfd.readouterr().out
-    run("vocabulary", tmp_path / "docs/figures/vocabulary.json")
-    assert "p50_growth_with_vocabulary: 1.1  asked ≤ 1.2, 1.5 on 20" in capfd.readouterr().out
+    monkeypatch.setattr(vocabulary, "run", lambda _: Report(name="vocabulary", results={}, ratios={RATIO: next(found)}))
+    figures = tmp_path / "docs/figures/vocabulary.json"
+    monkeypatch.setattr(program, "busyness", lambda: "")
+    run("vocabulary", figures)
+    said = capfd.readouterr()
+    assert f"{RATIO}: 1.5  asked ≤ 1.2\n" in said.out
+    assert "busy" not in said.out + said.err
+    monkeypatch.setattr(program, "busyness", lambda: "load 4.0")
+    run("vocabulary", figures)
+    said = capfd.readouterr()
+    assert f"{RATIO}: 1.1  asked ≤ 1.2, 1.5 on 20" in said.out
+    assert "the machine is busy (load 4.0)" in said.err.replace("\n", " ")
+    assert json.loads(figures.read_text())["environment"]["busy"] == "load 4.0"
 
 
-def test_last_figures_that_are_damaged_are_told_before_the_work(
+def test_damaged_last_figures_are_reported_before_the_work(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from training.config import TrainConfig
 from training.graph_cut import split_at_features
 from training.loader.tfrecord import write_tfrecords
 from training.models.dlrm import DLRMConfig
-from training.trainers.tensorflow import TensorFlowTrainer
-from workflows.auc import exact_auc
 from workflows.feature_spec import Feature, FeatureSpec, Source
 
 CARDINALITIES = {"C1": 400, "C2": 40, "C3": 1}
@@ -26,7 +23,6 @@ CONFIG = TrainConfig(
     learning_rate=0.03,
     batch_size=BATCH_SIZE,
 )
-SIDES = pytest.mark.parametrize("accelerated", [False, True], ids=["native", "accelerated"])
 
 Files = Callable[[bool], list[Path]]
 
@@ -84,20 +80,6 @@ def one_epoch(files: Files, spec: FeatureSpec, *, accelerated: bool) -> dict[str
     return {name: values[order] for name, values in joined.items()}
 
 
-def fitted(
-    files: Files, spec: FeatureSpec, config: TrainConfig, *, accelerated: bool
-) -> tuple[TensorFlowTrainer, float]:
-    """A model after two epochs, and its AUC on the same rows."""
-    trainer = TensorFlowTrainer(spec, peer(config, accelerated=accelerated), num_steps=1)
-    batches = dataset(files, spec, accelerated=accelerated)
-    for _ in range(2):
-        for inputs, labels in batches:
-            trainer.step(inputs, labels)
-    scored = [(trainer.array(labels), trainer.score(inputs)) for inputs, labels in batches]
-    labels, scores = (np.concatenate(parts) for parts in zip(*scored, strict=True))
-    return trainer, exact_auc(labels, scores)
-
-
 def tables(model: Any) -> list[Any]:
     return [variable for layer in split_at_features(model)[0] for variable in layer.trainable_variables]
 
@@ -125,19 +107,7 @@ def test_both_pipelines_give_each_row_once_and_only_the_accelerated_one_hashes(
         assert len(pairs) == len(set(native[name].tolist()))  # an id has one bucket, wherever it stands
         assert {bucket for _, bucket in pairs} <= set(range(num_buckets(size)))
     assert len(set(accelerated["C1"].tolist())) > 100  # and the buckets are used
-
-
-def test_a_column_has_three_quarters_of_its_ids_as_buckets_but_at_least_one(spec: FeatureSpec) -> None:
     assert [feature.cardinality for feature in hashed(spec).categorical] == [300, 30, 1]
-    assert hashed(spec).continuous == spec.continuous
-
-
-def test_both_models_have_the_same_weights(spec: FeatureSpec) -> None:
-    native, accelerated = (
-        TensorFlowTrainer(spec, peer(CONFIG, accelerated=side), num_steps=1) for side in (False, True)
-    )
-    assert native.num_parameters() == accelerated.num_parameters()
-    assert native.num_parameters()[0] == (300 + 30 + 1) * MODEL.embedding_dim
 
 
 def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -> None:
@@ -149,16 +119,7 @@ def test_both_models_compute_the_same_from_the_same_vectors(spec: FeatureSpec) -
     fused.assign(np.repeat(list(vectors.values()), [num_buckets(size) for size in CARDINALITIES.values()], axis=0))
     for ours, theirs in zip(others(accelerated), others(native), strict=True):
         ours.assign(theirs)
+    assert native.count_params() == accelerated.count_params()
     inputs = {name: np.zeros((5, 1), np.int64) for name in CARDINALITIES}
     inputs |= {name: np.random.default_rng(2).random((5, 1), np.float32) for name in ("row", "number")}
     assert native(inputs).numpy() == pytest.approx(accelerated(inputs).numpy(), abs=1e-5)
-
-
-@SIDES
-@pytest.mark.parametrize(("precision", "xla"), [("float32", False), ("bfloat16", True)])
-def test_both_models_learn_in_every_way_to_compute(
-    files: Files, spec: FeatureSpec, accelerated: bool, precision: str, xla: bool
-) -> None:
-    trainer, auc = fitted(files, spec, replace(CONFIG, precision=precision, xla=xla), accelerated=accelerated)
-    assert trainer.diverged_at() is None
-    assert auc > 0.75
