@@ -69,16 +69,12 @@ def test_docker_compose_accepts_them(files: tuple[str, ...], tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_every_variable_is_documented_with_the_default_that_is_used() -> None:
+def test_every_variable_has_one_default_and_is_documented() -> None:
     example = (ROOT / ".env.example").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^#?(\w+)=(.*)$", example, re.MULTILINE))
-    used = dict(pair for file in FILES for pair in variables(file))
-    assert documented == {name: "" if value.startswith("?") else value[1:] for name, value in used.items()}
-
-
-def test_no_variable_has_two_defaults() -> None:
     found = {pair for file in FILES for pair in variables(file)}
     assert len(dict(found)) == len(found)
+    assert documented == {name: "" if value.startswith("?") else value[1:] for name, value in found}
 
 
 # What a service may do
@@ -97,48 +93,22 @@ def test_a_service_has_no_rights_that_it_does_not_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_has_limits(name: str) -> None:
+def test_service_has_limits(name: str) -> None:
     memory = yaml.safe_load((ROOT / FILES[0]).read_text())["services"][name]["mem_limit"]
     assert re.fullmatch(rf"\$\{{RANKLINE_{name.upper()}_MEMORY:-\d+[mg]\}}", memory)
     assert SERVICES[name]["logging"] == {"driver": "local"}
+    assert all("nosuid,nodev,noexec" in entry for entry in SERVICES[name].get("tmpfs", ()))
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_a_lasting_service_tells_its_health_and_comes_back(name: str) -> None:
+def test_lasting_service_reports_its_health_and_restarts(name: str) -> None:
     assert name == "triton" or SERVICES[name]["healthcheck"]["test"][0] == "CMD"  # the image's: HEALTHCHECK
     assert SERVICES[name]["restart"] == "always"
 
 
-def test_only_its_tmp_and_its_volumes_can_be_written() -> None:
-    writable = {
-        name: sorted(
-            [volume for volume in service.get("volumes", ()) if isinstance(volume, str)]
-            + [entry.split(":")[0] for entry in service.get("tmpfs", ())]
-        )
-        for name, service in SERVICES.items()
-    }
-    assert writable == {
-        "triton": ["serving:/var/lib/rankline"],
-        "bench": ["/tmp"],
-        "postgres": ["/tmp", "/var/run/postgresql", "postgres:/var/lib/postgresql"],
-        "mlflow": ["/tmp", "artifacts:/artifacts"],
-        "prometheus": ["metrics:/prometheus"],
-        "grafana": ["/tmp", "grafana:/var/lib/grafana"],
-    }
-    assert {volume.split(":")[0] for volumes in writable.values() for volume in volumes if ":" in volume} == set(
-        STACK["volumes"]
-    )
-
-
-def test_no_program_can_be_run_from_a_tmpfs() -> None:
-    mounts = [entry for service in SERVICES.values() for entry in service.get("tmpfs", ())]
-    assert mounts
-    assert all("nosuid,nodev,noexec" in entry for entry in mounts)
-
-
-def test_what_is_mounted_from_this_machine_is_read_only_and_must_be_there() -> None:
+def test_host_mounts_are_read_only_and_must_exist() -> None:
     mounts = [volume for service in SERVICES.values() for volume in service.get("volumes", ()) if "type" in volume]
-    assert len(mounts) == 5
+    assert mounts
     for mount in mounts:
         assert (mount["type"], mount["read_only"], mount["bind"]["create_host_path"]) == ("bind", True, False)
         if mount["target"] != "/work":  # made by `rankline prepare`
@@ -148,27 +118,14 @@ def test_what_is_mounted_from_this_machine_is_read_only_and_must_be_there() -> N
 # What can be reached
 
 
-def test_nothing_is_published_but_three_ports_on_loopback() -> None:
+def test_ports_are_published_on_loopback_only() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert published == {
-        "triton": ["127.0.0.1:8001:8001"],
-        "mlflow": ["127.0.0.1:5000:5000"],
-        "grafana": ["127.0.0.1:3000:3000"],
-    }
+    assert published.keys() == {"triton", "mlflow", "grafana"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_networks_join_only_who_must_talk() -> None:
-    members: dict[str, list[str]] = {}
-    for name, service in SERVICES.items():
-        for network in service["networks"]:
-            members.setdefault(network, []).append(name)
-    assert members == {
-        "serving": ["triton", "bench", "prometheus"],
-        "database": ["postgres", "mlflow"],
-        "tracking": ["mlflow"],
-        "monitoring": ["prometheus", "grafana"],
-    }
-    assert [name for name, network in STACK["networks"].items() if network] == ["database"]
+def test_only_mlflow_reaches_the_database() -> None:
+    assert [name for name, service in SERVICES.items() if "database" in service["networks"]] == ["postgres", "mlflow"]
     assert STACK["networks"]["database"] == {"internal": True}
 
 
@@ -200,23 +157,6 @@ def test_secrets_come_from_the_environment_alone() -> None:
     assert "PASSWORD" not in commands
 
 
-# Order
-
-
-def test_a_service_starts_when_what_it_needs_is_healthy() -> None:
-    """Prometheus waits for nobody: it is to see a Triton that does not start."""
-    order = {name: service["depends_on"] for name, service in SERVICES.items() if "depends_on" in service}
-    healthy = {"condition": "service_healthy"}
-    assert order == {
-        "bench": {"triton": healthy},
-        "mlflow": {"postgres": healthy},
-        "grafana": {"prometheus": healthy},
-    }
-    checked = {name for name, service in SERVICES.items() if "healthcheck" in service} | {"triton"}
-    assert checked >= {needed for needs in order.values() for needed in needs}
-    assert "HEALTHCHECK" in dockerfile_stage("triton")["text"]
-
-
 # Images
 
 
@@ -233,9 +173,7 @@ def test_images_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ["triton", "bench", "mlflow"])
-def test_an_image_is_built_to_run_as_the_user_of_its_service(name: str) -> None:
-    build = {key: value for key, value in SERVICES[name]["build"].items() if key != "args"}
-    assert build == {"context": ".", "dockerfile": "serving/container/Dockerfile", "target": name}
+def test_image_runs_as_the_user_of_its_service(name: str) -> None:
     assert dockerfile_stage(name)["USER"] == SERVICES[name]["user"]
 
 
@@ -261,15 +199,11 @@ def pinned_in(name: str) -> dict[str, str]:
     return {package: release for package, release, _ in entries}
 
 
-def test_images_install_what_was_hashed_alone() -> None:
+def test_images_install_hashed_packages_only_and_pin_what_they_import() -> None:
     installs = re.findall(r"pip install [^\n&]*", (CONTAINER / "Dockerfile").read_text(encoding="utf-8"))
-    assert len(installs) == 3
+    assert installs
     assert all("--require-hashes" in line for line in installs)
-
-
-def test_what_the_image_imports_is_pinned() -> None:
-    _, modules = needed_files()
-    needed = {DISTRIBUTIONS.get(name, name) for name in modules}
+    needed = {DISTRIBUTIONS.get(name, name) for name in needed_files()[1]}
     pinned = pinned_in("requirements-bench.txt")
     assert needed <= set(pinned), "add it to serving/container/requirements-bench.in and run serving/container/lock.sh"
 
@@ -287,67 +221,13 @@ def test_images_take_the_versions_of_the_lock(name: str) -> None:
     assert len(pinned.keys() & locked.keys()) > len(pinned) / 2
 
 
-# Prometheus and Grafana
+def test_dashboard_queries_the_provisioned_source() -> None:
+    def load(name: str) -> Any:
+        return yaml.safe_load((CONTAINER / name).read_text(encoding="utf-8"))
 
-
-def load(name: str) -> Any:
-    return yaml.safe_load((CONTAINER / name).read_text(encoding="utf-8"))
-
-
-def test_prometheus_asks_triton_where_its_metrics_are() -> None:
-    target = load("prometheus.yml")["scrape_configs"][0]["static_configs"][0]["targets"]
-    assert target == ["triton:8002"]  # Triton's own default
-    assert "serving" in SERVICES["prometheus"]["networks"]
-
-
-def test_grafana_finds_data_and_dashboard() -> None:
-    source = load("grafana/provisioning/datasources/prometheus.yml")["datasources"][0]
-    provider = load("grafana/provisioning/dashboards/serving.yml")["providers"][0]
-    mounts = {volume["target"]: volume["source"] for volume in SERVICES["grafana"]["volumes"] if "type" in volume}
-    assert mounts["/etc/grafana/provisioning"] == "./serving/container/grafana/provisioning"
-    assert (ROOT / mounts[provider["options"]["path"]] / "serving.json").is_file()
-    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    assert home == f"{provider['options']['path']}/serving.json"
-    assert source["url"] == "http://prometheus:9090"
-    assert source["jsonData"]["timeInterval"] == load("prometheus.yml")["global"]["scrape_interval"]
-
-
-def test_the_dashboard_is_sound() -> None:
-    dashboard = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text(encoding="utf-8"))
     source = load("grafana/provisioning/datasources/prometheus.yml")["datasources"][0]
     reference = {"type": source["type"], "uid": source["uid"]}
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, f"{panel['title']} lies on another panel"
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
+    for panel in load("grafana/dashboards/serving.json")["panels"]:  # JSON is YAML
         assert panel["datasource"] == reference
         assert all(target["datasource"] == reference for target in panel["targets"])
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"]) > 0
-    assert [variable["name"] for variable in dashboard["templating"]["list"]] == ["model"]
-    assert dashboard["templating"]["list"][0]["datasource"] == reference
-
-
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "nv_inference_request_success",
-        "nv_inference_request_failure",
-        "nv_inference_queue_duration_us",
-        "nv_inference_request_duration_us",
-        "nv_inference_count",
-        "nv_inference_pending_request_count",
-    ],
-)
-def test_the_dashboard_shows(metric: str) -> None:
-    dashboard = json.loads((CONTAINER / "grafana/dashboards/serving.json").read_text(encoding="utf-8"))
-    shown = [panel["title"] for panel in dashboard["panels"] if metric in json.dumps(panel["targets"])]
-    assert any("by model" in title for title in shown)
+    assert source["jsonData"]["timeInterval"] == load("prometheus.yml")["global"]["scrape_interval"]
