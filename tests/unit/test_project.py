@@ -41,13 +41,6 @@ def test_a_workflow_calls_what_runs_anywhere(workflow: Path) -> None:
         assert words[0] != "make" or words[1] in TARGETS, command
 
 
-def test_hooks_are_the_tools_of_make_check() -> None:
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
-    check = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ncheck:")[1].split("\n\n")[0]
-    used = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks}
-    assert used == set(re.findall(r"\$\(BIN\)/([a-z-]+)", check))
-
-
 def test_every_python_that_is_supported_is_tried() -> None:
     matrix = yaml.safe_load((GITHUB / "workflows" / "checks.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
     low, high = re.findall(r"requires-python = \">=3\.(\d+),<3\.(\d+)\"", (ROOT / "pyproject.toml").read_text())[0]
