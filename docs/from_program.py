@@ -144,8 +144,8 @@ def report() -> str:
     """Every field of the JSON that `rankline bench` writes, and the columns of the CSV with other names."""
     bounds = ", ".join(f"`{name}`" for metric in _bounded() for name in metric.bound_names)
     start = (
-        f"`format_version` is {FORMAT_VERSION}. In the CSV bounds are {bounds}, `num_errors` is the sum of `errors`, and "
-        "`server_cpu_cores` and `server_memory_bytes` are the server's."
+        f"`format_version` is {FORMAT_VERSION}. In the CSV bounds are {bounds}, `num_errors` is the sum of `errors`, "
+        "and `server_cpu_cores` and `server_memory_bytes` are the server's."
     )
     parts = [f"### {place}\n\n{_table(('field', 'meaning'), _in_json(kind))}" for place, kind in _IN_A_REPORT.items()]
     return "\n\n".join([start, *parts])
